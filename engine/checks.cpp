@@ -88,8 +88,6 @@ void Checks::start_batch(const std::vector<int64_t>& block_numbers) {
     for (Cell& cell : cells_) cell.in_flight = false;
 }
 
-void Checks::at_end(Batch& batch, const BasicBlock& block) { definedness_.before(batch, block.end_source); }
-
 void Checks::before(Batch& batch, const BasicBlock& block, const Instruction& ins, bool is_first) {
     const uint8_t roles = watch_.roles[ins.source];
     if (roles & kGathers) pass_warps(batch, block, ins.source);

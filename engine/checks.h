@@ -85,7 +85,6 @@ class Checks {
     // Record that an instruction of a basic block runs. Lanes of a warp may converge at this instruction.
     // `is_first` marks the first of the operations to which a PTX instruction was decoded.
     void before(Batch& batch, const BasicBlock& block, const Instruction& ins, bool is_first);
-    void at_end(Batch& batch, const BasicBlock& block);
     // Record that asynchronous copies to shared memory start, or that the copy of one lane to `place` ends.
     void start_copies(const std::vector<Resolved>& targets, uint32_t bytes);
     void end_copy(uint32_t lane, size_t place, uint32_t bytes);

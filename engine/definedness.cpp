@@ -76,12 +76,11 @@ Definedness::Definedness(const Batch& batch)
             if (is_tracked(id)) step.writes.push_back(slots_[id]);
         if (from.guard >= 0) step.guard = slots_[from.guard];
         const bool stores = opcode == "st" || opcode == "red" || opcode == "atom";
-        step.guard_is_used = stores || opcode == "bra" || opcode == "exit" || opcode == "ret" || opcode == "trap";
+        step.guard_is_used = stores;
         std::vector<uint32_t> used;
         for (size_t k = 0; k < from.operands.size(); k++) {
             const bool is_address = from.operands[k].kind == OperandKind::kAddress;
-            if ((is_address && (stores || opcode == "ld")) || opcode == "brx" ||
-                (stores && !from.has("shared") && !from.has("local")))
+            if ((is_address && (stores || opcode == "ld")) || (stores && !from.has("shared") && !from.has("local")))
                 add_registers(from.operands[k], used);
         }
         for (uint32_t id : used)

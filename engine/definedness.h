@@ -1,6 +1,6 @@
 // Values that no correct kernel uses: registers that nothing wrote, unwritten local memory, and results of shuffles
-// from lanes that do not run them. The values may be moved and computed with. An error is to store one to global
-// memory, to use one in an address, or to branch on one.
+// from lanes that do not run them. Correct kernels may move, compute with and branch on such values, and then discard
+// the results. An error is to store one to global memory, or to use one in an address.
 #pragma once
 
 #include <cstdint>

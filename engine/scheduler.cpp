@@ -126,7 +126,6 @@ void Batch::execute(const BasicBlock& block) {
         ins.run(*this, ins);
         previous = &ins;
     }
-    if (checks_ && block.end != End::kNone) checks_->at_end(*this, block);
 }
 
 void Batch::run_all() {

@@ -178,8 +178,8 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test that is not `slow` as `fast`. Of a test marked `every(n)`, or with `--one-case` of each test,
-    choose cases by a hash of its name and the commit. Only the deep profile runs all, and tests marked `deep`."""
+    """Mark every test that is not `slow` as `fast`. Choose the cases of `every(n)` and `--one-case` by a hash of the
+    test's name and the commit. Only the deep profile runs all, and tests marked `deep`."""
     if not DEEP:
         turns: dict[str, int] = {}  # counts the cases of each test
         every_case = os.environ[ROTATION] == "all"

@@ -34,7 +34,6 @@ class Imports:
                 self.edges += [(module, name, node.lineno) for name in self._targets(node)]
 
     def _targets(self, node: ast.AST) -> list[str]:
-        """Return the kernrec modules that a statement imports."""
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

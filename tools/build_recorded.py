@@ -17,7 +17,8 @@ import argparse
 import gzip
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -207,7 +208,7 @@ def _problem(op: Op, row: Row, dims: dict[str, object]) -> Problem | None:
 def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
     """Write rows to a Parquet file, sorted by origin (GPU, backend, ...) and shape."""
     names = {name: [row[name] for row in rows] for name in (*ORIGIN, *WIDTHS, *dims)}
-    times = [_rounded(float(str(row["latency_s"]))) for row in rows]
+    times = [float(f"{float(str(row['latency_s'])):.3e}") for row in rows]
     powers = [None if row["power_w"] is None else round(float(str(row["power_w"])), 1) for row in rows]
     with connect_memory() as connection, exchange_folder(connection) as folder:
         whole = list(zip(*names.values(), times, powers, strict=True))
@@ -225,10 +226,6 @@ def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
             "(FORMAT parquet, PARQUET_VERSION v2, COMPRESSION zstd, COMPRESSION_LEVEL 19, ROW_GROUP_SIZE 122880)"
         )
         path.write_bytes((folder / "rows.parquet").read_bytes())
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3e}")
 
 
 # ---- readers of the recordings --------------------------------------------------------------------------------
@@ -313,15 +310,7 @@ def conv2d(library: Path) -> Iterator[Row]:
         yield row | dims | {"layout": "nchw", "w": raw["h"], "s": raw["r"]}
 
 
-def softmax(library: Path) -> Iterator[Row]:
-    return _rows(library, "softmax")
-
-
-def layernorm(library: Path) -> Iterator[Row]:
-    return _rows(library, "ln")
-
-
-def _rows(library: Path, op: str) -> Iterator[Row]:
+def _rows(op: str, library: Path) -> Iterator[Row]:
     for raw, row in _torch(library, "rowwise", f"op = '{op}'"):
         yield row | {"layout": "row", "rows": raw["rows"], "columns": raw["columns"]}
 
@@ -346,8 +335,9 @@ FILES = {
     "softmax": ("torch_rowwise_f32",), "layernorm": ("torch_rowwise_f32",),
 }  # fmt: skip
 """Names of the files to read, keyed by op."""
-READERS = {
-    "matmul": matmul, "attention": attention, "moe": moe, "conv2d": conv2d, "softmax": softmax, "layernorm": layernorm,
+READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    "matmul": matmul, "attention": attention, "moe": moe, "conv2d": conv2d,
+    "softmax": partial(_rows, "softmax"), "layernorm": partial(_rows, "ln"),
 }  # fmt: skip
 """Functions that read the rows, keyed by op."""
 

@@ -26,7 +26,10 @@ def schema() -> str:
         " hash of its other columns that are not NULL, so equal rows have equal keys in all databases.",
         "Migrations: " + ", ".join(f"`{step.number:03d}_{step.name}.sql`" for step in migrations()) + ".",
     ]
-    for kind, names in (("table", [t for t in _order(columns) if t not in views]), ("view", sorted(views))):
+    for kind, names in (
+        ("table", [t for t in dict.fromkeys(row[0] for row in columns) if t not in views]),
+        ("view", sorted(views)),
+    ):
         for name in names:
             comments = _comments(sql, name)
             parts.append(f"## {kind.capitalize()} `{name}`")
@@ -42,10 +45,6 @@ def schema() -> str:
                 markdown_table(heads, rows) if kind == "table" else markdown_table(heads[:2], [row[:2] for row in rows])
             )
     return "\n\n".join(parts) + "\n"
-
-
-def _order(columns: Iterable[tuple[str, ...]]) -> list[str]:
-    return list(dict.fromkeys(row[0] for row in columns))
 
 
 def _comments(sql: Iterable[str], table: str) -> dict[str, str]:

@@ -114,7 +114,10 @@ def check_launch(
             raise
         findings.append(finding)
     findings = [*(describer.of(raw) for raw in emulation.findings if not has_no_effect(function, raw)), *findings]
-    return Checked(tuple(findings), counts, len(ran), blocks, tuple(notes))
+    by_place: dict[tuple[str, str, int, str], Finding] = {}
+    for each in findings:  # The compiler may make several instructions from a line.
+        by_place.setdefault((each.kind, each.file, each.line, each.memory), each)
+    return Checked(tuple(by_place.values()), counts, len(ran), blocks, tuple(notes))
 
 
 def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:

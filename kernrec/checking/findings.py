@@ -9,6 +9,7 @@ from kernrec.kernel.expression import as_in_source
 from kernrec.ptx.execution.engine import RawFinding
 from kernrec.ptx.ir.program import Function, Place, SourceLines
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
+from kernrec.ptx.state.results import OUTSIDE
 from kernrec.util.light_dataclass import dataclass
 
 FIXES = {
@@ -41,11 +42,10 @@ FIXES = {
 
 _PLACE = re.compile(r"^(.*?), PTX line (\d+), `(.*?)`: (.*)$", re.DOTALL)
 _COORDINATES = re.compile(r"block (\([\d, ]+\)) thread (\([\d, ]+\)) ?")
-_OUTSIDE = re.compile(r"accesses (\d+) bytes at offset (-?\d+) of (.+), which has (\d+) bytes")
 _BUFFER_RANGE = 1 << BUFFER_SHIFT
 _BEFORE = re.compile(r"accesses \d+ bytes, (\d+) bytes before `(.+)`")
 _KINDS = (
-    (_OUTSIDE, "out-of-bounds"),
+    (OUTSIDE, "out-of-bounds"),
     (_BEFORE, "out-of-bounds"),
     (re.compile(r"which is not a multiple of"), "misaligned"),
     (re.compile(r"which is in no buffer"), "null-pointer"),
@@ -194,7 +194,7 @@ class Describer:
         block, thread = coordinates.groups() if coordinates else ("", "")
         text = _COORDINATES.sub(lambda pair: f"thread {pair[2]} of block {pair[1]} ", text)
         text = re.sub(r" near PTX line \d+| \(address 0x[0-9a-f]+\)", "", text)
-        outside = _OUTSIDE.search(text)
+        outside = OUTSIDE.search(text)
         memory, byte = (as_in_source(outside[3]), int(outside[2])) if outside else ("", None)
         before = _BEFORE.search(text)
         if before:

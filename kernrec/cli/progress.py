@@ -29,9 +29,7 @@ class Lines:
         self._last: dict[str, tuple[str, str, float]] = {}
         """(problem, tier, time in seconds) of the last line, keyed by device."""
         self._best_s: dict[tuple[str, str], float] = {}
-        """Lowest latency in seconds, keyed by device and problem."""
         self._failures: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Number of failures by kind, keyed by device."""
 
     def show(self, progress: "Progress") -> None:
         """Record progress, and print a line if it is time for one."""

@@ -182,7 +182,10 @@ def first_error(log: str, name: str) -> str:
     """Return the first error of a compiler log as one line, such as `kernel.cu:12: identifier "x" is undefined`."""
     for line in log.splitlines():
         if match := _MESSAGE.match(line):
-            return f"{match['where']}:{match['line']}: {match['what']}"
+            what = match["what"]
+            if what.startswith("device-side kernel launch"):
+                what = "a kernel launches a kernel, which kernrec cannot run: launch both from host code"
+            return f"{match['where']}:{match['line']}: {what}"
     for line in log.splitlines():
         if ("error" in line or "fatal" in line) and (match := _ASSEMBLER.match(line)):
             return f"{name}: {match['what']}"

@@ -17,6 +17,7 @@ from kernrec.kernel.cuda_program import parsed
 from kernrec.kernel.cuda_signature import kernel_body
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.launch_arguments import read_structure
+from kernrec.ptx.state.results import OUTSIDE
 
 _NUMBER = re.compile(r"(\w+)=NUMBER")
 _ELEMENTS = re.compile(r"(\w+)=(\w+)\[ELEMENTS\]")
@@ -135,8 +136,8 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
     Returns:
         The options, or None if the user or the host code sized the buffer, or if larger buffers do not help.
     """
-    match = re.search(r"accesses (\d+) bytes at offset (\d+) of ([\w ]+), which has \d+ bytes", error)
-    if match is None:
+    match = OUTSIDE.search(error)
+    if match is None or int(match[2]) < 0:
         return None
     end, buffer = int(match[1]) + int(match[2]), draft.buffers.get(match[3], "")
     if match[3] == "shared memory" and any(text.startswith("--shared") for text in draft.chosen):

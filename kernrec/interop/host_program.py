@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,6 +156,52 @@ def by_block(text: str, axis: str, extent: int) -> str:
     return text.replace(" // ", "/")
 
 
+def _active_macros(parts: "Sequence[Node]", defined: set[str]) -> "Iterator[Node]":
+    """Yield the macro definitions in syntax nodes, except those in branches of `#if` that the compiler skips.
+
+    Args:
+        defined: Names of the macros that are defined before the nodes. The generator adds the macros that it yields.
+    """
+    for child in parts:
+        if child.type in ("preproc_def", "preproc_function_def"):
+            defined.add(text_of(child.child_by_field_name("name")))
+            yield child
+        elif child.type in ("preproc_if", "preproc_ifdef", "preproc_elif"):
+            holds, other = _holds(child, defined), child.child_by_field_name("alternative")
+            for part in child.named_children:
+                if holds is not (part == other):
+                    yield from _active_macros([part], defined)
+        else:
+            yield from _active_macros(child.named_children, defined)
+
+
+def _holds(node: "Node | None", defined: set[str]) -> bool | None:
+    """Return whether a condition of the preprocessor holds, or None if the text does not determine it."""
+    if node is None:
+        return None
+    match node.type:
+        case "preproc_if" | "preproc_elif":
+            return _holds(node.child_by_field_name("condition"), defined)
+        case "preproc_ifdef" | "preproc_defined":
+            name = next(text_of(child) for child in node.named_children if child.type == "identifier")
+            if name.startswith("__"):  # The compiler defines such macros.
+                return None
+            return (name in defined) is not (node.children[0].type == "#ifndef")
+        case "number_literal":
+            return text_of(node) != "0"
+        case "unary_expression" if text_of(node).startswith("!"):
+            value = _holds(node.named_children[0], defined)
+            return None if value is None else not value
+        case "parenthesized_expression":
+            return _holds(node.named_children[0], defined)
+        case "binary_expression" if (operator := text_of(node.child_by_field_name("operator"))) in ("&&", "||"):
+            values = {_holds(node.child_by_field_name(side), defined) for side in ("left", "right")}
+            decisive = operator == "||"
+            return decisive if decisive in values else None if None in values else not decisive
+        case _:
+            return None
+
+
 class HostProgram:
     """Syntax tree of a CUDA program, with lookup of definitions by name."""
 
@@ -171,7 +218,10 @@ class HostProgram:
     def macros(self) -> dict[str, tuple[tuple[str, ...], str]]:
         """Parameters and replacement text of each macro, keyed by macro name."""
         found_macros = {}
-        for node in nodes(self.root, "preproc_def", "preproc_function_def"):
+        options = takewhile(lambda node: node.type == "preproc_def", reversed(self.root.named_children))
+        for node in _active_macros(
+            self.root.named_children, {text_of(node.child_by_field_name("name")) for node in options}
+        ):
             parameters = node.child_by_field_name("parameters")
             names = tuple(text_of(each) for each in parameters.named_children) if parameters is not None else ()
             found_macros[text_of(node.child_by_field_name("name"))] = names, text_of(node.child_by_field_name("value"))

@@ -63,7 +63,6 @@ class ProblemContenders:
         return math.sqrt(0.5 * median(common))
 
     def place(self, key: Key) -> int | None:
-        """Return the position of a contender, or None if the config is not a contender."""
         return self.keys.index(key) if key in self.keys else None
 
 

@@ -181,7 +181,6 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
         return bind_launches(self.kernel, self.config, self.problem, self.gpu.sm)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with units in the keys."""
         names = ("entry", "grid", "block", "shared_bytes")
         launches = [{name: plain(getattr(launch, name)) for name in names} for launch in self.launches]
         return super().as_dict() | {"launches": launches}
@@ -376,6 +375,5 @@ class Answer(JsonForm):
         return self.point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with units in the keys."""
         of_kernel = () if self.about_kernel else ("kernel", "kernel_hash", "sampled_blocks", "occupancy_heuristic")
         return {name: value for name, value in super().as_dict().items() if name not in of_kernel}

@@ -1,5 +1,4 @@
-"""Test captured programs on stand-ins for CUDA's libraries; the program registers its GPU code by hand, as nvcc
-does."""
+"""Test captured programs on stand-ins for CUDA's libraries; the program registers its GPU code by hand."""
 
 import ctypes
 import ctypes.util

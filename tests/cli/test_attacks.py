@@ -43,7 +43,6 @@ def ask(person: Person, *words: object) -> "CompletedProcess[str]":
 
 
 def refusal(done: "CompletedProcess[str]") -> str:
-    """Return the one-line error of a command that refused its input."""
     line = done.stderr.strip().split("\n")[-1]
     assert done.returncode == 2, done
     assert line.startswith("kernrec: ")

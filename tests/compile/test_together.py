@@ -25,8 +25,7 @@ _ORDERED = re.compile(r"(?:ld|st)\.(?:global|shared|local)|bar\.|bra|ret|cp\.asy
 
 def form(ptx: str) -> list[tuple[str, ...]]:
     """Return each basic block's sorted instructions without register names, then those that access memory, synchronize
-    or branch in program order. NVRTC emits every constant of the source as a variable, so unused variables are
-    omitted."""
+    or branch in program order, without unused variables."""
     text = " ".join(_COMMENT.sub("", ptx).split())
     words = Counter(_WORD.findall(text))
     text = _VARIABLE.sub(lambda variable: variable[0] if words[variable[1]] > 1 else "", text)

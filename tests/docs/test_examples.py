@@ -146,8 +146,7 @@ def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> st
 
 
 def _arguments(command: str) -> tuple[list[str] | None, str]:
-    """Return the arguments of a kernrec command and its final pipe or redirection; return None as the arguments if the
-    command needs a shell."""
+    """Return the arguments of a command, or None if it needs a shell, and its final pipe or redirection."""
     parts = re.fullmatch(r"([^|>]*?)( [|>] .*)?", command.replace("\\\n", " "))
     if parts is None:
         return None, ""

@@ -76,7 +76,6 @@ CALL = beside(__file__, "call.toml")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with a database that has the analysis of `product`."""
     pytest.importorskip("triton", reason="needs the extra `triton`")
     folder: Path = tmp_path_factory.mktemp("emitted")
     with pytest.MonkeyPatch.context() as patch:

@@ -74,7 +74,6 @@ class Guard:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Record forbidden actions inside this context."""
         self.seen.clear()
         self._watching = True
         try:

@@ -132,7 +132,6 @@ def checksum(content: bytes) -> int:
 
 
 def cells(sample: bytes, chance: random.Random) -> bytes:
-    """Replace one to three values in table rows given as JSON."""
     tables = json.loads(sample)
     for _ in range(chance.choice((1, 1, 2, 3))):
         row = chance.choice(chance.choice(list(tables.values())))

@@ -187,7 +187,6 @@ def _stored(work: Path) -> Iterator[Format]:
     yield Format("rows", "case.json", (sample,), taken, damage.cells, apart=True)
 
     def replayed(path: Path) -> None:
-        """Merge a database whose write-ahead log is the case."""
         database = Path(str(path).removesuffix(".wal"))
         shutil.copyfile(work / "crashed.duckdb", database)
         log = path.read_bytes()
@@ -353,7 +352,6 @@ def _emptied() -> Database:
 
 
 def _answers(database: Database) -> dict[str, tuple[object, ...]]:
-    """Return the costs of each config that was measured locally on the sample's problem."""
     key = find_op("matmul").problem(m=64, n=32, k=16).key
     rows = database.measured(GPU, [KERNEL], key)
     return {

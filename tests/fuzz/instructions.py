@@ -89,7 +89,6 @@ def _operand(kind: str, chance: random.Random) -> str:
 
 
 def executed(path: Path) -> None:
-    """Parse, cost and emulate the file of a case."""
     module = parse(path.read_text(encoding="utf-8"))
     for block in module.functions["k"].blocks:
         issue_cost.chain_clk(block)

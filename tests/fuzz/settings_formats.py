@@ -23,8 +23,7 @@ _SOURCE = 'extern "C" __global__ void f(T* x) { x[threadIdx.x] = F(x[threadIdx.x
 
 
 def more_formats(work: Path) -> Iterator[Format]:
-    """Yield the formats for sharing, Triton, compiler options and user settings; `formats` wrote a bundle into
-    `work`."""
+    """Yield the formats for sharing, Triton, compiler options and user settings; `work` holds a bundle."""
     yield from _foreign()
     yield from _settings(work)
     yield from _place(work)
@@ -45,7 +44,6 @@ def _foreign() -> Iterator[Format]:
     t1 = json.loads((ROOT / "datasets" / "kernels" / "filter2d.json").read_text(encoding="utf-8"))
 
     def options(path: Path) -> None:
-        """Read a T1 file whose compiler options are the lines of the case."""
         document = json.loads(json.dumps(t1))
         document["KernelSpecification"]["CompilerOptions"] = _lines(path)
         (spec := path.with_name("case.json")).write_text(json.dumps(document))
@@ -111,7 +109,6 @@ def _place(work: Path) -> Iterator[Format]:
     withdrawal = Withdrawal({"monday": ["0" * 32, "f" * 32]}, *about, "the fan was broken", signer.key)
 
     def pulled(path: Path) -> None:
-        """Pull from an index whose withdrawal is the case, signed by the samples' key."""
         line = path.read_bytes().replace(b"\n", b" ")
         signed = line + b"\n" + signer.sign(line)
         (folder := path.parent / "team" / "withdrawn").mkdir(parents=True)

@@ -92,10 +92,10 @@ def run(
 def outcome(
     kernel: Kernel, config: dict[str, int], problem: Problem, operands: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return o in exact arithmetic, and a bound on its rounding error. A score is a scaled f32 sum of head_dim
-    products; its absolute error becomes the relative error of its weight. Rounding weights to the dtype adds a relative
-    error, or an absolute one to subnormal weights; for e4m3, the exact result uses rounded weights. The sums over the
-    keys, which are rescaled once per tile, and the rounding of the result add the rest."""
+    """Return o in exact arithmetic, and a bound on its rounding error. A score's absolute error becomes the relative
+    error of its weight. Rounding weights to the dtype adds a relative error, or an absolute one to subnormal weights;
+    for e4m3, the exact result uses rounded weights. The sums over the keys and the rounding of the result add the
+    rest."""
     dim, dtype, output = problem.sizes, problem.dtype, problem.tensors["o"].dtype
     value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}
     size = problem.definition.reference(problem.sizes, problem.layout, value | {"v": np.abs(value["v"])})["o"]

@@ -13,8 +13,7 @@ class GpuCluster:
     """In-process stand-in for `RayCluster` whose machines have one GPU each."""
 
     def __init__(self, folder: Path, machines: int, at_call: Event = lambda cluster, number: None) -> None:
-        """Create a cluster of `machines` machines with folders in `folder`. `at_call` is called after each call, with
-        the cluster and the number of calls so far."""
+        """Create a cluster of `machines` machines. `at_call` gets it, and the number of calls, after each call."""
         self._folder, self._machines, self._at_call = folder, machines, at_call
         self._gpus: dict[str, GpuActor] = {}
         self._calls: list[tuple[str, str, tuple[Any, ...]]] = []

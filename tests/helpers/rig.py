@@ -59,8 +59,7 @@ def collect(
 
 
 def acknowledge(database: str, count: int, acks: Connection, most_bytes: int | None = None) -> None:
-    """Collect in a separate process, and send each config's number once its row is acknowledged. `most_bytes` limits
-    every file's size, to simulate a full disk."""
+    """Collect in a separate process, and send each acknowledged config's number; `most_bytes` simulates a full disk."""
     if most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
 

@@ -1,6 +1,5 @@
 """Disk cache of emulated runs, keyed by the emulator's sources, the PTX, the launches and the tensors' bytes.
-`KERNREC_TEST_CACHE` names the folder (default: in the user's cache); `off` disables it. Unreadable files count as
-missing."""
+`KERNREC_TEST_CACHE` names the folder (default: in the user's cache); `off` disables it."""
 
 import ast
 import os
@@ -34,8 +33,7 @@ Tensors = dict[str, np.ndarray]
 
 @cache
 def emulator_hash() -> str:
-    """Return a hash of the code that determines an outcome, without docstrings. The engine's file name has its C++
-    hash."""
+    """Return a hash of the code that determines an outcome. The engine's file name has its C++ hash."""
     launching = (_PACKAGE / "profile" / f"{name}.py" for name in _LAUNCHING)
     digest, engine = sha256(), engine_file.find()
     for path in sorted([*(_PACKAGE / "ptx").rglob("*.py"), *launching]):
@@ -62,8 +60,7 @@ def run_key(tensors: Mapping[str, np.ndarray], *parts: object) -> str:
 
 
 def cached_run(key: str, execute: Callable[[], Tensors]) -> Tensors:
-    """Return the outputs of a run from the cache, or execute the run. Raises `EmulationError` if it failed, now or
-    earlier."""
+    """Return the outputs of a run from the cache, or execute it. Raises `EmulationError` if it failed."""
     if (outputs := read(key)) is not None:
         if _ERROR not in outputs:
             return outputs

@@ -1,6 +1,6 @@
 """Emulator tests for library kernels: `runs` returns a case's configs and problems, `run` emulates one with shared
-memory races as errors, and `flaws` compares its outputs with the float64 reference. A new op needs an entry in `OPS` or
-its own `test_<op>.py`; new kernels of a known op are included automatically."""
+memory races as errors, and `flaws` compares its outputs with the reference. A new op needs an entry in `OPS` or its own
+test."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,13 +66,10 @@ def _of_result(problem: Problem, value: Tensors, expected: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class Trial:
-    """Problems and error bounds for the kernels of one op.
-
-    problems: dimensions that divide no tile, are smaller than a tile or are minimal. roundings: number of rounded f32
+    """Problems and error bounds for the kernels of one op: `problems` that divide no tile, are smaller than a tile or
+    are minimal, `narrow` ones for 8-bit dtypes, and `own` ones by kernel name. `roundings` is the number of rounded f32
     operations per result (0 for copied elements), each with an error of at most half a unit in the last place of
-    `magnitude`. narrow: problems for 8-bit dtypes. own: problems by kernel name, for kernels that run few of the
-    others.
-    """
+    `magnitude`."""
 
     problems: list[dict[str, int]]
     roundings: Callable[[Mapping[str, int]], int]

@@ -6,8 +6,7 @@ from types import FrameType
 
 
 def calls(work: Callable[[], object]) -> int:
-    """Count the Python and C function calls that `work` makes, by name. Operators on arrays are not counted, so the
-    count of vectorized code does not grow with the arrays."""
+    """Count the Python and C function calls that `work` makes, by name, without operators on arrays."""
     count = 0
 
     def event(frame: FrameType, kind: str, argument: object) -> None:

@@ -222,3 +222,37 @@ def test_files_that_include_each_other_are_refused_in_one_line(tmp_path):
         )
     with pytest.raises(UsageError, match=r"is undefined; b\.cu includes this file"):
         draft_spec(tmp_path / "a.cu", LaunchWords("a"), assume=True)
+
+
+CONDITIONAL = """
+#if !defined(SMALL) && !defined(LARGE)
+# define MIDDLE
+#endif
+#ifdef SMALL
+# define N 64
+#endif
+#ifdef MIDDLE
+# define N 256
+#endif
+#ifndef SHIFT
+# define SHIFT 1
+#elif 0
+# define N 8
+#endif
+__global__ void f(float *x) { x[threadIdx.x] = 1; }
+int main() {
+    float *x;
+    cudaMalloc(&x, (N << SHIFT) * sizeof(float));
+    f<<<1, N>>>(x);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "block", "elements"), [("", 256, 512), ("SMALL 1", 64, 128), ("SMALL 1\n#define SHIFT 2", 64, 256)]
+)
+def test_macros_of_skipped_branches_are_ignored(options, block, elements):
+    text = CONDITIONAL + (f"#define {options}\n" if options else "")
+    (launch,) = host_launches(text, "f", [("x", "f32")])
+    assert launch.block == (block,)
+    assert launch.arguments == (f"x=[{elements}]",)

@@ -68,7 +68,6 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int, strategy: st
 
 
 def _journaled(database: Path) -> set[Moment]:
-    """Return the rows in the journal."""
     path = journal_path(database)
     if not path.exists():
         return set()
@@ -125,12 +124,8 @@ def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Co
 
 
 def kill_merge_by_clocks(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill merges at random moments while the machine's clock is correct, years slow or years fast.
-
-    Returns:
-        Counts: `kills` before the merge ended; `lost`, missing rows of the user; `halved` and
-        `unreadable` as in `kill_add`. Each is counted with the correct clock and with the merge's clock.
-    """
+    """Kill merges at random moments while the machine's clock is correct, years slow or years fast. Return counts as in
+    `kill_add`, each with the correct clock and with the merge's clock."""
     draw, rows = random.Random(seed), 200
     own = make_recording(folder / "own.duckdb", 100, "rtx4090")
     theirs = make_recording(folder / "theirs.duckdb", rows)

@@ -27,12 +27,8 @@ _OLD_SCHEMA = 4
 
 
 def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill `kernrec db withdraw` of one of two sessions at random moments.
-
-    Returns:
-        Counts: `kills` before the command ended; `lost`, missing rows and wrong query file entries; `doubled`
-        withdrawals; `halved`, kills that withdrew only a part of the session; `unreadable`, failed reads after a kill.
-    """
+    """Kill `kernrec db withdraw` of one of two sessions at random moments. Return counts as in `kill_add`; wrong
+    entries in the query file count as `lost`, and rows that were withdrawn twice as `doubled`."""
     whole = _make_sessions(folder / "whole.duckdb")
 
     def count(own: Path, counts: Counter[str]) -> None:
@@ -46,12 +42,8 @@ def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
 
 
 def kill_migration(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill a command that migrates a database from an old schema, at random moments.
-
-    Returns:
-        Counts: `kills` before the command ended; `lost`, missing or changed rows; `doubled` rows; `unreadable`, kills
-        after which the database could not be opened.
-    """
+    """Kill a command that migrates a database from an old schema, at random moments. Return counts as in `kill_add`,
+    and `doubled` rows."""
     older = schema.migrations()[:_OLD_SCHEMA]
     with patch("kernrec.store.schema.migrations", lambda: older):
         whole = _make_sessions(folder / "whole.duckdb")
@@ -66,12 +58,8 @@ def kill_migration(folder: Path, kills: int, seed: int) -> Counter[str]:
 
 
 def kill_train(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill `kernrec train` at random moments while it replaces a model of the same name.
-
-    Returns:
-        Counts: `kills` before the command ended; `lost`, kills that left no model; `unreadable`, kills after which
-        a model could not be loaded.
-    """
+    """Kill `kernrec train` at random moments while it replaces a model of the same name. Return the number of `kills`
+    before the command ended, and of `lost` and `unreadable` models."""
     from kernrec.model.learn.model_file import load
 
     make_measured_database(whole := folder / "whole.duckdb")

@@ -25,9 +25,8 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
     """Kill pushes or pulls (`command`) of `rows` measurements in total; `folder` holds two users and the index.
 
     Returns:
-        Counts: `kills` before the command ended; rows that never arrived (`lost`) or occur twice (`doubled`);
-        `halved`, kills that left only a part of a push visible or pulled; `unreadable`, kills after which the pulled
-        rows could not be read.
+        Counts: `kills` before the command ended; rows that never arrived (`lost`) or occur twice (`doubled`); `halved`,
+        kills that left a part of a push visible or pulled; `unreadable`, failed reads of the pulled rows after a kill.
     """
     draw, place = random.Random(seed), folder / "team"
     place.mkdir()

@@ -55,7 +55,6 @@ class Bench:
         self._command: list[str] = []
 
     def spec(self, text: str, source: str = SOURCE, shape: str = "") -> Kernel:
-        """Write a kernel.toml or T1 file and its source."""
         path = self.folder / ("mine.json" if text.lstrip().startswith("{") else "mine.toml")
         path.write_text(text)
         (self.folder / "mine.cu").write_text(source)
@@ -118,7 +117,6 @@ def bench(tmp_path, capsys, monkeypatch):
 
 @pytest.fixture(params=["emulated", pytest.param("card", marks=pytest.mark.gpu)])
 def any_bench(request, tmp_path, capsys):
-    """Provide a bench with an emulated H200, and one with the GPU of this machine."""
     if request.param == "emulated":
         return request.getfixturevalue("bench")
     try:

@@ -1,5 +1,4 @@
-"""Test the page in a browser: clicks, keys, colors and an empty console. Needs Playwright and a Chromium of the
-system."""
+"""Test the page in a browser: clicks, keys, colors and an empty console. Needs Playwright and Chromium."""
 
 import os
 import re

@@ -21,7 +21,6 @@ FRONT = {
 
 
 def computed(expression: str, **values: Any) -> Any:
-    """Evaluate an expression with the page's script."""
     bound = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())
     script = "\n".join([content("format.js"), content("view.js"), bound, f"console.log(JSON.stringify({expression}));"])
     assert NODE is not None

@@ -104,7 +104,6 @@ Counts = dict[str, dict[str, float]]
 
 
 def counted() -> Counts:
-    """Return the counts of the pinned kernels by name, without the version."""
     module = parse((FOLDER / "kernels.ptx").read_text())
     counts = {}
     for name in KERNELS:

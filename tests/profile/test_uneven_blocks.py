@@ -82,8 +82,7 @@ def seconds(kernel: Kernel, problem: Problem, database: Path, tunable: str) -> d
 
 
 def triton_seconds(m: int, n: int, blocks: Sequence[int], database: Path) -> dict[int, float]:
-    """Return times of the persistent matmul by number of blocks, or of the plain matmul under key 0 if `blocks` is
-    empty."""
+    """Return the persistent matmul's times by number of blocks, or the plain matmul's under key 0."""
     shapes = {"a": (m, DEPTH), "b": (DEPTH, n), "c": (m, n)}
     arguments = {name: {"dtype": "f16", "shape": list(shape)} for name, shape in shapes.items()}
     arguments |= {"m": m, "n": n, "k": DEPTH, "stride_a": DEPTH, "stride_b": n, "stride_c": n}

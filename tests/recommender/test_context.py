@@ -58,7 +58,6 @@ SPEC = {
 
 
 def add_kernel(path: Path, name: str, file: str, code: str) -> str:
-    """Store a kernel as its analysis would, and return its hash."""
     kernel = kernel_from(
         {**SPEC, "name": name, "source": file}, file, f"// {code}\n__global__ void scale(float* x) {{}}"
     )

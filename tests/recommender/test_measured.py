@@ -40,7 +40,6 @@ def row(recommendation: Recommendation, factor: float = 1.0, **changes: Any) -> 
 
 @pytest.fixture
 def ask(tmp_path):
-    """Return a function that answers from a database file with the given rows."""
 
     def ask(rows: list[dict[str, Any]], query: Query | None = None) -> Answer:
         path = tmp_path / "own.duckdb"

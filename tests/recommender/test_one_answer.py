@@ -69,7 +69,6 @@ class Question:
 
 @cache
 def _layers() -> dict[str, list[Problem]]:
-    """Return the layers of all shipped networks, by op."""
     layers: dict[str, list[Problem]] = {op.name: [] for op in all_ops()}
     for name in workloads():
         for layer in workload(name).layers:

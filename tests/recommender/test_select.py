@@ -24,7 +24,6 @@ from tests.helpers.paths import ROOT
 def selected(
     latency: list[list[float]], energy: list[list[float]], query: Query, top: int | None = None
 ) -> list[Picked]:
-    """Return the picks from costs (points, C) without measurements, whose risk is equal."""
     latency_s, energy_j = np.array(latency, dtype=float), np.array(energy, dtype=float)
     source = np.full(latency_s.shape, float(PREDICTED))
     picked = engine.select(latency_s, energy_j, energy_j / latency_s, source, bounds_of(query, top))

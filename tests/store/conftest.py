@@ -30,7 +30,6 @@ def database():
 
 @pytest.fixture
 def row() -> Callable[..., dict]:
-    """Return a function that creates a valid measurement with the given columns changed."""
 
     def make(**arguments) -> dict:
         return USUAL | {"config": {"block_m": 64, "split_k": 1}} | arguments

@@ -170,8 +170,7 @@ def measured():
 
 
 def files(tmp_path_factory, contents):
-    """Create one database file per list of numbers. Each file holds the measurements with these numbers, and
-    withdraws its last one and another one that it lacks."""
+    """Create a database per list of numbers; each withdraws its last measurement and one that it lacks."""
     folder = tmp_path_factory.mktemp("merge")
     rows_of, keys = measured()
     for i, rows in enumerate(contents):

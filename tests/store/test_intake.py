@@ -114,7 +114,6 @@ class ReaderStartedError(Exception):
 
 @pytest.fixture
 def no_reader(monkeypatch):
-    """Make it an error to start a process that reads a file."""
 
     def read_apart(*_: object) -> None:
         raise ReaderStartedError

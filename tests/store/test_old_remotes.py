@@ -17,7 +17,6 @@ pytestmark = pytest.mark.usefixtures("read_here")
 
 
 def publish(person: Person, remote: Path, document: dict[str, object]) -> None:
-    """Sign a document as kernrec 0.1 did."""
     content = json.dumps(document, sort_keys=True, indent=1).encode() + b"\n"
     name = remote / "manifests" / hashlib.sha256(content).hexdigest()
     name.parent.mkdir(parents=True, exist_ok=True)

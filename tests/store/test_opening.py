@@ -22,7 +22,6 @@ def path(tmp_path):
 
 @pytest.fixture(scope="module")
 def megabytes(tmp_path_factory):
-    """Return the contents of a database of 3000 measurements."""
     path = tmp_path_factory.mktemp("filled") / "a.duckdb"
     noise = random.Random(1)
     samples = [[1e-3 * noise.uniform(0.5, 1.5) for _ in range(60)] for _ in range(3000)]

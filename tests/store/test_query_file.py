@@ -42,7 +42,6 @@ def rows_of(person: str, latency_s: float) -> list[Measurement]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """Create a reader's folder with rows pulled from three people."""
     base = tmp_path_factory.mktemp("shared")
     (team := base / "team").mkdir()
     for number, person in enumerate(("ann", "ben", "cyd")):

@@ -20,7 +20,6 @@ GPU, KERNEL, HASH = "h200-sxm", "matmul_simt", "0123456789abcdef"
 
 @pytest.fixture
 def make(tmp_path):
-    """Return a function that creates a database file of measurements and profiles."""
 
     def make(name, measurements=(), profiles=()):
         with Database.open(tmp_path / name, read_only=False, create=True) as database:

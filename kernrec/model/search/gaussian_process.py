@@ -27,7 +27,6 @@ _SIGNAL_SPREAD = 1.0
 _WITHIN = 3.0
 """Maximum distance of the logarithm of a hyperparameter from its prior median, in prior standard deviations."""
 _STEPS = 25
-"""Maximum number of steps of the optimizer."""
 _JITTER = 1e-8  # Added to the noise, so that the covariance matrix stays positive definite
 _LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less, so it is raised to this.
 

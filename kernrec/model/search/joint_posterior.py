@@ -131,7 +131,6 @@ class Measured:
     """One measurement of a contender of a problem."""
 
     contender: int
-    """Index of the contender."""
     log_cost: float
     """Natural logarithm of the measured cost."""
     noise: float
@@ -209,7 +208,6 @@ class JointPosterior:
         return self._blocks[problem].contenders
 
     def measured(self, problem: int) -> Sequence[Measured]:
-        """Return the measurements of a problem, in the order in which they were added."""
         return self._blocks[problem].measured
 
     def _solve(self) -> None:
@@ -222,7 +220,6 @@ class JointPosterior:
         self._weights = self._covariance @ pull
 
     def add(self, problem: int, measured: Measured) -> None:
-        """Add a measurement of a problem."""
         block, row = self._blocks[problem], measured.contender
         # Skip a problem's first measurement: it mostly reveals the error that all contenders share, and not the scale.
         if block.measured:

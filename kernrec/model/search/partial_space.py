@@ -69,7 +69,6 @@ class PartialSearch:
         self._seed, self._spreads = seed, spreads
         count = len(tunables)
         self.first = min(count, max(_FIRST[0], min(_FIRST[1], math.ceil(_FIRST_SHARE * count))))
-        """Number of random configs at the start."""
 
     def propose(self, tried: Array, costs: Array) -> Proposal:
         """Return the configs to profile next.

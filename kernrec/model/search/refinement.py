@@ -41,13 +41,11 @@ class Visit:
     """Sequence of measurements of one problem."""
 
     problem: int
-    """Index of the problem."""
     contenders: tuple[int, ...]
     """Indices of the problem's contenders to measure, in this order."""
     gain: float
     """Expected reduction of the weighted mean regret."""
     seconds: float
-    """Expected duration of the visit in seconds."""
 
 
 class _Outlook(NamedTuple):

@@ -254,7 +254,9 @@ class Module:
 
 
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
-_LOCATION = re.compile(r"[ \t]*\.loc[ \t]+(\d+)[ \t]+(\d+)")
+_LOCATION = re.compile(r"[ \t]*\.loc[ \t]+(\d+[ \t]+\d+[ \t]+\d+)(?:.*inlined_at[ \t]+(\d+[ \t]+\d+[ \t]+\d+))?")
+_TOOLKIT = re.compile(r"/(?:nvidia|cuda[^/]*|cccl)/(?:.*/)?include/")
+"""Pattern of the paths of CUDA's own headers."""
 
 
 class Place(NamedTuple):
@@ -265,16 +267,27 @@ class Place(NamedTuple):
 
 
 class SourceLines:
-    """Source lines from which the lines of a PTX module were compiled."""
+    """Source lines from which the lines of a PTX module were compiled.
+
+    Code that the compiler inlined from CUDA's own headers belongs to the line that calls it.
+    """
 
     def __init__(self, ptx: str) -> None:
-        files = dict(_FILE.findall(ptx))
+        files = {int(number): name for number, name in _FILE.findall(ptx)}
+        callers: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._starts: list[int] = []
         self._places: list[Place | None] = []
         for number, text in enumerate(ptx.splitlines(), 1):
             if location := _LOCATION.match(text):
-                line = int(location[2])
-                self._add(number, Place(files.get(location[1], ""), line) if line else None)
+                place = _numbers(location[1])
+                callers.pop(place, None)
+                if location[2]:
+                    callers[place] = _numbers(location[2])
+                passed = {place}
+                while _TOOLKIT.search(files.get(place[0], "")) and callers.get(place, place) not in passed:
+                    passed.add(place := callers[place])
+                line = place[1]
+                self._add(number, Place(files.get(place[0], ""), line) if line else None)
             elif text.startswith("}"):
                 self._add(number, None)
 
@@ -286,6 +299,11 @@ class SourceLines:
         """Return the source line of a PTX line, or None if the PTX does not state it."""
         position = bisect_right(self._starts, line) - 1
         return self._places[position] if position >= 0 else None
+
+
+def _numbers(text: str) -> tuple[int, int, int]:
+    file, line, column = map(int, text.split())
+    return file, line, column
 
 
 class ParseError(KernrecError):

@@ -1,5 +1,6 @@
 """Define the counts and errors of an emulation."""
 
+import re
 from typing import Any
 
 from numpy.typing import NDArray
@@ -7,6 +8,9 @@ from numpy.typing import NDArray
 from kernrec.errors import KernrecError
 from kernrec.ptx.ir.operand import BITS
 from kernrec.ptx.ir.program import Function, Instruction
+
+OUTSIDE = re.compile(r"accesses (\d+) bytes at offset (-?\d+) of (.+), which has (\d+) bytes")
+"""Pattern of the engine's message on an access outside a buffer: bytes of the access, offset, buffer, its size."""
 
 
 class EmulationError(KernrecError):

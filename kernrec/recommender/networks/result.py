@@ -75,7 +75,6 @@ class LayerAnswer(FormerNames):
 
     @cached_property
     def baseline_costs(self) -> Costs | None:
-        """Latency and energy of the baseline; None if there is none."""
         if (baseline := self.baseline) is None:
             return None
         source = Source.MEASURED if baseline.source == "published" else Source(baseline.source)
@@ -246,7 +245,6 @@ class NetworkAnswer(JsonForm):
     gpu: GPU
     query: Query
     layers: tuple[LayerAnswer, ...]
-    """Answers for the layers, in the order of the network."""
     left_out: tuple[str, ...]
     """Line on each layer that the totals exclude, with the reason."""
     totals: tuple[Total, ...]
@@ -406,11 +404,9 @@ class NetworkAnswer(JsonForm):
         return tuple(dict.fromkeys([*self.adjusted, *(f"not in the totals: {line}" for line in self.left_out), *lines]))
 
     def total(self, name: str) -> Total:
-        """Return the total with this name."""
         return next(total for total in self.totals if total.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with units in the keys."""
         document = super().as_dict() | {"backend": self.backend or None, "headline": self.headline_name}
         if self.memory is None:
             del document["fits"], document["memory"]

@@ -1,5 +1,4 @@
-"""Test `attention_mma`, `attention_simt` and `attention_wgmma` in the emulator on awkward problems against the
-op's reference."""
+"""Test the CUDA attention kernels in the emulator on awkward problems against the op's reference."""
 
 import numpy as np
 import pytest

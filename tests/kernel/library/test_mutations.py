@@ -107,7 +107,6 @@ def noticed(mutant: Mutant) -> bool:
 
 
 def fails(case: Case, config: Config, problem: Problem) -> bool:
-    """Return whether a run ends in an error or gives a wrong result."""
     operands = given_inputs(problem)
     try:
         outputs = run(case, config, problem, operands, budget=BUDGET)

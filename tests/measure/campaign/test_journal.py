@@ -26,7 +26,6 @@ def row(**columns: object) -> dict[str, object]:
 
 
 def another_run(database: Path, statements: str) -> subprocess.CompletedProcess[str]:
-    """Run statements in another process that ends without closing the journal."""
     program = (
         "import os, sys\nfrom pathlib import Path\n"
         "from kernrec.measure.campaign.journal import Journal, journal_path\n"

@@ -36,7 +36,6 @@ def subject(device, problem: Problem = PROBLEM, row: int = 0) -> ConfigUnderTest
 
 
 def _waiting(device, nanoseconds: int):
-    """Return a kernel that takes a known time."""
     import ctypes
 
     from kernrec.measure.device.launch import ConfigLaunches, DeviceLaunch, LoadedCudaConfig

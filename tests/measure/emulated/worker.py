@@ -17,7 +17,6 @@ ptx_by_key = json.loads(Path(os.environ["EMULATED_PTX"]).read_text())
 
 
 def compiled(source, sm, defines=None, name="kernel.cu"):
-    """Return the code that the parent compiled."""
     key = json.dumps([name, dict(sorted((defines or {}).items()))])
     entries = ()
     if key in ptx_by_key:

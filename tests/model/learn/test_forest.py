@@ -15,7 +15,6 @@ xgboost = pytest.importorskip("xgboost")
 
 
 def grown(seed: int, depth: int, rounds: int, missing: float) -> tuple[Forest, np.ndarray, np.ndarray]:
-    """Return a trained forest, its input rows and XGBoost's predictions for these rows."""
     draw = np.random.default_rng(seed)
     rows = draw.normal(size=(300, 6)).astype(np.float32)
     rows[draw.random(rows.shape) < missing] = np.nan

@@ -63,7 +63,6 @@ def packed(matrices: np.ndarray, place: Place, register_bytes: int) -> np.ndarra
 
 
 def unpacked(registers: np.ndarray, place: Place, shape: tuple[int, int], dtype: str) -> np.ndarray:
-    """Invert `packed`."""
     elements = registers.view(dtype).reshape(-1, 32, shape[0] * shape[1] // 32)
     out = np.zeros((len(elements), *shape), dtype)
     for lane in range(32):

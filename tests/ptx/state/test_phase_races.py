@@ -76,7 +76,6 @@ PRODUCTS = HELPERS + beside(__file__, "products.cu")
 
 
 def products(old: str = "", new: str = "") -> np.ndarray:
-    """Run the products on a tile of ones, with a part of the kernel replaced."""
     assert old in PRODUCTS
     x, out = np.ones(1152, np.float16), np.zeros(128, np.float32)
     program = cuda(PRODUCTS.replace(old, new, 1), "sm_90a")

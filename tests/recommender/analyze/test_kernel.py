@@ -60,7 +60,6 @@ def kernel(folder):
 
 @pytest.fixture(scope="module")
 def database(folder, kernel):
-    """Return the user's database after one analysis."""
     path = folder / "mine" / "own.duckdb"
     seen: list[tuple[int, int]] = []
     whole = analyze(
@@ -174,7 +173,6 @@ def test_spec_with_probes_is_profiled_for_every_problem(folder, tmp_path):
 
 
 def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
-    """Return a copy of the user's database with measurements added."""
     path = folder / "measured.duckdb"
     shutil.copy(database, path)
     with Database.open(path, read_only=False) as opened:

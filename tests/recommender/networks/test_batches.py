@@ -1,9 +1,8 @@
 """Test that a larger batch never makes a network, a layer or a baseline more than 2 % faster.
 
-The batch size can decide whether a kernel or a baseline runs a layer, so kernels are compared with kernels, and
-baselines with baselines. A kernel without measurements ranks before a measured one only if it is faster by a margin.
-The predicted time falls by that margin where the ranking changes, so the compared kernels also have the same source.
-The deep profile sweeps every shipped network on 20 GPUs with batches of 1 to 64.
+Kernels are compared with kernels, and baselines with baselines. A kernel without measurements ranks before a measured
+one only if it is faster by a margin, by which the predicted time falls where the ranking changes, so the compared
+kernels also have the same source. The deep profile sweeps every shipped network on 20 GPUs with batches of 1 to 64.
 """
 
 import random
@@ -136,8 +135,7 @@ def drawn() -> list[tuple[str, str, int]]:
 
 
 FORMER = [("a100-sxm4-80gb", "vgg16", 15), ("a100-sxm4-80gb", "vit-l-16", 35), ("a100-sxm4-80gb", "resnet50", 1)]
-"""Batches for which one more item raised the predicted speed by up to 2.1 times in earlier versions, because the
-reference time changed or was missing."""
+"""Batches after which earlier versions predicted up to 2.1 times the speed for one more item."""
 
 
 @pytest.mark.parametrize(("gpu", "name", "batch"), [*FORMER, *drawn()])

@@ -62,7 +62,6 @@ def own_answers(engine: str, requests: list[list[Any]], folder: Path, tuned: Pat
 
 
 def audit_of(engine: str, fields: dict[str, Any], folder: Path) -> ServingAudit:
-    """Return an audit that recommends every missing file for 16 tokens."""
     model = read_model(str(written(folder, fields)))
     served = Deployment(engine, find_gpu("l40s"), tp=2, triton=version("triton"))
     cost, twice = Cost(1e-4, 9e-5, 2e-4, False), Cost(2e-4, 1e-4, 4e-4, False)

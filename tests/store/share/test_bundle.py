@@ -105,7 +105,6 @@ def test_signature_names_its_signer_and_fits_only_its_manifest(own, tmp_path, re
 
 
 def edited(own: Path, tmp_path: Path, edit: Callable[[dict], object]) -> Folder:
-    """Return a bundle whose manifest was edited and signed again."""
     place = Folder(tmp_path / "bundle")
     bundled(own, place)
     file = tmp_path / "bundle" / "manifest.json"

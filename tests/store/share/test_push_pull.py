@@ -60,7 +60,6 @@ def bundles(team: Path) -> list[Path]:
 
 
 def bundle_of(team: Path, count: int) -> Path:
-    """Return the bundle with this number of measurements."""
     import zipfile
 
     def rows(path: Path) -> int:

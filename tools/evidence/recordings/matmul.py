@@ -12,7 +12,7 @@ import numpy as np
 from library_training.table import Recording
 
 from evidence.recordings.files import excluded, power_of
-from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, catalogued, columns_of, joined, recording
+from evidence.recordings.vendor import BACKENDS, DEVICES, SERVING, SYSTEMS, columns_of, joined, recording
 from kernrec.model.baselines.backends import AT, backend_of, by_number
 from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.baselines.recorded_set import RecordedSet
@@ -61,10 +61,6 @@ INDUCTOR = RecordedSet(
 )  # fmt: skip
 SINGLE = Timing(30000.0, 1.0, alone=True)
 """Timing of one call between two events. The shortest time of an A100 is 20 us, or about 30,000 clocks."""
-_DEVICES = {
-    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "Tesla T4": "t4", "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
-    "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
-}  # fmt: skip
 
 
 def recordings(data: Path, _op: str) -> list[Recording]:
@@ -101,8 +97,6 @@ def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording
                 backend = name + _STATIC * recorded_as.endswith("static")
                 kind = (("system", system), ("framework", framework), ("dtype", recorded_as))
                 rows = np.flatnonzero(np.all([serving[column] == value for column, value in kind], axis=0))
-                if not catalogued(gpu):
-                    continue
                 by_version = {str(v): rows[serving["version"][rows] == v] for v in set(serving["version"][rows])}
                 columns = {v: {n: c[r] for n, c in serving.items() if n not in ("dtype", "system")}
                            for v, r in by_version.items()}  # fmt: skip
@@ -171,12 +165,12 @@ def _inductor(data: Path) -> Recording:
         columns["dtype"] = np.array(["tf32" if t else name for name, t in zip(dtypes, columns["tf32"], strict=True)])
         letters = [np.where(columns[f"{side}_stride_1"] == 1, "n", "t") for side in "ab"]
         columns["layout"] = np.char.add(*letters)
-        parts.append(recording(INDUCTOR, gpu, columns, np.full(len(columns["m"]), np.nan)))
+        parts.append(recording(INDUCTOR, gpu, columns))
     return joined(parts)
 
 
 def _single(data: Path) -> Recording:
-    gpus = {device: gpu for device, gpu in _DEVICES.items() if catalogued(gpu)}
+    gpus = {device: gpu for device, gpu in DEVICES.items() if gpu != "a100-pcie-80gb"}
     recorded = RecordedSet(
         "single", "matmul", "batched", {"PyTorch": dict.fromkeys(gpus.values(), "2.1")}, ("f32",), ("nt", "nn"),
         ("tn", "tt"), _ALIKE, SINGLE, (), {}, (),
@@ -188,7 +182,6 @@ def _single(data: Path) -> Recording:
         columns = columns_of(data / "library" / f"{file}.parquet", names)
         for device, gpu in gpus.items():
             own = {name: column[columns["device"] == device] for name, column in columns.items()}
-            count = len(own["m"])
-            if count:
-                parts.append(recording(recorded, gpu, own | {"layout": np.full(count, layout)}, np.full(count, np.nan)))
+            if count := len(own["m"]):
+                parts.append(recording(recorded, gpu, own | {"layout": np.full(count, layout)}))
     return joined(parts)

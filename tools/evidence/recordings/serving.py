@@ -7,7 +7,7 @@ import numpy as np
 from library_training.table import Recording
 
 from evidence.recordings.files import power_of
-from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, catalogued, columns_of
+from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, columns_of
 from kernrec.model.baselines.bound import Timing, features_of, kind_of
 from kernrec.model.baselines.recorded_set import RecordedSet
 
@@ -41,7 +41,7 @@ def fastest(
         "max(version) AS version", *sizes, "min(latency_s) AS latency_s",
         f"arg_min(coalesce({power_of(path.stem, other.get('power_w', 'power_w'))}, 0), latency_s) AS power_w",
     )  # fmt: skip
-    systems = ", ".join(f"'{system}'" for system, gpu in SYSTEMS.items() if catalogued(gpu))
+    systems = ", ".join(f"'{system}'" for system in SYSTEMS)
     columns = columns_of(
         path, names, f"({condition}) AND ({'true' if other else f'system IN ({systems})'}) GROUP BY ALL"
     )

@@ -13,8 +13,6 @@ import numpy as np
 from library_training.table import Recording
 
 from evidence.recordings.files import parquet_columns
-from kernrec.errors import UsageError
-from kernrec.gpu import find_gpu
 from kernrec.model.baselines.bound import features_of
 from kernrec.model.baselines.recorded_set import RecordedSet
 
@@ -30,6 +28,11 @@ SYSTEMS = {
     "gb200": "gb200",
 }  # fmt: skip
 """Catalog name of the GPU, keyed by the value of `system` in the recordings of serving backends."""
+DEVICES = {
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb", "Tesla T4": "t4",
+    "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
+}  # fmt: skip
+"""Catalog name of the GPU, keyed by the value of `device` in the recordings of PyTorch."""
 BACKENDS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
 """Name of the backend, keyed by the value of `framework` in the recordings."""
 
@@ -40,24 +43,19 @@ def recordings(data: Path, op: str) -> list[Recording]:
     return list(reader.recordings(data, op))
 
 
-def catalogued(gpu: str) -> bool:
-    """Return whether a GPU is in the catalog. Recordings of other GPUs are excluded."""
-    try:
-        return find_gpu(gpu).name == gpu
-    except UsageError:
-        return False
-
-
-def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], power_w: Array) -> Recording:
-    """Create a recording of one GPU. The columns, (N,) each, are dimensions and `latency_s`, and `stack`, `dtype` and
-    `layout` if they vary. `power_w` is NaN for rows without recorded power."""
-    count = len(power_w)
+def recording(
+    recorded: RecordedSet, gpu: str | Array, columns: Mapping[str, Array], power_w: Array | None = None
+) -> Recording:
+    """Create a recording. The columns, (N,) each, are dimensions and `latency_s`, and `stack`, `dtype` and `layout` if
+    they vary. `gpu` may also vary. `power_w` is NaN for rows without recorded power, or None if there is none."""
+    count = len(columns["latency_s"])
     dtype = columns.get("dtype", np.full(count, recorded.dtypes[0]))
     layout = columns.get("layout", np.full(count, recorded.layouts[0]))
     ones = np.ones(count, dtype=np.int64)
     dims = {name: np.asarray(columns.get(name, ones)).astype(np.int64) for name in features_of(recorded.op).DIMS}
     backend = columns.get("stack", np.full(count, next(iter(recorded.backends))))
-    return Recording(recorded, np.full(count, gpu), backend, dtype, layout, dims, columns["latency_s"], power_w)
+    gpus, powers = (np.full(count, value) for value in (gpu, np.nan if power_w is None else power_w))
+    return Recording(recorded, gpus, backend, dtype, layout, dims, columns["latency_s"], powers)
 
 
 def joined(parts: Sequence[Recording]) -> Recording:
