@@ -1,7 +1,7 @@
 """Find the configs that may be best for a problem (contenders), and the expected loss of the recommended config.
 
-Each config has its own error (`costs.Estimates.own`). The configs of one kernel share half of the remaining variance.
-The other half is common to all kernels on the problem and cancels out.
+A config's total error has a part of its own (`costs.Estimates.own`). Configs of one kernel share half of the variance
+of the other part. The other half is common to all kernels on the problem and cancels out.
 """
 
 import math
@@ -51,14 +51,14 @@ class ProblemContenders:
     deviation: Array
     """Standard deviation of the total error of `expected`, (C,)."""
     own_deviation: Array
-    """Standard deviation of the error that a config does not share with other configs, (C,)."""
+    """Standard deviation of the error that a config shares with no other config, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
-    """Features of each contender that a trained model reads, without those for tunables, (C, F); None if not needed."""
+    """Features of each contender that a trained model reads, except tunables, (C, F); None if not needed."""
 
     @cached_property
     def kernel_deviation(self) -> float:
-        """Standard deviation of the error that all configs of one kernel share, but not configs of other kernels."""
+        """Standard deviation of the error that only configs of one kernel share."""
         common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
         return math.sqrt(0.5 * median(common))
 
@@ -104,7 +104,7 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """Return the trained model's features of the chosen candidates, without those for tunables, (len(chosen), F)."""
+    """Return the trained model's features of the chosen candidates, except tunables, (len(chosen), F)."""
     from kernrec.model.learn import features
     from kernrec.recommender.estimate.correction import inputs_of
 
@@ -132,7 +132,6 @@ def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight:
     Args:
         keys: key of each contender.
         deviation: standard deviation, over the configs, of the logarithm of the cost.
-        weight: weight of the problem.
     """
     own = np.full(len(keys), deviation)
     return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), own / math.sqrt(OWN), own, weight)
@@ -245,7 +244,7 @@ def _coordinates(keys: Sequence[Key]) -> Array:
 def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
     """Return the measured costs of contenders, in the form that `JointPosterior` needs.
 
-    Rows about other configs are skipped, and so are rows without energy if the objective counts energy.
+    Rows about other configs, and rows without a required energy, are skipped.
     """
     result = []
     for row in rows:
@@ -286,14 +285,13 @@ class Regret:
 
 
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
-    """Return the expected losses from running the recommended config instead of the best config.
+    """Return the expected loss from running the recommended config instead of the best, or two for `pareto`.
+
+    The losses for `pareto` are those of latency and energy.
 
     Args:
         candidates: candidates at one operating point, with costs that were predicted without measurements.
         objective: objective of a query without bounds.
-
-    Returns:
-        One loss for the objective, or one for latency and one for energy if the objective is `pareto`.
     """
     hashes = {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels}
     rows = [

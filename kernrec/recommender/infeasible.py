@@ -171,9 +171,10 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace a problem's data type, first those with a kernel, most similar first.
+    """Return the data types that can replace a problem's data type, most similar first, those with a kernel before
+    others.
 
-    Data types that the GPU computes slower than f32 are excluded, and quantized ones that no kernel runs in.
+    Data types that the GPU computes slower than f32 are excluded, and quantized ones without a kernel.
     """
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]

@@ -1,8 +1,8 @@
 """Choose the layout of a problem if the user did not fix it, and report the cost of a fixed layout.
 
-A kernel that runs in several layouts takes about the same time in each. So the search tries only the default layout and
-the layouts with additional kernels: the implicit GEMM on tensor cores requires channels last, and Hopper's asynchronous
-matmuls require both operands to be contiguous along k.
+A kernel takes about the same time in all of its layouts. So the search tries only the default layout and layouts with
+additional kernels: implicit GEMM on tensor cores needs channels last, and Hopper's asynchronous matmuls need both
+operands contiguous along k.
 """
 
 from collections.abc import Generator, Iterator
@@ -27,22 +27,20 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 MATTERS = 0.10
-"""Minimum slowdown, as a fraction, of a layout that the user fixed, from which a note recommends another layout."""
+"""Minimum slowdown, as a fraction, of a fixed layout for a note that recommends another layout."""
 _GAIN = 0.02
-"""Minimum saving of time, as a fraction, for another layout. Predictions are not more accurate than this."""
+"""Minimum fraction of time that another layout must save. Predictions are not more accurate."""
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """Fastest kernel for a problem, and the latency of the kernel."""
-
     kernel: Kernel
     latency_s: float
 
 
 Asking = Generator[Problem, Fastest | None, Problem]
-"""Generator that yields the problem in some layout, receives the fastest kernel for it (or None), and returns the
-choice."""
+"""Generator that yields the problem in some layout, receives its fastest kernel or None, and returns the selected
+problem."""
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:

@@ -1,8 +1,9 @@
 """Find recorded baselines of a problem, which take precedence over predictions of a learned model.
 
-An item is a unit of work that can be padded, such as a row of a matmul or an image (`engine/query/more_items.cpp`). So
-a recording of more items bounds the time of fewer items. The source becomes `learned` at another power limit or clock,
-and for a problem with a bias or an activation.
+A problem can be padded to more items, such as rows of a matmul or images (`engine/query/more_items.cpp`). So a
+recording
+of more items bounds the time of fewer items. The source becomes `learned` at another power limit or clock, and for a
+problem with a bias or an activation.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -41,8 +42,7 @@ class Recordings:
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
         """Return the recordings for a problem, whose bias and activation are ignored.
 
-        Args:
-            superseded: backend versions to ignore, in the form `backend@version`.
+        `superseded` contains backend versions to ignore, in the form `backend@version`.
         """
         rows: dict[tuple[str, str, str], list[Row]] = {}
         items, beside = rows_beside(as_recorded(problem), gpu)
@@ -57,8 +57,8 @@ class Recordings:
         """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
 
         Each backend, version and variant has at most one row: the fastest with at least the problem's number of items.
-        It needs a row with this number of items, or must be faster than its standard variant. Values that were not
-        recorded come from the first prediction for the same backend, or else from the first of all predictions.
+        A row with more items must be faster than the backend's standard variant. Values that were not recorded come
+        from the first prediction for the same backend, or else from the first of all predictions.
 
         Args:
             predictions: predictions from `ordered`.
@@ -104,7 +104,6 @@ class Recordings:
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)
 
     def _at_least(self, rows: Sequence[Row]) -> float:
-        """Return the time of the fastest row with at least the problem's items, or infinity if there is none."""
         return self.latency(_least(rows, self.items)[1]).value if max(rows)[0] >= self.items else inf
 
     def _between(self, predicted: "BaselinePrediction") -> Estimate:

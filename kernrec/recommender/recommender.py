@@ -123,8 +123,7 @@ class Recommender:
     def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None = None) -> Answer:
         """Return the answer for a problem of an op, cached until a database changes.
 
-        Args:
-            fixed: whether the user fixed the layout; None to answer in the problem's layout without a comparison.
+        `fixed` states whether the user fixed the layout; None answers in the problem's layout without a comparison.
         """
         if query.conditions != self.context.conditions:
             return self.for_conditions(query.conditions).answer_op(problem, gpu, query, fixed)
@@ -207,7 +206,6 @@ class Recommender:
 
         Args:
             problems: problems of one op, data type and layout.
-            query: query that applies to every problem.
             fixed: whether the user fixed the layout.
         """
         if query.conditions != self.context.conditions:
@@ -358,8 +356,10 @@ class Recommender:
                     yield from candidate_sets(Space(tables), new, points, context.models)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected loss from running the top recommendation instead of the best config: one for the
-        objective, two (latency, energy) for a Pareto front, none without recommendations."""
+        """Return the expected loss from running the top recommendation instead of the best config.
+
+        There are two losses (latency, energy) for a Pareto front, and none without recommendations.
+        """
         from kernrec.recommender.contenders import answer_regrets
 
         if answer.query.conditions != self.context.conditions:

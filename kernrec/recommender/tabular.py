@@ -1,6 +1,6 @@
 """Convert answers to rows of plain values, and to text, HTML and Arrow tables, for programs and notebooks.
 
-A row describes one recommendation or baseline, with the columns of `--format csv` in SI units.
+A row is a recommendation or baseline, with the columns of `--format csv` in SI units.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,7 @@
 """Define the answer for a whole network: its layers, baselines and totals.
 
-A total is the sum of count x cost over all layers, which run one after another, and of the time of all-reduces. Its
-intervals assume fully correlated errors, because kernels on one GPU share most of their error (`estimate.costs.OWN`).
-Independent errors would make the intervals of large networks far too narrow.
+A total adds up all layers, which run one after another, and all-reduces. Its intervals assume fully correlated errors,
+because kernels on one GPU share most of their error (`estimate.costs.OWN`).
 """
 
 from collections.abc import Mapping
@@ -32,16 +31,14 @@ if TYPE_CHECKING:
 
 WORTH_IT = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
-maintenance. Comparisons of two predictions are not more accurate."""
+maintenance.
+"""
 
 Costs = tuple[Estimate, Estimate]
-"""Latency and energy of a layer or config."""
 
 
 @dataclass(frozen=True)
 class LayerAnswer(FormerNames):
-    """Answer for one layer of a network."""
-
     layer: Layer
     answer: Answer
     """Answer for the layer's problem, without recommendations if only backends can run the layer."""
@@ -84,7 +81,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def saved(self) -> float | None:
-        """Fraction of the baseline's cost that the recommendation saves; None if one of the two is missing."""
+        """Fraction of the baseline's cost that the recommendation saves; None without both of them."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
         value = self.objective.scalar.value_of
@@ -92,8 +89,9 @@ class LayerAnswer(FormerNames):
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether the kernel saves at least `WORTH_IT` of the baseline's cost, and costs less at the unfavorable ends
-        of both intervals. None without a baseline."""
+        """Whether the kernel saves at least `WORTH_IT` of the baseline's cost, even at the unfavorable ends of both
+        intervals. None without a baseline.
+        """
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain
@@ -228,8 +226,7 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total. Of totals with equal costs, only the one of lowest rank is shown. A backend's total has rank
-0."""
+"""Rank of each total; 0 for a backend's total. Of totals with equal costs, only the lowest rank is shown."""
 
 
 @dataclass(frozen=True)
@@ -426,8 +423,8 @@ class NetworkAnswer(JsonForm):
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
         """Return plain values for JSON with expected regrets, keyed by objective.
 
-        A layer's regret is the loss from not choosing the best config. The network's regret is their sum relative to
-        its cost.
+        A layer's regret is the loss from not choosing the best config. The network's regret is the sum of these losses
+        relative to its cost.
         """
         document = self.as_dict()
         lost: dict[str, float] = {}

@@ -1,7 +1,7 @@
 """Judge the entries of autotuners' files for a GPU: those of Triton, Inductor, FlashInfer and Helion.
 
-The files do not contain the kernels, so no times are predicted. An entry is judged by the limits of the GPU, by the GPU
-and the versions with which it was tuned, by the times in the file, and by other files that contain the same problem.
+The files do not contain the kernels, so kernrec predicts no times. It compares an entry with the limits of the GPU, the
+GPU and versions of the tuning, the times in the file, and other files for the same problem.
 """
 
 import re
@@ -35,8 +35,7 @@ _OTHER_NOTE = "the file does not contain the kernel: capture the program (kernre
 
 
 def judge_caches(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
-    """Judge each entry of autotuners' files for a GPU. If several files contain a problem with different configs, the
-    entries are doubtful.
+    """Judge each entry of autotuners' files for a GPU. Different configs for one problem are doubtful.
 
     Args:
         wanted: versions of the software that will use the files, keyed by its name.
@@ -67,7 +66,7 @@ def is_same_gpu(first: TunedCache, second: TunedCache) -> bool:
 
 
 def _chosen(cache: TunedCache) -> list[TunedEntry]:
-    """Return the entries that the tool uses. Triton uses the fastest config and stores the others, too."""
+    """Return the entries that the tool uses: only the fastest config of each problem for Triton."""
     timed = [entry for entry in cache.entries if entry.times_s]
     if not timed:
         return [entry for entry in cache.entries if not entry.error]
