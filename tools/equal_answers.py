@@ -148,8 +148,7 @@ def main() -> int:
 
 
 def install_release(version: str, folder: Path) -> Path | None:
-    """Build the commit `Release VERSION` in a folder, and return the folder into which it was installed. Return None if
-    there is no such commit."""
+    """Build and install the commit `Release VERSION` in a folder. Return its path, or None without such a commit."""
     git = ["git", "-C", str(ROOT)]
     log = subprocess.run([*git, "log", "--format=%H %s"], capture_output=True, text=True, check=False).stdout
     commit = next((c for c, _, subject in (row.partition(" ") for row in log.splitlines())
@@ -165,8 +164,7 @@ def install_release(version: str, folder: Path) -> Path | None:
 
 
 def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> int:
-    """Compare the answers of another checkout and of this one to `count` random queries. Return 1 if an answer differs,
-    or 2 if `before` is not a checkout."""
+    """Compare answers to `count` random queries. Return 1 if one differs, or 2 if `before` is not a checkout."""
     if not (before / "kernrec" / "__init__.py").is_file():
         print(f"equal_answers: {before} is not a checkout of kernrec", file=sys.stderr)
         return 2

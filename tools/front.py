@@ -1,5 +1,4 @@
-"""Command line of `tools/bench.py` and `tools/evidence`. Each module with a function `run` is a command; the parameters
-of `run` are its options."""
+"""Command line of `tools/bench.py` and `tools/evidence`: each module whose function `run` has the command's options."""
 
 import ast
 import functools

@@ -31,8 +31,8 @@ def read_profile_rows(path: Path) -> list[ProfileRow]:
 
 
 def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
-    """Write rows to a Parquet file, sorted, which is replaced atomically. Raises `UsageError` if two rows have the same
-    launch, variant and architecture."""
+    """Replace a Parquet file by sorted rows. Raises `UsageError` if two have the same launch, variant and
+    architecture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with one_line(path), connect_memory() as connection, exchange_folder(connection) as folder:
         migrate(connection, 0)

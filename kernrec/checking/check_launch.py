@@ -120,6 +120,18 @@ def check_launch(
     return Checked(tuple(by_place.values()), counts, len(ran), blocks, tuple(notes))
 
 
+def without_guesses(checked: Checked, draft: Draft) -> Checked:
+    """Drop accesses beyond buffers whose size neither the user nor the host code states, and add a note on them."""
+    stated = {text.partition("=")[0] for text in draft.launch.arguments} if draft.launch is not None else set()
+    guessed = draft.buffers.keys() - stated
+    findings = tuple(each for each in checked.findings if each.kind != "out-of-bounds" or each.memory not in guessed)
+    if len(findings) == len(checked.findings):
+        return checked
+    beyond = ", ".join(sorted({each.memory for each in checked.findings if each not in findings}))
+    note = f"a thread accesses bytes beyond {beyond}, but the host code does not state the size: no error is reported"
+    return replace(checked, findings=findings, notes=(*checked.notes, note))
+
+
 def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
     """Return (kinds, notes): the kinds of memory that can be checked without false findings, and a note on each skipped
     check.

@@ -203,7 +203,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
 
     Return (results, reasons), both keyed by kernel. A reason says why a kernel could not be checked.
     """
-    from kernrec.checking.check_launch import check_launch, entries_of, program_launch
+    from kernrec.checking.check_launch import check_launch, entries_of, program_launch, without_guesses
     from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords
@@ -219,7 +219,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
                 words = LaunchWords(name, arguments=wanted.arguments or (), **vars(flags))
                 made = program_launch(path, words, gpu, wanted.seconds)
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
-                results[name] = _with_note(checked, made.draft.unset)
+                results[name] = _with_note(without_guesses(checked, made.draft), made.draft.unset)
             except KernrecError as error:
                 errors[name] = str(error)
     return results, errors

@@ -170,6 +170,11 @@ def read_tuned_cache(path: Path) -> TunedCache:
         cache = kind.tuned(file)
         if not cache.entries:
             raise ValueError("it has no entries")
+        texts = [cache.gpu, *(cache.versions or {}), *(cache.versions or {}).values()]
+        for entry in cache.entries:
+            texts += [entry.problem, entry.error, *entry.config, *map(str, entry.config.values())]
+        if not all(text.isprintable() for text in texts):
+            raise ValueError("it has characters that cannot be printed")
     return cache
 
 

@@ -1,6 +1,6 @@
 """Candidates of a problem: every runnable config of all kernels, with its costs at each operating point.
 
-The engine's `Ranking` holds the costs. Objects of this module are views of its arrays and are created on first use.
+The engine holds the costs. Objects of this module are views of its arrays.
 """
 
 from bisect import bisect_right
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 POWER_LIMIT = "power limit"
-"""Name of the bottleneck of a config if the power limit lowers the core clock."""
+"""Bottleneck of a config whose core clock is lowered by the power limit."""
 BOTTLENECKS = (*RESOURCES, POWER_LIMIT)
 """Names of bottlenecks. The engine refers to a bottleneck by its index in this tuple."""
 OBJECTIVES = tuple(Objective)
@@ -44,19 +44,16 @@ class KernelCandidates:
     """Candidates of one kernel in a candidate set."""
 
     def __init__(self, candidates: "CandidateSet", number: int, part: slice) -> None:
-        """Create a view of the candidates of one kernel.
-
-        Args:
-            number: index of the kernel among all kernels of the problem.
-            part: slice of the candidates in the set that belong to the kernel.
-        """
+        """Create a view of the candidates of kernel number `number`, which are the slice `part` of the set."""
         self._set, self.number, self.part = candidates, number, part
         kernel = candidates.ranked.kernels[number]
         self.table, self.scope = kernel.costs.table, kernel.scope_on(candidates.number)
         self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
         self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
-        """`rows`: row index of each candidate in the kernel's config space. `ran`: whether the kernel was measured, or
-        has a model that was trained on recordings of the kernel on this GPU."""
+        """`rows`: row index of each candidate in the config space. `ran`: whether the kernel was measured, or has a
+        model
+        trained on recordings of the kernel on this GPU.
+        """
         self.heuristic = kernel.costs.heuristics[candidates.number] or 0
         """Position of the candidate that the occupancy heuristic picks, among the candidates of the kernel."""
 
@@ -70,7 +67,7 @@ class KernelCandidates:
 
     @cached_property
     def shrinkage(self) -> Shrinkage:
-        """Lead of the kernel over the problem's reference time, and the fraction of the lead left after shrinkage."""
+        """Lead of the kernel over the problem's reference time, and the fraction of the lead to keep."""
         return self._set.ranked.shrinkage(self.number, self._set.number)
 
     @property
@@ -95,18 +92,14 @@ class KernelCandidates:
 
     @cached_property
     def risk(self) -> Array:
-        """Factor by which each candidate's costs are multiplied in comparisons with configs that were run, (C,). It
-        accounts for the error of the candidate's costs. See `CandidateSet.risk`."""
+        """Factor on each candidate's costs in comparisons with configs that were run, (C,). See `CandidateSet.risk`."""
         first = self.prediction.column
         return np.asarray(self._set.ranked.ranking.risk[first : first + len(self.rows)])
 
     def running(self, point: int, position: int) -> tuple[float, str]:
-        """Return the expected core clock in Hz and the bottleneck of a candidate at an operating point.
+        """Return the expected core clock in Hz and the bottleneck of a candidate of this kernel at an operating point.
 
         The bottleneck is the resource that takes longest in the longest launch, or `POWER_LIMIT`.
-
-        Args:
-            position: position of the candidate among the candidates of the kernel.
         """
         first = self._set.point_range.start
         clock_hz, number = self._set.ranked.ranking.running(
@@ -115,7 +108,7 @@ class KernelCandidates:
         return clock_hz, BOTTLENECKS[number]
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
-        """Return the measurements at the operating point with index `point`, keyed by the position of the candidate."""
+        """Return the measurements at an operating point, keyed by the position of the candidate in this kernel."""
         return self.measurements.measured[point] if self.measurements else {}
 
     def config(self, position: int) -> dict[str, int]:
@@ -132,10 +125,8 @@ class CandidateSet:
         """Create a view of the candidates of one problem.
 
         Args:
-            ranked: ranked candidates of one or more problems.
             kernels: indices of the kernels to include; None for all.
-            points: indices of the operating points to include; None for all. The first one is the reference for
-                comparisons.
+            points: indices of the operating points to include; None for all. Comparisons refer to the first one.
         """
         self.ranked, self.number = ranked, number
         self.problem, self.gpu = ranked.problems[number], ranked.gpu
@@ -145,8 +136,7 @@ class CandidateSet:
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
         self.every_point = len(points) == len(ranked.points)
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Part of the engine's candidates that this set contains: index of the problem, first and end index of the
-        kernels, first and end index of the operating points."""
+        """Index of the problem, first and end index of the kernels, first and end index of the operating points."""
         self.starts = [0]
         """Position of the first candidate of each kernel with candidates, then the total number of candidates."""
         self._nonempty = []
@@ -157,8 +147,9 @@ class CandidateSet:
         self.runnable = 0
         """Number of runnable configs of all kernels, including configs that are not estimated."""
         self.any_measured = self.any_ran = False
-        """`any_measured`: whether any candidate was measured. `any_ran`: whether any candidate was measured, or any
-        kernel has a model that was trained on recordings of it on this GPU."""
+        """`any_measured`: whether any candidate was measured. `any_ran`: whether this holds, or any kernel has a model
+        trained on recordings of the kernel on this GPU.
+        """
         for place in self._numbers:
             kernel = ranked.kernels[place]
             costs = kernel.costs
@@ -202,7 +193,7 @@ class CandidateSet:
 
     @cached_property
     def foreign(self) -> list[MeasuredAnswer]:
-        """Measurements of kernels that are not in kernrec's library, at the first operating point, fastest first."""
+        """Measurements of kernels outside kernrec's library at the first operating point, fastest first."""
         return self.ranked.foreign(self.problem, self.points[0])
 
     @cached_property
@@ -252,19 +243,18 @@ class CandidateSet:
 
     @cached_property
     def risk(self) -> Array | None:
-        """Factor by which each candidate's costs are multiplied in comparisons to account for their error, (C,).
+        """Factor on each candidate's costs in comparisons, (C,); None if no config counts as run.
 
-        A config counts as run if it was measured, or if its kernel has a model trained on this GPU. Because of the
-        factor, any other config ranks before a config that counts as run only if its lead is larger than its error.
-        The value is None if no config counts as run.
+        A config counts as run if it was measured, or if its kernel has a model trained on this GPU. Any other config
+        ranks before it only if its lead is larger than its error.
         """
         if not self.any_ran:
             return None
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Find the kernel to which the candidate at `position` belongs. Return (index of the kernel in `kernels`,
-        candidates of the kernel, position of the candidate among them)."""
+        """Return the index of a candidate's kernel in `kernels`, the kernel, and the candidate's position in the
+        kernel."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 
@@ -298,8 +288,7 @@ def candidate_set(
     """Return the candidates of one problem. The set may be empty.
 
     Args:
-        tables: static tables of the kernels that implement the problem on a GPU; at least one.
-        problem: problem with the data type and layout of the tables.
+        tables: static tables of the kernels on a GPU, for the problem's data type and layout; at least one.
         points: operating points; at least one.
         models: trained models; None to use only the analytical model.
         whole_space: whether to estimate every config instead of only the most promising configs.

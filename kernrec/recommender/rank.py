@@ -1,13 +1,7 @@
-"""Rank configs: correct the analytical model's costs with trained models, measurements, physics and recorded times.
+"""Rank configs: correct the analytical model's costs with trained models, measurements, physics and reference times.
 
-    prediction.SpaceCosts -> laws of physics -> model correction -> measurements -> reference time -> CandidateSet
-
-The engine's `Ranking` performs all steps in one call, for one or many problems. Only the step for measurements, which
-few problems have, is implemented in Python: the engine calls `RankedSpace._measure`.
-
-A GPU is usually measured at only one operating point. At this point, measurements replace predictions. At other points,
-they correct the predictions. Otherwise a config that was slow when it was measured would still be recommended at every
-other point.
+At the operating point of a measurement, the measurement replaces the prediction. At all other points, it corrects the
+prediction. Otherwise a config that was measured to be slow would still be recommended at every other point.
 """
 
 from collections.abc import Sequence
@@ -50,11 +44,10 @@ class KernelMeasurements:
     """Measurements of the candidates of one kernel on one problem, and predictions scaled to the measurements."""
 
     measured: tuple[dict[int, MeasuredAnswer], ...]
-    """For each operating point, the measurements keyed by the position of the candidate within the kernel."""
+    """Measurements at each operating point, keyed by the position of the candidate within the kernel."""
     predicted: Costs
-    """Predicted costs of all C candidates, including measured ones, after scaling to the measurements; (points, C)."""
+    """Predicted costs of all C candidates after scaling to the measurements, (points, C)."""
     rescaling: Rescaling
-    """Factors that scale the predictions to the measurements."""
 
 
 class RankedKernel:
@@ -72,16 +65,14 @@ class RankedKernel:
             self.model = applied(scope, table)
             self.trained = scope.gpu_known and scope.kernel_known
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
-        """Positions and measurements of the measured candidates at each operating point; None if no database row is
-        about the kernel and problem."""
+        """Positions and measurements of the measured candidates at each operating point; None without database rows."""
         if costs.measured[0] is not NOTHING:
             self.taken = [measured.at(costs.rows) for measured in costs.measured]
         self.is_measured = self.taken is not None and any(len(positions) for positions, _ in self.taken)
         triton = table.kernel.triton is not None
         positions = None if self.taken is None else [positions for positions, _ in self.taken]
         self.in_engine = self.model and self.model.in_engine, self.trained, triton, positions
-        """Arguments of the engine: the model, `trained`, whether the kernel is a Triton kernel, and the positions of
-        the measured candidates at each operating point."""
+        """Arguments of the engine: model, `trained`, whether the kernel is a Triton kernel, measured positions."""
         self.is_reference = triton and self.trained
         """Whether times of this kernel, learned from recordings on this GPU, are a reference for other kernels."""
         self.row_kinds: Sequence[int] = ()
@@ -137,20 +128,17 @@ class RankedSpace:
             space.whole,
             self._measure,
         )
-        """Ranked candidates, in the engine."""
         for number, kernel in enumerate(self.kernels):
             if kernel.model is not None:
                 kernel.row_kinds = self.ranking.row_kinds(number)
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """Latency, power and energy according to the analytical model, (points, C); infinite where a candidate is not
-        estimated at an operating point."""
+        """Latency, power and energy from the analytical model, (points, C); infinite where they are not estimated."""
         return LimitedCosts(self.ranking.limited, self.costed.in_engine.nominal[4])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
-        """Return the predicted lead of a kernel over a problem's reference time, and the fraction of the lead left
-        after shrinkage."""
+        """Return a kernel's predicted lead over a problem's reference time, and the fraction of the lead to keep."""
         origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
             return Shrinkage(None, *own)
@@ -160,18 +148,23 @@ class RankedSpace:
         return Shrinkage(ReferenceTime(name, latency_s, deviation, transferred), *own)
 
     def foreign(self, problem: Problem, point: OperatingPoint) -> list[MeasuredAnswer]:
-        """Return the measurements, at an operating point, of kernels that are not in kernrec's library, fastest first.
-        Measurements that violate a law of physics are omitted."""
+        """Return the measurements of kernels outside kernrec's library at an operating point, fastest first."""
         others = self.space.evidence.foreign
         return [row for row in others if applies(row, self.gpu, point) and not impossible(row, problem, self.gpu)]
 
     def _measure(
         self, number: int, values: Array, kind: Array, kinds: Array, scored: Array, features: Array
     ) -> tuple[Array, Array, Array]:
-        """Replace the predicted costs of a kernel's measured candidates by measurements, and scale the costs of the
-        other candidates. Return the new `values` (3, points, C), `kind` (2, points, C) and `kinds` (2, 4, K), as in
-        `Costs`. `scored` contains the positions of the N candidates that the trained model evaluated, and `features`
-        their features, (N, F)."""
+        """Replace the predicted costs of a kernel's measured candidates, and scale those of its other candidates.
+
+        Args:
+            values, kind, kinds: as in `Costs`, with shapes (3, points, C), (2, points, C) and (2, 4, K).
+            scored: positions of the N candidates that the trained model evaluated.
+            features: features of these candidates, (N, F).
+
+        Returns:
+            New `values`, `kind` and `kinds`.
+        """
         taken = self.kernels[number].taken
         assert taken is not None
         model = None if self.kernels[number].model is None else (scored, features)
@@ -185,16 +178,19 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 
 
 _PHYSICS = -2
-"""Number by which the engine states that the reference time comes from a physical model. The number -1 states that it
-comes from a baseline, and any other number is the index of the kernel from which it comes."""
+"""Number by which the engine states that the reference time comes from a physical model. -1 stands for a baseline, and
+any
+other number is the index of a kernel.
+"""
 
 
 def _references(
     problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str, learned: bool
 ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-    """Return (baseline, derived, arguments). `baseline` is the reference time of the fastest baseline, or None if there
-    is no baseline. `derived` is the reference time of a physical model, or None if it is not needed or the model does
-    not apply. `arguments` are the values about the problem that the engine's `Ranking` needs."""
+    """Return the fastest baseline's reference time, a physical model's reference time, and arguments of the engine.
+
+    The first reference time is None if there is no baseline. The second is None if it is not needed or does not apply.
+    """
     baseline = reference_of(problem, gpu, models, inputs)
     derived = derived_reference(problem, gpu) if baseline is None and learned else None
     figures = (*physical_bounds(problem, gpu), whole_deviation(problem), UNMEASURED)
@@ -208,8 +204,11 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     model: tuple[Array, Array] | None,
 ) -> tuple[Costs, KernelMeasurements]:
-    """Return (costs, measurements). In `costs`, measurements replace the predicted costs. At an operating point without
-    measurements, predictions are corrected from the operating point with the most measurements."""
+    """Replace predicted costs by measurements, and return the scale of the other predictions.
+
+    At operating points without measurements, the measurements at the point that has most of them correct the
+    predictions.
+    """
     by_point: list[Costs] = []
     scaled: list[Costs] = []
     rescalings: list[Rescaling | None] = []

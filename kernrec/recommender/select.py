@@ -1,9 +1,8 @@
 """Select candidates by the query's bounds and objective, and merge similar candidates into one row with a count.
 
-Candidates are similar if their costs differ by less than half a percent and they have the same machine code, or differ
-in one tunable. For an op, the same machine code and block size suffice; for a call of a user's Triton function, the
-same machine code and grid. Measured configs stay separate. On a Pareto front, each config keeps at most three operating
-points: lowest latency, lowest energy and lowest EDP.
+Candidates are similar if their costs differ by less than half a percent and they have the same machine code or differ
+in one tunable. On a Pareto front, each config keeps at most three operating points: lowest latency, lowest energy and
+lowest EDP.
 """
 
 from math import inf, isnan
@@ -19,8 +18,10 @@ from kernrec.util.engine import query as engine
 
 _Result = TypeVar("_Result")
 Bounds = tuple[int, int, float, float, int]
-"""Bounds in the engine's form: index of the objective, number of picks, power in watts, slowdown as a fraction, and
-index of the only source (-1 for all)."""
+"""Index of the objective, number of picks, maximum power in watts, maximum slowdown as a fraction, and index of the
+only
+source (-1 for all).
+"""
 
 
 def bounds_of(query: Query, top: int | None = None) -> Bounds:
@@ -39,7 +40,6 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
     """Pick at most `top` candidates of a non-empty set, best first (fastest first on a Pareto front).
 
     Args:
-        query: bounds and objective.
         first: index of the first operating point to pick from. Earlier points are only references.
         top: maximum number of picks; None for `query.top`.
 
@@ -55,9 +55,8 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
     """Return the engine's picks, or raise an error if there are none.
 
     Args:
-        picked: picks, or a number if no candidate satisfies the bounds: the lowest power of any candidate in watts, or
-            NaN if no candidate has the requested source.
-        gpu: name of the GPU, for the message.
+        picked: picks. If there are none: the lowest power of any candidate in watts, or NaN if no candidate has the
+            requested source.
 
     Raises:
         UsageError: no candidate satisfies the bounds.
@@ -76,11 +75,6 @@ def rows_of(
     candidates: CandidateSet, query: Query, first: int = 0, of_op: bool = True
 ) -> tuple[list[Picked], list[int]]:
     """Pick candidates of a non-empty set as `select` does, and merge similar ones.
-
-    Args:
-        query: bounds and objective.
-        first: index of the first operating point to pick from.
-        of_op: whether the request is about an op, not about one kernel.
 
     Returns:
         At most `query.top` picks, best first, and the number of similar configs of each pick.

@@ -79,3 +79,21 @@ def test_unassigned_registers_do_not_keep_values_of_other_blocks(together):
     for first in range(0, 3, together):
         emulation.run(range(3)[first : first + together])
     assert y.tolist() == [7, 0, 0]
+
+
+SIZES = """
+__global__ void f(float *y, int n) { y[64 * n + threadIdx.x] = 1; }
+float *made();
+int main() {
+    float *y = SIZE;
+    f<<<1, 64>>>(y, 128);
+}
+"""
+
+
+@pytest.mark.parametrize(("size", "status"), [("made()", 0), ("0; cudaMalloc(&y, 128 * sizeof(float))", 1)])
+def test_access_beyond_a_buffer_of_guessed_size_is_no_error(size, status, tmp_path, capsys):
+    (path := tmp_path / "sizes.cu").write_text(SIZES.replace("SIZE", size))
+    assert app.run(["check", str(path)]) == status
+    printed = capsys.readouterr()
+    assert ("bytes beyond y, but the host code does not state the size" in printed.err) is (status == 0), printed

@@ -1,15 +1,13 @@
 """Test that every example in README and docs prints the output shown.
 
-The blocks of a page run in order, in a new folder with links to the checkout's `datasets` and `docs`, with
-an empty database and a terminal of 80 columns:
+The blocks of a page run in order, in a new folder with links to the checkout's `datasets` and `docs`, with an empty
+database and a terminal of 80 columns:
 
-- `sh`: each line is a command that must succeed. `console`: each command follows `$ `, and its output follows.
-  In an output, the line `...` stands for any number of lines.
+- `sh`: each line is a command that must succeed. `console`: each command follows `$ `, and its output follows, in which
+  the line `...` stands for any number of lines. Under the comment `not run: REASON`, both are only parsed.
 - `python`: a program. Its output is in the next `text` block under the comment `output`.
-- A block under the comment `file: NAME` is written into the folder. A block under `same as PATH` must equal the file
-  at that path in the checkout.
-- Under the comment `with measured.duckdb`, the folder contains a database of simulated measurements with that name.
-- `sh` and `console` blocks under `not run: REASON` are only parsed: each command and option must exist.
+- A block under the comment `file: NAME` is written into the folder; under `same as PATH`, it must equal that file.
+- Under the comment `with measured.duckdb`, the folder contains a database of simulated measurements.
 
 `KERNREC_UPDATE_DOCS=1 pytest tests/docs/test_examples.py` updates the outputs in the pages.
 """

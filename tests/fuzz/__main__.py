@@ -2,11 +2,10 @@
 
     python -m tests.fuzz [--cases 10000] [--seed 1] [--formats ptx,spec,...] [--samples FOLDER] [--keep FOLDER]
 
-`TMPDIR=/dev/shm` halves the time of small cases. A case fails if the reader raises anything except a one-line kernrec
-error, takes more than 10 s or 512 MB, starts a program, opens a connection, writes outside the case's folder, or leaves
-temporary files behind. Cases count as `ended` if kernrec's separate reader process crashes or its CPU time runs out.
-The undamaged samples come first, and reading them must succeed. The exit status is 1 if a case failed; `--keep` stores
-failing inputs.
+A case fails if the reader raises another error, takes more than 10 s or 512 MB, starts a program, opens a connection,
+writes outside the case's folder, or leaves temporary files behind. Cases count as `ended` if kernrec's separate reader
+process crashes or its CPU time runs out. Undamaged samples come first. The exit status is 1 if a case failed; `--keep`
+stores failing inputs. `TMPDIR=/dev/shm` halves the time of small cases.
 """
 
 import argparse

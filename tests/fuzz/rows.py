@@ -1,17 +1,15 @@
-"""Test rows of an untrusted user that have valid hashes and signatures but hostile values.
+"""Test rows of an untrusted user that have valid hashes and signatures but hostile values in one to three columns:
+numbers at or beyond their bounds, impossible times, invalid tunables and problems, rows of other users, SQL and paths.
 
     python -m tests.fuzz.rows [--rows 1000000] [--batch 10000] [--seed 1] [--keep FOLDER]
-
-One to three columns of each row have hostile values: numbers at or beyond their bounds, impossible times, energies and
-dates, invalid tunables and problems, rows of other users, control characters, SQL and paths. Tests of each batch:
 
     faults     the checks decide which rows are refused; a bundle of the other rows must be accepted
     whole      a bundle of the whole batch must be refused in one line if any row is refused
     alone      a few refused rows, each in a separate bundle, must be refused in one line
     answers    the owner's measurements must give the same answers, and none of the owner's configs may fail
 
-At the end, commands query the database, and none may fail with a traceback. The exit status is 1 after any failure, and
-`--keep` stores the bundles that caused it.
+At the end, no command on the database may fail with a traceback. The exit status is 1 after any failure, and `--keep`
+stores the bundles that caused it.
 """
 
 import argparse

@@ -62,8 +62,7 @@ def peak_mb(program: str, *words: str, environment: Mapping[str, str]) -> float:
 
 
 def environment_in(folder: Path, checkout: Path | None = None) -> dict[str, str]:
-    """Return the environment of a process that imports kernrec (installed or from `checkout`), with cache and database
-    in `folder`."""
+    """Return the environment of a process that imports kernrec (of `checkout`), with cache and database in `folder`."""
     dropped = ("KERNREC_DB", "PYTHONDONTWRITEBYTECODE", "OPENBLAS_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     environment |= {"XDG_DATA_HOME": str(folder), "KERNREC_CACHE": str(folder / "cache"), "HOME": str(folder)}

@@ -1,5 +1,4 @@
-"""Compare kernrec with recordings: `python tools/evidence NAME [--data FOLDER] ...`. Without a name, list the
-experiments."""
+"""Compare kernrec with recordings: `python tools/evidence NAME [--data FOLDER] ...`. No name lists the experiments."""
 
 import os
 import sys

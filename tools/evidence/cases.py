@@ -20,8 +20,7 @@ Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/ev
 
 @dataclass(frozen=True)
 class Cases:
-    """Recorded and predicted times of N launches. Arrays are (N,). Times are in seconds, unless an experiment compares
-    another quantity."""
+    """Recorded and predicted times (or another quantity) of N launches, in seconds. Arrays are (N,)."""
 
     kernel: Array
     gpu: Array
@@ -71,8 +70,8 @@ class Cases:
         return Cases.of(columns, {name: column[rows] for name, column in self.more.items()})
 
     def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
-        """Yield (values, cases) for each combination of values that occurs in the columns. Values are keyed by column.
-        Combinations are in order of their first appearance."""
+        """Yield (values keyed by column, cases) for each combination of values in the columns, in order of
+        appearance."""
         keys = list(zip(*(self.column(name).tolist() for name in names), strict=True))
         rows: dict[tuple[object, ...], list[int]] = {}
         for row, key in enumerate(keys):
@@ -133,7 +132,6 @@ def half(text: str) -> bool:
 
 
 def ordered(names: list[str]) -> list[int]:
-    """Return a pseudo-random order of names, as indices. It depends only on the names. The first N names in this order
-    are a random sample."""
+    """Return an order of names, as indices, of which the first N are a random sample that depends only on the names."""
     digests = [sha256(name.encode()).digest() for name in names]
     return sorted(range(len(digests)), key=digests.__getitem__)

@@ -52,8 +52,8 @@ class Errors:
         return len(set(self.kernel.tolist()))
 
     def scores(self, pairs: bool) -> tuple[Array, Array]:
-        """Return (errors in ascending order, weights). If `pairs`, return differences between the errors of two configs
-        of a kernel on one problem and GPU."""
+        """Return (errors in ascending order, weights), or differences between two configs of a problem on a GPU if
+        `pairs`."""
         score, weight = self._pairs() if pairs else (self.error, self._weights(np.ones(len(self.error), dtype=bool)))
         order = np.argsort(score, kind="stable")
         return score[order], weight[order]
@@ -92,8 +92,8 @@ Parts = Sequence[Errors]
 
 
 def by_regime(parts: Parts, pairs: bool) -> Array:
-    """Return the half-width for each of R regimes, (R,), as a logarithm. If `pairs`, the half-widths are those of the
-    difference of two errors."""
+    """Return the logarithmic half-width for each of R regimes, (R,), of errors or, if `pairs`, of differences of
+    two."""
     first, *others = parts
     of_all = _width(parts, pairs)
     own = [first.take(first.regime == number) for number in range(len(REGIMES))]

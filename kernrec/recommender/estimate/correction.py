@@ -1,13 +1,8 @@
 """Correct costs that the analytical model predicts, with a model trained on measurements.
 
-scope      A `ModelScope` describes which kernel and GPU a model is applied to. The training data determine the widths
-           of the intervals, which are the errors on held-out problems, GPUs or kernels.
-scored     To save time, the decision trees are evaluated only for the candidates with the lowest predicted latency or
-           energy.
-others     The costs of the other candidates are scaled like the costs of the scored ones. Otherwise optimistic
-           predictions would rank them first.
-adapted    If configs were measured on this GPU and problem, the model's error on them also corrects the other configs,
-           without training (`model.learn.adaptation`).
+Intervals are as wide as the model's errors on held-out problems, GPUs or kernels. The decision trees are evaluated only
+for the most promising candidates, and the other candidates are scaled alike. Otherwise optimistic predictions would
+rank them first. Measurements of this problem also correct configs that were not measured (`model.learn.adaptation`).
 """
 
 import math
@@ -84,9 +79,9 @@ class TrainedModel:
     def scope(self, gpu: GPU, kernel: Kernel, dtype: str) -> "ModelScope | None":
         """Return the scope of this model for a kernel and data type on a GPU, or None if the model does not apply.
 
-        To test a model, it is trained again without some kernels or GPUs, which are then held out. The model applies to
-        a kernel outside its training data only if it was better than the analytical model on every held-out kernel. It
-        applies to a GPU outside its training data unless it was worse than the analytical model on held-out GPUs.
+        To test a model, it is trained again with some kernels or GPUs held out. It applies to an unknown kernel only if
+        it beat the analytical model on every held-out kernel. It applies to an unknown GPU unless it was worse than the
+        analytical model on held-out GPUs.
         """
         model = self.model
         kernel_known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
@@ -108,9 +103,9 @@ class ModelScope:
     kernel_known: bool
     """Whether the model was trained on this kernel with this source."""
     adapted_to: int = 0
-    """Number of configs, measured on this GPU and problem, to which the estimates were adapted."""
+    """Number of measurements on this GPU and problem to which the estimates were adapted."""
     beneath: "ModelScope | None" = None
-    """Model that corrects the analytical model first, before this model corrects the result; None if there is none."""
+    """Model whose results this model corrects further; None if this model corrects the analytical model."""
     row_kind: str = ""
     """Alignment of the matrices' rows, as in `features.row_kind`; empty for kernels that ignore the alignment."""
 
@@ -120,8 +115,7 @@ class ModelScope:
     def after(self, measured: int) -> "ModelScope":
         """Return the scope after adaptation to measurements on this GPU and problem.
 
-        Args:
-            measured: number of measurements. If there are fewer than `FEWEST`, the model is not adapted.
+        The model is not adapted if there are fewer than `FEWEST`.
         """
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
@@ -140,7 +134,6 @@ class ModelScope:
 
     @property
     def model(self) -> Model:
-        """Trained model without the description of its training data."""
         return self.trained.model
 
     def interval(self, quantity: str) -> Interval:
@@ -157,7 +150,7 @@ class ModelScope:
 
     @property
     def note(self) -> Note:
-        """Note on the model and its intervals for answers that use the model."""
+        """Note on the model and its intervals."""
         trained = self.trained
         source = "learned" if self.gpu_known or self.adapted_to else "transferred"
         text = f"source {source}: model {trained.name}"
@@ -177,8 +170,7 @@ class ModelScope:
         return Note(text, " ".join([*why, f"90 % interval from {basis}."]))
 
     def _cost_of_new_gpu(self) -> list[str]:
-        """Return a sentence that compares the model's accuracy on held-out GPUs with its accuracy on the GPUs of its
-        training data. The result is empty if no GPU was held out."""
+        """Return a sentence on the model's loss of accuracy on held-out GPUs; empty if no GPU was held out."""
         scores = self.model.scores
         names = top1_score(""), transfer_score("GPU"), "efficiency@1", "median latency error"
         if not all(name in scores for name in names):
@@ -216,9 +208,8 @@ def interval_of(
 ) -> Interval:
     """Return the interval of a model's estimates for problems without measurements.
 
-    The result is the widest of three intervals: for new problems, for a new GPU (if `gpu` is None), and for a new
-    kernel (unless `kernel_known`). The interval for new problems is the most specific one that the model has: for this
-    GPU, data type and alignment of rows; for this GPU and data type; for this GPU; or for all GPUs.
+    The result is the widest of the intervals for new problems, for a new GPU, and for a new kernel, as far as they
+    apply.
 
     Args:
         quantity: `latency` or `energy`.
@@ -244,7 +235,8 @@ class AppliedModel:
         kinds = [row_kind(space.columns, row) for row in range(len(table))]
         self.by_row_kind = [scope.on_rows(kind) for kind in dict.fromkeys(kinds)]
         """Scope for each alignment of the matrices' rows. The engine refers to an alignment by its index in this
-        list."""
+        list.
+        """
         numbers = {each.row_kind: number for number, each in enumerate(self.by_row_kind)}
         widths = [[each.interval(name).width for name in ("latency", "energy")] for each in self.by_row_kind]
         self.in_engine = learned_model(
@@ -272,14 +264,14 @@ def adapted(
 ) -> Costs:
     """Adapt the costs from a trained model to measurements on the same GPU and problem.
 
-    If there are fewer than `FEWEST` measurements, return `predicted`. Then only `costs.with_measured` scales the costs.
+    Return `predicted` if there are fewer than `FEWEST` measurements.
 
     Args:
         predicted: costs of the candidates of a kernel at one operating point, corrected by the model.
-        scored: ascending positions of the candidates that the model evaluated, (N,).
+        scored: ascending positions of the N candidates that the model evaluated.
         features: features of these candidates, (N, F).
         positions: positions of the measured candidates, a subset of `scored`.
-        measured: measurements of these candidates, in the same order.
+        measured: measurements in the order of `positions`.
     """
     if len(positions) < FEWEST:
         return predicted

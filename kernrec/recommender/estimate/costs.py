@@ -1,26 +1,18 @@
 """Expected costs of each candidate, with intervals and sources.
 
-    predicted  costs that the analytical model predicts, with intervals that follow from published measurements
-    measured   costs from database rows for this GPU and problem. They replace predictions, and the predictions for the
-               other configs are scaled to them.
+All configs of a kernel on a problem share most of the prediction's error. If the analytical model is 30 % too low,
+every unmeasured config would rank before all measured configs. So measurements also scale the other predictions.
 
-Between these two steps, a trained model may correct the predicted costs. The correction converts `Costs` to `Costs`.
-
-Why predictions are scaled: all configs of a kernel on a problem share most of the prediction's error. For example, if
-the analytical model predicts times that are 30 % too low, every unmeasured config would rank before all measured
-configs. Users would be led away from configs that are known to be good.
-
-How predictions are scaled: let r be the logarithms of measured / predicted over the n measured configs of a kernel,
-separately for latency and for power. The error of a prediction has two parts. The individual part of the config has the
-variance s = OWN x V. The part that all configs of the kernel share on the problem has the variance t = (1 - OWN) x V.
-V is the variance behind the interval `INTERVAL`. The expected value of the shared part is w x median(r) with
+Let r be the logarithms of measured / predicted over the n measured configs of a kernel, for latency or for power. The
+error of a prediction has an individual part with the variance s = OWN x V and a part that all configs share, with the
+variance t = (1 - OWN) x V. V is the variance behind the interval `INTERVAL`. The expected value of the shared part is
+w x median(r) with
 
     w = t / (t + s / n)
 
 For one measurement, w is 0.65; for five, it is 0.90. If predictions are so much too low that median(r)**2 exceeds t,
-median(r)**2 is used as t, so that in doubt a measured config ranks before an unmeasured config. After scaling, a
-fraction 1 - w of the shared variance remains, and all of the individual variance. The intervals of scaled predictions
-shrink accordingly.
+median(r)**2 replaces t. Then, in doubt, a measured config ranks first. After scaling, a fraction 1 - w of the shared
+variance remains, and all of the individual variance.
 """
 
 import math
@@ -42,24 +34,22 @@ PREDICTED, TRANSFERRED, LEARNED, MEASURED = range(4)
 
 OWN: float = query.OWN_SHARE
 """Default fraction of the variance of a prediction that is due to the individual error of the config. For the
-analytical model, `kernrec.model.analytical.spread` states the individual and the shared error instead. The fraction is
-estimated from recorded convolutions on three GPUs: scaling to five measurements, which removes most of the shared
-error, reduced the error of a transferred model from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio of the errors is
-0.59, so the variance falls to 0.35 of its value."""
+analytical
+model, `kernrec.model.analytical.spread` states both errors instead. The fraction is estimated from recorded
+convolutions on three GPUs: scaling to five measurements reduced the error of a transferred model from 44 / 16 / 30 % to
+26 / 10 / 7 %. The median ratio is 0.59, so the variance falls to 0.35 of its value.
+"""
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
     """Combine the intervals and sources of K kinds of estimates in one array.
 
-    Estimates of the same kind have the same source, and intervals of the same relative width.
-
     Args:
         below: ratio of the value to the lower end of the 90 % interval.
         above: ratio of the upper end of the 90 % interval to the value.
         source: index in `SOURCES`.
-        own: logarithmic half-width of the 90 % interval of the config's individual error. It applies to comparisons of
-            configs of the same kernel and problem, because they share the rest of the error. The shape is (K,), or
-            (2, K) for two quantities.
+        own: logarithmic half-width of the 90 % interval of the config's individual error, (K,), or (2, K) for two
+            quantities. It applies to comparisons of configs of one kernel on one problem.
 
     Returns:
         Array with one row per argument, (4, K) or (2, 4, K).
@@ -74,13 +64,12 @@ _BELOW, _ABOVE, _SOURCE, _OWN_ERROR = range(4)
 
 
 class Estimates:
-    """Values of one cost of C candidates in SI units, with 90 % intervals and sources, (C,) or (points, C). Intervals
-    and sources are computed when they are first read."""
+    """Values of one cost of C candidates in SI units, with 90 % intervals and sources, (C,) or (points, C)."""
 
     def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
         self.value = value
         self.kind = kind
-        """Kind of each estimate: index of a column of `kinds`, of any numeric type, in the shape of `value`."""
+        """Kind of each estimate: index of a column of `kinds`, in the shape of `value`."""
         self.kinds = kinds
         """Intervals and sources of each kind, as returned by `kinds_of`, (4, K)."""
 
@@ -105,11 +94,11 @@ class Estimates:
 
     @property
     def own(self) -> Array:
-        """Logarithmic half-widths of the 90 % intervals of the individual errors of the configs."""
+        """Logarithmic half-widths of the 90 % intervals of the configs' individual errors."""
         return self.by_kind(_OWN_ERROR)
 
     def by_kind(self, row: int) -> Array:
-        """Return one value per candidate, taken from row `row` of `kinds`. The result has the shape of `value`."""
+        """Return one value per candidate from row `row` of `kinds`, in the shape of `value`."""
         return self.for_each(self.kinds[row])
 
     def for_each(self, values: Array) -> Array:
@@ -152,7 +141,7 @@ class Costs:
         self.values = values
         """Latency in seconds, energy in joules and mean power in watts, (3, C) or (3, points, C)."""
         self.kind = kind
-        """Kind of each latency and energy: index of a column of `kinds`, any numeric type, (2, C) or (2, points, C)."""
+        """Kind of each latency and energy: index of a column of `kinds`, (2, C) or (2, points, C)."""
         self.kinds = kinds
         """Intervals and sources of each kind of latency and energy, as returned by `kinds_of`, (2, 4, K)."""
 
@@ -214,11 +203,9 @@ class Rescaling:
     """Factors that scale the predictions for a kernel to its measurements."""
 
     latency: float
-    """Factor on the predicted latencies."""
     power: float
-    """Factor on the predicted powers."""
     configs: int
-    """Number of measured configs from which the factors were computed."""
+    """Number of measured configs behind the factors."""
     latency_common: float
     """Fraction of the variance of the shared latency error that remains after scaling."""
     power_common: float
@@ -249,13 +236,14 @@ def with_measured(
 ) -> tuple[Costs, Rescaling | None]:
     """Replace predictions by measurements, and scale the other predictions to the measurements.
 
-    If only the latency of a config was measured, its energy is the scaled predicted power times the measured latency.
-    The source of this energy remains that of the prediction.
+    If only the latency of a config was measured, its energy is the scaled predicted power times the measured latency,
+    and
+    still counts as predicted.
 
     Args:
         predicted: predicted costs of all candidates of a kernel at one operating point.
         positions: ascending positions of the measured candidates.
-        measured: measurements of these candidates, in the same order.
+        measured: measurements in the order of `positions`.
 
     Returns:
         New costs, and the factors on the predictions (None if there are no measurements).
@@ -287,17 +275,19 @@ def with_measured(
 
 
 def measured_kinds(value: Array, low: Array, high: Array) -> Array:
-    """Return the kinds of N measured values, in the form of `kinds_of`. The 90 % intervals extend from `low` to `high`,
-    (N,) each. A measured config shares no error with other configs."""
+    """Return the kinds of N measured values, in the form of `kinds_of`.
+
+    The ends of the 90 % intervals are `low` and `high`, (N,). A measured config shares no error with other configs.
+    """
     return kinds_of(value / low, high / value, MEASURED, 0.5 * np.log(high / low))
 
 
 def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:
     """Correct the predictions at one operating point with measurements at another operating point.
 
-    The prediction for a measured config is assumed to have the same relative error at both operating points. The
-    predictions for other configs are scaled. The results still count as predictions and have the intervals of
-    predictions.
+    A prediction is assumed to have the same relative error at both operating points. The results still count as
+    predicted
+    and have the intervals of predictions.
 
     Args:
         predicted: predicted costs at the operating point without measurements.
@@ -317,8 +307,10 @@ def median(values: Array) -> float:
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return (factor, fraction), given the ratios of measured to predicted values. `factor` is the factor that scales
-    the predictions. `fraction` is the fraction of the shared variance that remains after scaling."""
+    """Return the factor on predictions and the fraction of the shared variance that remains after scaling.
+
+    `ratios` contains measured / predicted values.
+    """
     if not len(ratios):
         return 1.0, 1.0
     middle = median(np.log(ratios))
@@ -330,9 +322,10 @@ def _scale(ratios: Array) -> tuple[float, float]:
 def _interval(
     value: Array, stated: Sequence[tuple[float | None, float | None]], least: float, unstated: float
 ) -> tuple[Array, Array]:
-    """Return (low, high), the ends of the 90 % intervals of N measured values. If a row states no interval, its
-    half-width is the fraction `unstated` of the value. Every half-width is at least the fraction `least` of the
-    value."""
+    """Return the lower and upper ends of the 90 % intervals of N measured values.
+
+    The half-width is at least the fraction `least` of the value. It is the fraction `unstated` if a row states none.
+    """
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:
         values = np.array(bounds, dtype=np.float64)  # This conversion turns None into NaN.

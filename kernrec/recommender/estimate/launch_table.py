@@ -41,17 +41,16 @@ class LaunchTable:
     variant: Array
     """Row of `profiles` for each config of the space, or -1 if the config has no profile; (configs,)."""
     profiles: ProfileTable
-    """Profile of each variant. If it comes from a sample of blocks, it does not count sectors that hit in L1."""
+    """Profile of each variant. Profiles of sampled blocks exclude sectors that hit in L1."""
     sample: SampledLaunch | None
-    """Further results of the emulated blocks, if the kernel was profiled from a sample of blocks; otherwise None."""
+    """Further results of the emulated blocks; None if the kernel was not profiled from a sample of blocks."""
     access: TensorAccess
-    """Tensors that the blocks of the launch read and write."""
     incomplete: bool
     """Whether any variant of the space lacks a profile of this launch."""
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
-        """Names of the loops for which the profiles contain counts per trip, in order."""
+        """Names of the loops whose counts per trip the profiles contain, in order."""
         return self.profiles.terms[1:]
 
 
@@ -60,23 +59,25 @@ class LaunchGeometry:
     """Geometry of one launch for every config of a space. Arrays have shape (configs,) unless stated otherwise."""
 
     performed: Array
-    """Whether the config performs the launch."""
     warps: Array
-    """Warps per block."""
     prefetch: Array
     """Number of loop trips whose loads are issued in advance."""
     resident: Array
-    """Resident blocks per SM; 0 if a block does not fit into an SM. The number is 1 if a block of a user's kernel
-    exceeds the register limit by less than one unit of allocation, because another compiler may need fewer registers.
-    Such a config is estimated only if it was measured."""
+    """Resident blocks per SM; 0 if a block does not fit into an SM.
+
+    The number is 1 if a block of a user's kernel exceeds the register limit by less than one unit of allocation.
+    Another
+    compiler may need fewer registers, so such a config is estimated if it was measured.
+    """
     fits: Array
     """Whether a block, as compiled for the profile, fits into an SM."""
     occupancy: Array
     """Resident warps as a fraction of an SM's maximum; 0 if a block does not fit into an SM."""
     quick: Array
-    """Inputs of quick costs for each term of the demand, (terms, 3, configs): the clock cycles for which the busiest
-    pipe is occupied, the clock cycles that a block takes if it is alone on its SM, and the energy of the core in
-    joules."""
+    """Inputs of quick costs for each term of the demand, (terms, 3, configs): clock cycles for which the busiest pipe
+    is
+    occupied, clock cycles of a block that is alone on its SM, and energy of the core in joules.
+    """
 
     @cached_property
     def columns(self) -> Array:
@@ -87,10 +88,9 @@ class LaunchGeometry:
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
     """Return the number of prefetched loop trips of each config, (configs,).
 
-    If the kernel was profiled from a sample of blocks, the number is 0 for code without asynchronous copies.
+    The number is 0 for sampled code without asynchronous copies.
 
     Args:
-        launch: table of the launch.
         declared: number of prefetched trips that the spec declares for each config, (configs,).
     """
     if launch.sample is None or not declared.any():
@@ -103,18 +103,15 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
 
 
 _SECOND_PASS_CLK = 2500.0
-"""Clock cycles that quick costs assume for each launch after the first. Blocks of these launches are assumed only to
-start, load once and store."""
+"""Clock cycles that quick costs assume for each launch after the first: start, load once, store."""
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
-    """Convert the kernel of a static table to the engine's form.
+    """Convert the kernel of a `StaticTable` to the engine's form.
 
-    The result is valid for all problems with the same launch geometry. If the kernel was profiled from a sample of
-    blocks, it is valid only for the given problem.
-
-    Args:
-        table: `StaticTable` of the kernel.
+    The result is valid for all problems with the same launch geometry. With profiles of sampled blocks, it is valid
+    only
+    for the given problem.
     """
     geometries, first, launch = table.geometries(on_problem), table.kernel.launches[0], table.launches[0]
     launches = [_launch(table, on_problem, index, geometry) for index, geometry in enumerate(geometries)]
@@ -163,15 +160,19 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
 
 
 def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[str]:
-    """Return the tensors that L2 holds when a launch starts (as much of them as fits): all tensors if L2 is warm,
-    otherwise only workspaces, because an earlier launch wrote them."""
+    """Return the tensors that L2 holds, as far as they fit, when a launch starts.
+
+    If L2 is cold, it holds only workspaces, because an earlier launch wrote them.
+    """
     workspaces = {workspace.name for workspace in kernel.workspaces}
     return frozenset(tensors if l2 == WARM else workspaces.intersection(tensors))
 
 
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
-    """Compute the work of every config in one launch of a kernel that was profiled from a sample of blocks. The result
-    has one row for each quantity that the engine needs, (rows, configs)."""
+    """Return the work of every config in one launch that was profiled from a sample of blocks, (rows, configs).
+
+    There is one row for each quantity that the engine needs.
+    """
     spec, launch = table.kernel.launches[index], table.launches[index]
     sample, variants, rows = launch.sample, launch.variant, np.arange(len(table))
     assert sample is not None

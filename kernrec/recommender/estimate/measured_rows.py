@@ -1,7 +1,6 @@
 """Find the database rows that apply to one kernel on one problem, and the configs that were measured or failed.
 
-Some rows do not apply. Rows about another version of the kernel's source are about different configs. Measurements at
-another power limit or clock have other costs. A config that failed is never recommended.
+Rows about another version of the kernel's source, another power limit or another clock do not apply.
 """
 
 from collections import Counter
@@ -28,11 +27,11 @@ class MeasuredRows:
     """Measurements and failures of one kernel on one problem and GPU, at one operating point."""
 
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Row indices of the measured configs in the kernel's config space, in ascending order."""
+    """Ascending row indices of the measured configs in the kernel's config space."""
     measured: tuple[MeasuredAnswer, ...] = ()
     """Measurements of these configs, in the order of `rows`."""
     failed: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Row indices of the configs that failed and must not be recommended, in ascending order."""
+    """Ascending row indices of the configs that failed and must not be recommended."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """Number of failed configs, keyed by the outcome of the failed run."""
     stale: int = 0
@@ -43,8 +42,7 @@ class MeasuredRows:
     """Number of configs whose measurements violate a law of physics."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
-        """Return (positions, measurements) of the measured configs among the configs in `rows`, which must be in
-        ascending order. `positions` contains their positions in `rows`."""
+        """Return the positions in `rows` of the measured configs, and their measurements. `rows` must be ascending."""
         if not len(self.rows):
             return _NONE, []
         positions = np.flatnonzero(np.isin(rows, self.rows))
@@ -58,8 +56,10 @@ _NONE = np.empty(0, dtype=np.int64)
 def measured_rows(
     space: Space, on_problem: ProblemSpace, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
 ) -> tuple[MeasuredRows, ...]:
-    """Return the measured rows of a kernel on a problem, for each operating point. In the result, `elsewhere` counts
-    only configs that were measured at none of the operating points."""
+    """Return the measured rows of a kernel on a problem, for each operating point.
+
+    In the result, `elsewhere` counts only configs that were measured at none of the operating points.
+    """
     kernel = space.kernel
     measured = [row for row in evidence.measured if row.kernel == kernel.name]
     failed = [row for row in evidence.failed if row.kernel == kernel.name]

@@ -1,15 +1,13 @@
 """Load calibrations and trained models, which are stored next to the database of their measurements.
 
-Two folders are searched, in this order:
+The folder `models` next to the first database takes precedence over the one next to the database that ships with
+kernrec. Both may contain
 
-    the user's folder     `models`, next to the first database
-    the shipped folder    `models`, next to the prebuilt database that ships with kernrec
+    calibration.json                    calibrations
+    <op>@<gpu>.json, <op>.json          models of an op for one GPU or all GPUs; a kernel's name may replace the op
+    vendor/<op>.json                    models of vendor libraries (shipped folder only)
 
-Both may contain `calibration.json` and trained models. A model file is named after an op and a GPU (`<op>@<gpu>.json`)
-or after an op for all GPUs (`<op>.json`). A model of a single kernel is named after the kernel instead of the op. The
-shipped folder also contains models of vendor libraries (`vendor/<op>.json`).
-
-An unusable file is skipped and reported once, in one line.
+An unusable file is skipped and reported once.
 """
 
 import os
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 
 class ModelStore:
     """Calibrations and trained models of the user and of kernrec.
-
-    Each file is read once, from the first folder that contains it.
 
     Args:
         folder: folder with the user's models; None to use only shipped models.
@@ -83,8 +79,7 @@ class ModelStore:
         return cls(folder, stack or Stack(databases), calibrated, own)
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Return (path, modification time, size) of each file in the folders, then a tuple that contains the number of
-        calibrations."""
+        """Return (path, modification time, size) of each file in the folders, then the number of calibrations."""
         files = [path for folder in self._folders for path in sorted(folder.rglob("*")) if path.is_file()]
         seen = [(path, path.stat()) for path in files]
         listed = [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in seen]
@@ -103,10 +98,8 @@ class ModelStore:
         """Return the trained model of an op or kernel, or None if there is none.
 
         A model for the GPU takes precedence over a model for all GPUs. A model is skipped if it was trained with
-        another calibration of the GPU's architecture than the calibration in use.
-
-        Args:
-            op: name of the op or kernel.
+        another
+        calibration than the one in use.
         """
         if not self._folders:
             return None
@@ -120,10 +113,9 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        If both the op's and the kernel's model apply, use the op's model only if both conditions hold: (1) it was
-        trained on the kernel; (2) it was trained on the GPU, or neither model was and the op's model was tested on
-        held-out GPUs. Otherwise, use the kernel's model. If the op's model is used and was trained to correct the
-        kernel's model, apply both.
+        If both the op's and the kernel's model apply, use the op's model only if it was trained on the kernel, and
+        either was trained on the GPU, or neither model was and the op's model was tested on held-out GPUs. If the op's
+        model was trained to correct the kernel's model, apply both.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
@@ -147,8 +139,7 @@ class ModelStore:
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the model that was trained for this kernel only, or None if there is no usable model. The
-        op's model may further correct the costs from this model."""
+        """Return the scope of the model that was trained for this kernel only, or None if there is no usable model."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
@@ -157,7 +148,7 @@ class ModelStore:
         return scope if scope is not None and self._readable(scope) else None
 
     def _readable(self, scope: "ModelScope") -> bool:
-        """Read the decision trees that the model of a scope needs. Return whether they could be read."""
+        """Return whether the decision trees of a scope's model could be read."""
         try:
             for part in scope.model.parts(scope.gpu_known):
                 _ = scope.model.forests[part]
@@ -233,7 +224,7 @@ class ModelStore:
         return TrainedModel(model, name, training, shipped=path.parent != self._own)
 
     def _compare(self, name: str, training: Mapping[str, Any]) -> None:
-        """Warn if the databases contain other measurements than those that a model was trained on."""
+        """Warn if the databases contain other measurements than the model's training data."""
         trained, now = training["measurements"], self._stack.measurements()
         if trained != now:
             self._warn(

@@ -1,4 +1,4 @@
-"""Operating points of a GPU (a power limit together with a core clock), and other conditions of a launch."""
+"""Operating points of a GPU (a power limit with a core clock), and other conditions of a launch."""
 
 from typing import NamedTuple
 
@@ -34,8 +34,7 @@ class Conditions(NamedTuple):
     """Conditions of a launch that change its cost, other than the operating point."""
 
     inputs: str = RANDOM
-    """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`. The data affect the power draw, and so the
-    clock under a power limit."""
+    """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`. The data change the power draw."""
     l2: str = COLD
     """State of L2 when the launch starts, one of `CACHES`."""
 

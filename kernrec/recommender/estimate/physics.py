@@ -6,12 +6,8 @@
     roof     a time is at least the number of operations divided by the peak rate at the clock of the estimate
     watts    a mean power is at most the power limit of the estimate
 
-The engine checks the costs of candidates (`Ranking::enforce`). `measured_rows` checks measured rows with `impossible`.
-`baselines_of` checks baselines with `is_number` and `operating_point.at_point`.
-
-If an estimate violates a law by a small factor, it is corrected: the time is raised to the bound, or to the time at
-which the power keeps the limit. If it violates a law by a large factor, it is rejected, and the analytical model's
-estimate is used instead. Notes in the answer name the rejected values.
+A small violation is corrected: the time is raised until the law holds. After a large violation, the analytical model's
+estimate replaces the value, and a note in the answer names it.
 """
 
 from collections.abc import Iterator
@@ -31,8 +27,10 @@ if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
 
 _METER = 1.5
-"""Ratio of the measured power to the power limit above which a row counts as impossible. It is far above 1, because
-some GPUs exceed a limit that is too low for their lowest clock: a recorded RTX 3090 drew 137 W, limited to 100 W."""
+"""Ratio of the measured power to the power limit above which a row counts as impossible. Some GPUs exceed a limit that
+is
+too low for their lowest clock: a recorded RTX 3090 drew 137 W, limited to 100 W.
+"""
 
 
 def memory_needed(problem: Problem) -> float:
@@ -41,7 +39,6 @@ def memory_needed(problem: Problem) -> float:
 
 
 def fits(problem: Problem, gpu: GPU) -> bool:
-    """Return whether a GPU's memory holds the tensors of a problem."""
     return memory_needed(problem) <= gpu.memory_bytes
 
 
@@ -58,9 +55,11 @@ def cold_seconds(problem: Problem, gpu: GPU) -> float:
 
 
 def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return (seconds, cycles), which are two lower bounds for the time of a problem. `seconds` is the time to move the
-    bytes that exceed L2 at the peak memory bandwidth. `cycles` is the number of clock cycles for the arithmetic at the
-    peak rate."""
+    """Return two lower bounds for the time of a problem, in seconds and in clock cycles.
+
+    The first is the time to move the bytes that exceed L2 at the peak memory bandwidth. The second is the time of the
+    arithmetic at the peak rate.
+    """
     # A kernel that declares its own problem may read only a part of the tensors.
     moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)
     roof_clk = problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz

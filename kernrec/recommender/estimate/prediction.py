@@ -1,10 +1,7 @@
 """Estimate time and energy of configs with the analytical model.
 
-    SpaceCosts(space, problems, points)     costs of all kernels on all problems at several operating points; each
-                                            answer starts with them
-    predict(table, on_problem, rows)        costs of one kernel on one problem, without a power limit
-
-`kernrec.recommender.rank` corrects these costs with trained models and replaces predictions with measurements.
+`SpaceCosts` covers all kernels on all problems at several operating points. `predict` covers one kernel on one problem
+without a power limit.
 """
 
 from collections.abc import Sequence
@@ -28,8 +25,9 @@ from kernrec.util.light_dataclass import dataclass
 
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
 """Arguments of the engine's `Costs` for one kernel: its plan, the problems, the rows to estimate (None for all that can
-run), a mask of the rows that can run (None for the mask in the plan), rows to estimate whatever their costs are, and
-the costs of each problem's epilogue, (problems, 4)."""
+run), a mask of the rows that can run (None for the mask in the plan), rows to estimate in any case, and the costs of
+each problem's epilogue, (problems, 4).
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +36,7 @@ class Prediction:
 
     table: StaticTable
     on_problem: ProblemSpace
-    """Config space of the kernel on the problem, or on the first problem if this object covers several problems."""
+    """Config space of the kernel on the problem, or on the first of several problems."""
     rows: Array
     """Row index of each estimated config in the config space, (C,)."""
     in_engine: Any
@@ -73,7 +71,8 @@ class Prediction:
     @property
     def sampled_blocks(self) -> tuple[int, int]:
         """Minimum and maximum number of emulated blocks of the first launch, over the configs. Both are 0 if the kernel
-        was not profiled from a sample of blocks."""
+        was not profiled from a sample of blocks.
+        """
         if not self.table.kernel.sampled:
             return 0, 0
         profiles = self.table.launches[0].profiles
@@ -113,7 +112,6 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
     """Return the engine's `Costs` for the configs of several kernels.
 
     Args:
-        parts: kernels with their problems.
         limits: first operating point, in the engine's form; None to apply no power limit.
         points: number of operating points.
         most: maximum number of configs to estimate for each kernel and problem; 0 for all configs.
@@ -128,9 +126,10 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
 
 
 def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
-    """Return the costs of each problem's epilogue, such as a bias, (problems, 4). The columns are the time of the core,
-    the time of DRAM, the energy of the core and the energy of DRAM, in seconds and joules. Return None if no problem
-    has an epilogue."""
+    """Return the costs of each problem's epilogue, such as a bias, or None if no problem has an epilogue.
+
+    The shape is (problems, 4): seconds of the core, seconds of DRAM, joules of the core, joules of DRAM.
+    """
     each = [epilogue(table.gpu, table.power, problem) for problem in problems]
     if each.count(None) == len(each):
         return None
@@ -144,10 +143,9 @@ def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
 
 
 SHORTLIST = 512
-"""Maximum number of configs of a kernel that are estimated in full on a problem. They are the configs with the lowest
-quick costs. The quick time is the number of waves of blocks times the time of one wave: the latency of a block, or the
-work of the busiest pipe if that takes longer. The quick energy is the energy of the core. Quick costs ignore DRAM, and
-later launches add only overhead."""
+"""Maximum number of configs of a kernel that are estimated in full on a problem: those with the lowest quick costs. The
+quick time is the number of waves of blocks times the time of one wave. The quick energy is the energy of the core.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +153,8 @@ class Space:
     """Kernels that implement problems of one op, data type and layout on one GPU, with all of their configs."""
 
     tables: Sequence[StaticTable]
-    """Static tables of the kernels; at least one. If several problems are estimated together, the launch geometry must
-    not depend on the problem."""
+    """Static tables of the kernels; at least one. For several problems, the launch geometry must not depend on the
+    problem."""
     evidence: Evidence = Evidence()
     """Database rows about the problem. They must be empty if several problems are estimated together."""
     whole: bool = False
@@ -179,14 +177,12 @@ class KernelCosts:
         """Create a view of the costs of one kernel in the engine's `Costs`.
 
         Args:
-            costs: the engine's `Costs`.
             forms: problems, converted to the kernel's op.
             number: index of the kernel in `costs`.
             column: position of the kernel's first config among the configs of all kernels.
             measured: measurements and failures of the kernel at each operating point.
-            estimated: (starts, heuristics, counts), with one item per problem: the index of its first config in `rows`,
-                the position of the config that the occupancy heuristic picks, and the number of runnable configs.
-                `starts` also contains the total number of configs.
+            estimated: for each problem, the index of its first config in `rows` (then the total number of configs), the
+                position that the occupancy heuristic picks, and the number of runnable configs.
         """
         self.table, self.number, self.column, self.measured = table, number, column, measured
         self._in_engine, self._forms, self._on_problems = costs, forms, dict[int, ProblemSpace]()
@@ -226,10 +222,9 @@ class KernelCosts:
 
 
 class SpaceCosts:
-    """Costs that the analytical model predicts for C candidates: the configs of all kernels on all problems.
+    """Costs that the analytical model predicts for C candidates, ordered by kernel and then by problem.
 
-    Candidates are ordered by kernel and then by problem. Costs are estimated at the first operating point. The engine's
-    `Ranking` later estimates some candidates at the other points.
+    Costs are estimated at the first operating point. The engine later estimates some candidates at the other points.
     """
 
     def __init__(self, space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
@@ -260,7 +255,6 @@ class SpaceCosts:
         setting = space.tables[0].power.setting(points[:1])
         self.in_engine = costs = costs_in_engine(parts, setting, len(points), most)
         self.kernels: list[KernelCosts] = []
-        """Costs of each kernel, in the order of the tables."""
         column = 0
         each_kernel = zip(space.tables, measured, costs.kernels, strict=True)
         for number, (table, rows, estimated) in enumerate(each_kernel):

@@ -1,24 +1,17 @@
 """Find the reference time of a problem, towards which optimistic predictions of the analytical model are shrunk.
 
-The reference time of a problem comes from recordings. It is either the baseline of the fastest backend, or the time of
-a Triton kernel according to a model trained on this GPU. The lead of a kernel is log(reference time / predicted time).
-If a kernel that was not measured has a lead, either the kernel is fast or the prediction is wrong. Two estimates of the
-logarithm of the kernel's time are combined:
-
-    prediction      value of the analytical model. `own` is the standard deviation of the model's error on such kernels.
-    reference time  an independent kernel is expected to be about as fast as the best backend. `reference` is the
-                    standard deviation of the reference time on this GPU. `among` is the standard deviation among
-                    kernels of independent authors (`kAmongKernels`).
-
-Weighting both estimates by the inverse of their variance keeps this fraction of the lead:
+The reference time is the baseline of the fastest backend, or the time of a Triton kernel according to a model trained
+on this GPU. The lead of a kernel is log(reference time / predicted time). A lead means that the kernel is fast or the
+prediction is wrong. Weighting both by the inverse of their variance keeps this fraction of the lead:
 
     (among**2 + reference**2) / (own**2 + among**2 + reference**2)
 
-If the reference time was learned on the GPU (deviation 2 to 4 %), about half of the lead is kept. If it was transferred
-from other GPUs (deviation 20 to 40 %), nearly all of the lead is kept. The same is true if it was recorded with single
-calls that took mostly host time (`kernrec.model.baselines.recorded_set`, deviation about 1). A kernel slower than the
-reference time is not changed. The engine computes the fraction (`shrinkage_of`). The deviations were fitted for version
-0.1.0, by kind of kernel, data type and architecture.
+    own         standard deviation of the analytical model's error on such kernels
+    reference   standard deviation of the reference time on this GPU
+    among       standard deviation among kernels of independent authors (`kAmongKernels`)
+
+About half of the lead is kept if the reference time was learned on the GPU (deviation 2 to 4 %), and nearly all if it
+was transferred from other GPUs (20 to 40 %). The engine computes the fraction (`shrinkage_of`).
 """
 
 from collections.abc import Sequence
@@ -57,7 +50,6 @@ class ReferenceTime:
     """Time of the fastest library or Triton kernel for a problem, from recordings on this GPU or on similar GPUs."""
 
     name: str
-    """Name of the backend or kernel."""
     latency_s: float
     deviation: float
     """Standard deviation of the logarithm of the time."""
@@ -67,14 +59,13 @@ class ReferenceTime:
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """Predicted lead of a kernel over the reference time, and the fraction of the lead left after shrinkage."""
+    """Predicted lead of a kernel over the reference time, and the fraction of the lead to keep."""
 
     reference: ReferenceTime | None
-    """Reference time of the problem; None if there is none."""
     lead: float
     """log(reference time / predicted time of the kernel's best config); 0 if the best config is not faster."""
     share: float
-    """Fraction of the lead left after shrinkage."""
+    """Fraction of the lead to keep."""
     deviation: float
     """Standard deviation of the logarithm of the kernel's time after shrinkage."""
 
@@ -96,8 +87,7 @@ def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
 
     Args:
         models: store that contains the models of backends.
-        inputs: kind of input data. The result is None unless the data are random, because backends were recorded with
-            random data.
+        inputs: kind of input data. The result is None unless the data are random, as in the recordings.
     """
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problem).op)) is None:
         return None
@@ -126,9 +116,10 @@ def predict_references(
 
 
 def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float] | None:
-    """Return (reference, high) for a problem for which no backend was recorded. `reference` is the time of a library
-    according to a physical model, and `high` is the upper end of its interval in seconds. Return None if the physical
-    model does not apply."""
+    """Return the time of a library according to a physical model, and the upper end of its interval in seconds.
+
+    Return None if the model does not apply.
+    """
     from kernrec.model.baselines.physics import derived
 
     if (by_physics := derived(as_matmul(problem), gpu)) is None:

@@ -1,9 +1,7 @@
 """Convert profiles from a sample of blocks (`kernrec.profile.sample_profile`) to the form that a static table needs.
 
-The spec of a library kernel declares how often a block waits for memory, and how the tiles of neighboring blocks
-overlap. For other kernels, a sample of emulated blocks provides this information. While library kernels reuse data in
-shared memory, other kernels may rely on L1. If a block requests data again, the request hits in L1 if the block's part
-of L1 still holds the data (`kernrec.profile.cache_behavior`).
+The spec of a library kernel declares its waits for memory and the overlap of its tiles. For other kernels, emulated
+blocks show them. Such kernels may also read data again from L1 (`kernrec.profile.cache_behavior`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,22 +27,19 @@ _L1_LATENCY_CLK = 33.0
 _ROW_BYTES = 123.0
 """Bytes that DRAM can move in the time between two row activations.
 
-The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096. This kernel reads
-runs of 64 bytes, and L2 merges its writes. It reaches 0.62 and 0.65 of the bandwidth of a copy.
+The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096: with runs of 64
+bytes, this kernel reaches 0.62 and 0.65 of the bandwidth of a copy.
 
-A bank can activate a row while other banks move data. So the longer of the two times counts, combined by the same
-smooth maximum as the pipes of an SM. Recorded matmuls that stream weights agree with this (inductor_mm_h100.parquet,
-8 x 129792 x 4096, rows along k): compared with runs of 512 bytes, runs of 64 bytes take 1.70 to 1.92 times as long,
-runs of 128 bytes 1.02 to 1.13 times, and runs of 256 bytes 1.00 to 1.02 times. The sum of both times would be 1.46 at
-128 bytes, which does not agree.
+A bank can activate a row while other banks move data. So the longer of the two times counts. Recorded matmuls that
+stream weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Compared with runs of 512 bytes, runs
+of 64 bytes take 1.70 to 1.92 times as long, and runs of 128 bytes 1.02 to 1.13 times. The sum of both times would be
+1.46 at 128 bytes.
 """
 _NEAR_TURN_CLK = 1.25
 """Clock cycles that L2 needs for an atomic operation on another sector within the same 512 bytes.
 
-The value is fitted to private histograms whose blocks add up all of their bins. On GPUs from an RTX 3060 to an RTX
-3080, 512 bins of 4 bytes, with eight bins per sector, reach 47 G additions per second. This corresponds to 3.2
-operations in the 0.544 ns that an operation on a single address takes. For other sizes, scaling by the bytes is an
-assumption.
+The value is fitted to histograms with 512 bins of 4 bytes. They reach 47 G additions per second on GPUs from an RTX
+3060 to an RTX 3080. Other sizes are assumed to scale with the bytes.
 """
 _L2_OF_WRITES = 0.25
 """Fraction of L2 that is assumed to hold the data written last."""
@@ -55,13 +50,13 @@ class SampledLaunch:
     """Results of the emulated blocks of one launch, with one array element per compiled variant."""
 
     requested: ProfileTable
-    """Profiles that count all sectors which the blocks request, including those that hit in L1."""
+    """Profiles that count all sectors which the blocks request, including hits in L1."""
     table: ProfileTable
-    """Profiles that do not count sectors which hit in L1."""
+    """Profiles that exclude hits in L1."""
     rounds: Array
-    """Time that a block waits for memory, in units of the DRAM latency. Waits for a cache count as fractions."""
+    """Time that a block waits for memory, in units of the DRAM latency. A wait for a cache counts as a fraction."""
     every_round: Array
-    """Number of times that a block waits for memory. A wait for a cache counts as one wait."""
+    """Number of times that a block waits for memory or a cache."""
     overlapped: Array
     """Fraction of the waits during which other warps of the block have work; NaN if it was not sampled."""
     busy: Array
@@ -72,8 +67,7 @@ class SampledLaunch:
     """Bytes of L1 that are available to one block."""
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """Return how many bytes a block of each variant loads more than once, with other accesses in between. Return
-        None if the profiles do not state this."""
+        """Return how many bytes a block of each variant loads again after other accesses; None if it is unknown."""
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:
@@ -88,9 +82,8 @@ class SampledLaunch:
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
         """Return the DRAM time of some variants, relative to a stream of the same number of bytes.
 
-        Each short run of consecutive bytes costs a row activation, which overlaps with transfers from other rows. The
-        runs of neighboring blocks may merge into longer runs. Reads merge if the blocks run concurrently. Writes merge
-        if the data of one block are still in L2 when the other block writes.
+        Each short run of consecutive bytes costs a row activation. Reads of neighboring blocks merge into longer runs
+        if the blocks run concurrently. Writes merge if L2 still holds the neighbor's data.
 
         Args:
             variants: rows of the profiles.
@@ -119,17 +112,15 @@ class SampledLaunch:
         return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 
     def local_dram_bytes(self, variants: Array, concurrent_blocks: Array, l2_bytes: float) -> Array:
-        """Return the bytes of local memory that a block of each variant moves between L2 and DRAM, because the stacks
-        of all concurrent blocks do not fit in L2."""
+        """Return the bytes of local memory that a block of each variant moves between L2 and DRAM."""
         stacks = _column(self.table, "local.bytes").take(variants) * concurrent_blocks
         moved = _SECTOR_BYTES * _column(self.table, "local.l2_sectors").take(variants)
         return np.asarray(moved * np.clip(1.0 - l2_bytes / np.maximum(stacks, 1.0), 0.0, 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
-        """Return the number of L2 clock cycles that all atomic operations on the most contended address take.
+        """Return the L2 clock cycles that all atomic operations on the most contended address take.
 
-        An operation takes one clock cycle. Operations on nearby addresses, within a few hundred bytes, are added,
-        because on any GPU only the L2 slices that hold these bytes can execute them.
+        Operations within a few hundred bytes are added, because the same L2 slices execute them.
 
         Args:
             variants: rows of the profiles.
@@ -157,7 +148,7 @@ def read_sample(
     Args:
         variants: row of `table` for each row of the space, or -1 if the row has no profile.
         on_problem: config space of the kernel on the problem that was sampled.
-        warm: whether the launch's data are in L2, as far as they fit, when it starts.
+        warm: whether L2 holds the launch's data, as far as they fit, when the launch starts.
     """
     launch = on_problem.space.kernel.launches[index]
     rows = np.flatnonzero(variants >= 0)
@@ -196,9 +187,8 @@ def read_sample(
         if not footprint.written:
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
-    # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data only once. L2
-    # holds the data that earlier waves of blocks have read, as far as they fit. So a later wave that reads these data
-    # waits only for L2. If L2 is warm, this also applies to the first wave.
+    # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data only once. A later
+    # wave of blocks waits only for L2 if L2 still holds the data. If L2 is warm, this also applies to the first wave.
     figures = microarchitecture(gpu)
     again = 1.0 if warm else np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
@@ -214,14 +204,15 @@ def read_sample(
 
 
 def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
-    """Return the extents, along each axis, of the part of a grid whose blocks have work. `busy` is the fraction of all
-    blocks that have work. Idle blocks are assumed to lie along the first axis."""
+    """Return the extents of the part of a grid whose blocks have work, along each axis.
+
+    `busy` is the fraction of all blocks that have work. Idle blocks are assumed to lie along the first axis.
+    """
     return [grid[0] * busy, *(extent.astype(np.float64) for extent in grid[1:])]
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Return the demand of a launch whose blocks may have unequal work. Each wait for memory counts as a loop trip,
-    because work is assumed to be proportional to waits."""
+    """Return the demand of a launch whose blocks may have unequal work, with each wait for memory as a loop trip."""
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand
@@ -232,12 +223,11 @@ def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
 
 
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:
-    """Add the cost of register spills and local memory to profiles. A spill is assumed to run as often as the code with
-    the most live registers.
+    """Add the cost of register spills and local memory to profiles.
 
-    L1 writes all stores through to L2 (Khairy et al., "Accel-Sim", ISCA 2020, for Volta), also those of local memory.
-    Loads of local memory reach L2 only if the stacks of the resident threads do not fit in L1. Code without a stack
-    accesses no local memory: the assembler keeps arrays in registers if it can.
+    L1 writes all stores through to L2 (Khairy et al., "Accel-Sim", ISCA 2020, for Volta). Loads of local memory reach
+    L2
+    only if the stacks of the resident threads do not fit in L1.
     """
     warps = np.ceil(threads / 32.0)
     spilled = table.spill_bytes * warps  # A byte per lane fills one 32-byte sector per warp.
@@ -271,9 +261,12 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
 def footprints(
     table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], in_l2: frozenset[str]
 ) -> list[Footprint]:
-    """For each tensor, return which data the blocks of some variants read and write. `tensor_bytes` contains the sizes
-    of the tensors, keyed by tensor name. `in_l2` contains the names of the tensors that are in L2, as far as they
-    fit, when the launch starts."""
+    """Return the data of each tensor that the blocks of some variants read and write.
+
+    Args:
+        tensor_bytes: sizes of the tensors, keyed by tensor name.
+        in_l2: names of the tensors that L2 holds, as far as they fit, when the launch starts.
+    """
     touched = []
     for written, what in ((False, "read"), (True, "write")):
         for name, size in tensor_bytes.items():
@@ -292,8 +285,7 @@ def footprints(
 
 
 def _window(table: ProfileTable, buffer: str) -> list[str]:
-    """Return the names `wave.<buffer>.<n>` of metrics, in ascending order of n. The metrics state how many distinct
-    sectors n consecutive blocks read, relative to one block."""
+    """Return the names of the metrics `wave.<buffer>.<n>` in ascending order of n, a number of consecutive blocks."""
     sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
     return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 
@@ -303,8 +295,10 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 
 
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
-    """Return (sectors, loads). `sectors` is the fraction of the requested sectors that hit in L1. `loads` is the
-    fraction of the loads whose sectors all hit in L1. `cache` is the size of L1 per block in bytes."""
+    """Return the fraction of requested sectors that hit in L1, and the fraction of loads that fully hit in L1.
+
+    `cache` is the size of L1 per block in bytes.
+    """
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
     if sizes:
         held, held_wait = (

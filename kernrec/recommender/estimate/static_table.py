@@ -1,8 +1,4 @@
-"""Static table: the configs of one kernel on one GPU, together with their static profiles.
-
-A table holds the results that do not depend on the problem, so that they are computed only once. The costs on a problem
-are computed by `prediction.SpaceCosts`.
-"""
+"""Static table: the configs of one kernel on one GPU, with all results that do not depend on the problem."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -41,17 +37,14 @@ class Coverage:
     """Numbers of compiled variants of a kernel without a profile, and of variants that spill registers."""
 
     unprofiled: int
-    """Number of variants for which no database contains a profile."""
     spilling: int
-    """Number of variants whose code spills registers."""
 
 
 @dataclass(frozen=True, eq=False)
 class StaticTable:
     """Configs and profiles of a kernel for one GPU, data type and layout. The rows of a table are those of `space`.
 
-    A kernel that was profiled from a sample of blocks needs a table for each problem, because such profiles are valid
-    for only one problem.
+    A table from a sample of blocks is valid for only one problem.
     """
 
     kernel: Kernel
@@ -64,10 +57,8 @@ class StaticTable:
     calibration: Calibration | None
     """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
     launches: tuple[LaunchTable, ...]
-    """Profiles of each launch of the kernel, in order."""
     usable: Array
-    """Whether each config's code does not spill registers, bool (rows,). It is always true if the kernel was profiled
-    from a sample of blocks."""
+    """Whether each config's code does not spill registers, bool (rows,); always true for profiles of sampled blocks."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
@@ -87,8 +78,7 @@ class StaticTable:
         """Create the table of a kernel for the data type and layout of a problem.
 
         Args:
-            problem: any problem of the data type and layout. If the kernel was profiled from a sample of blocks, this
-                must be the problem that was sampled.
+            problem: any problem of the data type and layout. Profiles of sampled blocks need the sampled problem.
             profiles: static profiles, keyed by the index of the launch.
             calibration: fitted coefficients of the analytical model; None to use the GPU's data sheet.
             conditions: input data of the kernel, and the state of L2 when a launch starts.
@@ -160,7 +150,6 @@ class StaticTable:
         return np.array(list(self.space.columns.values()), dtype=np.int64).reshape(-1, len(self)).T.copy()
 
     def config(self, row: int) -> dict[str, int]:
-        """Return the config in row number `row` of the space."""
         return dict(zip(self.space.columns, self.tunables[row].tolist(), strict=True))
 
     @property
@@ -171,8 +160,7 @@ class StaticTable:
     def machine_code(self, on_problem: ProblemSpace) -> Array:
         """Return numbers that are equal for configs with the same machine code and block size.
 
-        For a captured call of a Triton function (`is_call`), numbers are equal for configs with the same block size,
-        grid, registers, shared memory and counts in the profile.
+        For a captured Triton launch (`is_call`), grid, registers, shared memory and profile must be equal too.
 
         Returns:
             Warps per block of the first launch, then the number of the code of each launch, (rows, 1 + launches).
@@ -197,23 +185,22 @@ class StaticTable:
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Return whether the table can be used for several problems at once. This is the case if the geometry of the
-        launches does not depend on the problem, and if the kernel was not profiled from a sample of blocks."""
+        """Return whether neither the launch geometry nor the profiles depend on the problem."""
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return the row indices, in ascending order, of the configs that can run a problem and have a profile of every
-        launch.
+        """Return the ascending row indices of the configs that can run a problem and have a profile of every launch.
 
-        Args:
-            measured: rows of the configs that were measured. They are included even if their code spills.
+        `measured` contains rows of measured configs. They are included even if their code spills.
         """
         rows: Array = on_problem.valid_among(self.able_configs(on_problem, measured)).nonzero()[0]
         return rows
 
     def able_configs(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return a mask of the configs with usable code, a profile of every launch, and blocks that fit into an SM,
-        bool (rows,). The kernel's constraints are ignored."""
+        """Return a mask of the configs with usable code, a profile of every launch, and blocks that fit an SM, (rows,).
+
+        The kernel's constraints are ignored.
+        """
         geometries = self.geometries(on_problem)
         if measured is None or not len(measured):
             return self._profiled(geometries, self.usable & geometries[0].fits)
@@ -230,8 +217,7 @@ class StaticTable:
         return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
-        """Return the mask `can`, cleared for the configs that lack a profile of a launch that they perform, bool
-        (rows,)."""
+        """Clear the mask `can`, (rows,), for configs that lack a profile of a launch that they perform."""
         for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
@@ -244,13 +230,9 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return a loop's trip counts in one launch, for each config of this table.
+        """Return the total trips of a loop in all blocks and the trips of the longest block, for each config.
 
-        Args:
-            blocks: number of blocks that have work, for each config.
-
-        Returns:
-            Total number of trips of all blocks, and number of trips of the longest block, for each of these configs.
+        `blocks` is the number of blocks that have work, for each config.
         """
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
@@ -266,8 +248,7 @@ class StaticTable:
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
         """Return the total number of events in one launch of a config on a problem, keyed by profile metric.
 
-        Args:
-            requested: whether to count sectors that hit in L1, if the kernel was profiled from a sample of blocks.
+        `requested` includes sectors that hit in L1, if the kernel was profiled from a sample of blocks.
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles
@@ -280,11 +261,7 @@ class StaticTable:
         return dict(zip(table.metrics, values.tolist(), strict=True))
 
     def resources(self, on_problem: ProblemSpace, index: int, row: int) -> tuple[int, int, Occupancy[int, float]]:
-        """Return the resources that one launch of a config needs.
-
-        Returns:
-            Registers per thread, bytes of shared memory per block, and occupancy.
-        """
+        """Return registers per thread, bytes of shared memory per block, and occupancy of one launch of a config."""
         launch, rows = self.launches[index], np.array([row])
         spec = self.kernel.launches[index]
         threads, dynamic = (
@@ -295,8 +272,7 @@ class StaticTable:
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
     def unfit(self, on_problem: ProblemSpace) -> Array:
-        """Return the row indices, in ascending order, of configs that could run except that their blocks are too large
-        for an SM."""
+        """Return the ascending row indices of configs that could run except that a block does not fit an SM."""
         geometries = self.geometries(on_problem)
         rows: Array = on_problem.valid_among(self._profiled(geometries, ~geometries[0].fits)).nonzero()[0]
         return rows
@@ -318,12 +294,10 @@ class StaticTable:
         return float(self.geometry(on_problem, 0).occupancy.item(row))
 
     def geometries(self, on_problem: ProblemSpace) -> list[LaunchGeometry]:
-        """Return the geometry of each launch on a problem, in order."""
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
     def plan(self, problem: Problem) -> Any:
-        """Return the kernel in the engine's form (`kernel_plan`). The result is cached if the launch geometry does not
-        depend on the problem."""
+        """Return the kernel in the engine's form (`kernel_plan`)."""
         if self._plans:
             return self._plans[0]
         plan = kernel_plan(self, self.space.at(problem))

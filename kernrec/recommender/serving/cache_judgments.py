@@ -102,7 +102,7 @@ def _judged(
         judgment, reason = Judgment.OTHER_GPU, cache.gpu
     elif cache.sm is not None and cache.sm != gpu.sm:
         judgment, reason = Judgment.OTHER_GPU, f"compute capability {cache.sm / 10}"
-    for wrong in _wrong(entry, gpu):
+    if wrong := next(_wrong(entry, gpu), ""):
         judgment, reason = Judgment.WRONG, wrong
     return JudgedEntry(entry.problem, entry.config, judgment, reason, ratio, measured=ratio is not None)
 
@@ -119,7 +119,7 @@ def _wrong(entry: TunedEntry, gpu: GPU) -> Iterator[str]:
     tiles += [size for size in sizes if type(size) is int] if isinstance(sizes, list) else []
     if odd := [size for size in tiles if size < 1 or size & (size - 1)]:
         yield f"the tile size {odd[0]} is not a power of two"
-    registers, threads = numbers.get("maxnreg", 1), 32 * numbers.get("num_warps", 4)
+    registers, threads = numbers.get("maxnreg", 1), 32 * max(numbers.get("num_warps", 4), 1)
     if registers > min(_MOST_REGISTERS, _REGISTERS / threads):
         yield f"maxnreg is {registers}; {threads} threads can have {min(_MOST_REGISTERS, _REGISTERS // threads)} each"
     if "tensor_descriptor" in str(config.get("indexing")) and gpu.sm < 90:

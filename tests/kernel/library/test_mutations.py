@@ -2,10 +2,9 @@
 
 In `mutants/<kernel>.toml`, `old` occurs exactly once in the kernel's source, including headers, and is replaced by
 `new`. `when` selects configs that execute the broken code; `dtype`, `layout` and `sm` select the case (default: the
-kernel's first dtype and layout on sm_86). One of the runs of test_kernels.py, or of a problem with `dims`, must give a
-wrong or missing result, race, access memory out of bounds, deadlock or not end. Tables named `equivalent` are harmless
-changes with a reason (`why`). `tried_by` names the test file of a kernel's mutants if it is not this one; their keys
-besides `old` and `new` refer to cases, configs and shapes there.
+kernel's first dtype and layout on sm_86). One of the runs of test_kernels.py, or of a problem with `dims`, must fail.
+Tables named `equivalent` are harmless changes with a reason (`why`). `tried_by` names the test file of a kernel's
+mutants if it is not this one; their keys besides `old` and `new` refer to cases, configs and shapes there.
 """
 
 import dataclasses

@@ -94,6 +94,7 @@ def test_inductor_configs_are_judged_by_the_compiled_kernel_and_the_limits(tmp_p
     [
         ({"num_warps": 64}, "64 warps are more than a block has"),
         ({"num_warps": 6}, "num_warps is 6, not a power of two"),
+        ({"num_warps": 0, "maxnreg": 300}, "num_warps is 0, not a power of two"),
         ({"XBLOCK": 1000}, "the tile size 1000 is not a power of two"),
         ({"maxnreg": 200, "num_warps": 16}, "maxnreg is 200; 512 threads can have 128 each"),
     ],
@@ -140,6 +141,8 @@ def test_helion_configs_are_judged_by_gpu_and_limits(tmp_path):
         {"_metadata": {"flashinfer_version": "1"}, "('a', 'b')": ["b", 1]},
         {"_metadata": {"flashinfer_version": "1"}, "('a', 'b', ((1, 2),))": 3},
         {"_metadata": {"flashinfer_version": "1"}},
+        {"_metadata": {"flashinfer_version": "1\x1b[31m"}, "('a', 'b', ((1, 2),))": ["b", 3]},
+        {"_metadata": {"flashinfer_version": "1"}, "('a', 'b', ((1, 2),))": ["b\ud800", 3]},
         {"config": "[]", "key": {"fields": {}}},
         {"XBLOCK": "wide", "configs_hash": "00"},
         {"key": [1], "configs_timings": [[{}, [1, 1, 1]]]},

@@ -154,8 +154,8 @@ def errors(groups: Sequence[RowGroup], predicted: Array) -> Array:
 
 
 def refine(problems: Sequence[Problem], seed: int, evenly: bool) -> list[list[float]]:
-    """Return efficiency, true regret and stated regret (both in %) after each budget. If `evenly`, the measurements are
-    spread evenly over the problems."""
+    """Return efficiency, true and stated regret (in %) after each budget, which may be spread evenly over the
+    problems."""
     draw, posterior = np.random.default_rng(seed), JointPosterior([p.contenders for p in problems], seed)
     policy, measured, rows = Refinement(posterior, Costs(0.0, 1.0), NOISE), 0, []
     for budget in BUDGETS:

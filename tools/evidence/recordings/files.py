@@ -65,8 +65,8 @@ EXCLUSIONS = tuple(
 
 
 def excluded(file: str, power_only: bool = False) -> str:
-    """Return an SQL condition for the excluded rows or, if `power_only`, for rows of which only the power is
-    excluded."""
+    """Return an SQL condition for the rows that are excluded, or of which only the power is excluded if
+    `power_only`."""
     conditions = [each.rows for each in EXCLUSIONS if (each.file, each.power_only) == (file, power_only)]
     return " OR ".join(f"({condition})" for condition in conditions) or "false"
 

@@ -82,8 +82,7 @@ def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shap
 
 
 def _rtx5090(fastest: bool, data: Path, count: int) -> Iterator[Shape]:
-    """Yield matmuls with the time of cuBLAS or, if `fastest`, the lowest of cuBLAS, Inductor and hand-written
-    kernels."""
+    """Yield matmuls with the time of cuBLAS or, if `fastest`, also of Inductor and hand-written kernels."""
     for row in csv_dicts(data / "anchors" / "matmul_bf16_rtx5090.csv"):
         dims = {name: int(row[name]) for name in "mnk"}
         reached = max(float(row[name]) for name in row if name.endswith("_tflops") and (fastest or "cublas" in name))
