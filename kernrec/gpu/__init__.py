@@ -1,7 +1,4 @@
-"""Look up GPUs in the catalog, and compute occupancy.
-
-`find_gpu` returns the `GPU` of a name or alias; `occupancy` computes the resident blocks of a kernel per SM.
-"""
+"""Look up GPUs in the catalog, and compute occupancy."""
 
 from kernrec.gpu.entry import GPU, LIMITERS, Occupancy, SmLimits, code_sm, l1_bytes, occupancy
 from kernrec.gpu.find import UnknownGPU, all_gpus, find_gpu, find_gpus, limits

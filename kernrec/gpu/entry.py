@@ -1,8 +1,8 @@
-"""Define an entry of the GPU catalog (`GPU`), the resource limits of its multiprocessors (`SmLimits`), and occupancy.
+"""Define catalog entries of GPUs, the resource limits of their SMs, and occupancy.
 
-Occupancy states how many blocks of a kernel are resident on an SM, and which resource limits this number. The rules are
-those of NVIDIA's occupancy calculator (`cuda_occupancy.h` in the CUDA toolkit). Registers are allocated per warp in
-each partition of the SM. Shared memory is allocated per block, with an additional amount that the driver reserves.
+The rules of occupancy are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` in the CUDA toolkit). Registers
+are allocated per warp in each partition of the SM. Shared memory is allocated per block, with an additional amount that
+the driver reserves.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability whose compiled kernels and profiles are used for `sm` (100 for 103, 120 for 121).
-    See CUDA C++ Programming Guide 13, family-specific targets."""
+    """Return the compute capability whose compiled code and profiles `sm` uses (100 for 103, 120 for 121). The source
+    is the CUDA C++ Programming Guide 13, family-specific targets."""
     return _CODE_SM.get(sm, sm)
 
 
@@ -38,19 +38,19 @@ class SmLimits:
     registers_per_block: int
     max_registers_per_thread: int
     register_allocation_unit: int
-    """Granularity of a warp's register allocation, in registers."""
+    """Number of registers. The registers allocated for a warp are a multiple of this number."""
     warp_allocation_granularity: int
-    """Granularity of a block's warp allocation, in warps: the number of partitions of the SM."""
+    """Number of partitions of the SM. The number of warps allocated for a block is a multiple of this number."""
     smem_per_sm: int
     smem_per_block: int
     """Maximum shared memory that a block can use if the kernel opts in, in bytes."""
     smem_reserved_per_block: int
     """Additional shared memory that the driver reserves for each block, in bytes."""
     smem_allocation_unit: int
-    """Granularity of a block's shared memory allocation, in bytes."""
+    """Bytes. The shared memory allocated for a block is a multiple of this size."""
     schedulers: int
     unified_bytes: int
-    """Size of the memory that L1 and shared memory divide between them, in bytes."""
+    """Bytes of the memory that L1 and shared memory divide between them."""
     carveouts: tuple[int, ...]
     """Sizes in bytes that the driver can select for shared memory, ascending. L1 gets the rest of `unified_bytes`."""
 
@@ -72,7 +72,7 @@ class GPU:
     base_clock_hz: float
     boost_clock_hz: float
     tensor_clock_hz: float
-    """Clock in Hz at which the data sheet states tensor-core peaks. On a few GPUs, it is below the boost clock."""
+    """Clock in Hz of the data sheet's tensor-core peaks. On a few GPUs, it is below the boost clock."""
     memory_bytes: int
     memory_bandwidth: float
     """Memory bandwidth in bytes per second."""
@@ -92,17 +92,17 @@ class GPU:
     datasheet_tensor_flops: Mapping[str, float]
     """Data sheet's dense tensor-core peak in FLOP/s, keyed by dtype."""
     fma_per_clk_sm: Mapping[str, int]
-    """Fused multiply-adds per SM and clock outside the tensor cores, keyed by dtype (`f64`, `f32`, `f16`, `bf16`,
-    `i32`). The key `i32_add` has the rate of integer additions. A dtype without hardware support has no key."""
+    """Fused multiply-adds per SM and clock outside the tensor cores, keyed by dtype. The key `i32_add` has the rate of
+    integer additions. Dtypes without hardware support are missing."""
     tensor_fma_per_clk_sm: Mapping[str, int]
-    """Dense fused multiply-adds per SM and clock on tensor cores, keyed by dtype. The rates of `f16`, `bf16`, `tf32`,
-    `fp8` and `fp4` are for accumulation in f32."""
+    """Dense fused multiply-adds per SM and clock on tensor cores, keyed by dtype. Floats other than f64 accumulate in
+    f32."""
     limits: SmLimits
     sources: Mapping[str, str]
     """Document that each figure comes from, keyed by field name."""
 
     def __hash__(self) -> int:
-        """Hash only the name. Caches hash a GPU many times per query, and GPUs rarely have the same name."""
+        """Hash only the name, because caches hash a GPU many times per query."""
         return hash(self.name)
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class GPU:
 
     @property
     def power_range_assumed(self) -> bool:
-        """Return whether the range of power limits is assumed, because no source states it."""
+        """Return whether the range of power limits is an assumption, because no source states it."""
         return self.sources.get("power_min_w", "").startswith("assumption")
 
     @property
@@ -124,20 +124,19 @@ class GPU:
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
-        """Return the peak operations per second at the data sheet's clock. An FMA counts as two operations. The result
-        is 0 if the GPU has no hardware for `dtype`."""
+        """Return the peak operations per second at the data sheet's clock, or 0 if the GPU has no hardware for `dtype`.
+        An FMA counts as two operations."""
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )
         return 2.0 * self.sms * rates.get(_rate_name(dtype), 0) * clock_hz
 
     def tensor_rate(self, dtype: str) -> int:
-        """Return the dense FMAs per clock and SM of the tensor cores in a dtype. The result is 0 if the tensor cores do
-        not support the dtype."""
+        """Return the tensor cores' dense FMAs per clock and SM, or 0 if they do not support `dtype`."""
         return self.tensor_fma_per_clk_sm.get(_rate_name(dtype), 0)
 
     def multiplies(self, dtype: str) -> bool:
-        """Return whether the GPU can multiply matrices in a dtype. Any GPU can multiply `f16` and `bf16`."""
+        """Return whether the GPU can multiply matrices in a dtype. Every GPU can multiply `f16` and `bf16`."""
         return dtype in ("f16", "bf16") or self.tensor_rate(dtype) > 0 or self.fma_per_clk_sm.get(dtype, 0) > 0
 
 
@@ -146,7 +145,7 @@ def _rate_name(dtype: str) -> str:
 
 
 LIMITERS = ("warps", "registers", "shared memory", "blocks")
-"""Resources that can limit occupancy. If several of them allow the same number of blocks, the first is reported."""
+"""Resources that can limit occupancy. In a tie, the first of them counts as the limit."""
 
 Ints = npt.NDArray[np.integer]
 Count = TypeVar("Count", int, Ints)
@@ -180,9 +179,11 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Return the occupancy of a kernel. If any argument is an array, the arguments are broadcast and the result
-    contains arrays. `blocks` is 0 if the launch is impossible. `smem_bytes` is the static and dynamic shared memory per
-    block."""
+    """Return the occupancy of a kernel, with arrays if any argument is an array.
+
+    Args:
+        smem_bytes: Static and dynamic shared memory per block, in bytes.
+    """
     if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
         return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
     return _single(limits, int(threads), int(registers), int(smem_bytes))
@@ -236,7 +237,7 @@ def _round_up(value: Count, unit: int) -> Count:
 
 def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
     """Return the bytes of an SM that remain for L1 while `blocks` blocks with `smem_bytes` each are resident. The
-    driver is assumed to select the smallest shared memory size that suffices."""
+    driver is assumed to select the smallest sufficient size of shared memory."""
     per_block = _round_up(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0), limits.smem_allocation_unit)
     sizes = np.array(limits.carveouts)
     carved = sizes[np.minimum(np.searchsorted(sizes, blocks * per_block), len(sizes) - 1)]
@@ -250,8 +251,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return the tables in which `_elementwise` looks up `blocks * 4 + limiter`. The last entries of a table
-    contain 0 blocks, for numbers that are larger than the table."""
+    """Return (values, columns, values of shared memory): the tables of `blocks * 4 + limiter` for `_elementwise`. The
+    last entries of each table are 0 blocks, for numbers beyond the table."""
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]

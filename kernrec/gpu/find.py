@@ -1,7 +1,6 @@
-"""Find a GPU by name or alias. Only the files of `catalog/` that contain this GPU are read.
+"""Find a GPU by name or alias. Only the catalog file that contains the GPU is read.
 
-`names.toml` states which generation's file contains each GPU. `limits.toml` has the figures that depend only on the
-compute capability. The files use the units of data sheets, and a `GPU` uses SI units.
+The files in `catalog/` use the units of data sheets, and a `GPU` uses SI units.
 """
 
 import re
@@ -53,7 +52,7 @@ _UNSUPPORTED = (
     (r"(sm|compute)\d+", "it is an architecture; name a GPU, such as a100 for sm_80"),
     (r"all$", "name each GPU, such as h100,l40s"),
 )
-"""Names of unsupported GPUs, and other names that users try: (regular expression for the folded name, reason) pairs."""
+"""Names that users try but kernrec does not support: (regular expression for the folded name, reason) pairs."""
 
 
 class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
@@ -61,12 +60,8 @@ class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
 
 
 def find_gpu(name: str) -> GPU:
-    """Return the GPU with this catalog name, alias or NVML device name.
-
-    Case, spaces, `-`, `_` and the leading words NVIDIA, GeForce, Tesla and RTX are ignored. If several variants share a
-    name, `catalog/names.toml` defines which one it means (`a100` is `a100-sxm4-80gb`).
-
-    A GPU that this process has read from a file (`gpu_file`) is found only by its exact name.
+    """Return the GPU with this catalog name, alias or NVML device name. Case, spaces, `-`, `_` and the leading words
+    NVIDIA, GeForce, Tesla and RTX are ignored. A GPU from a file (`gpu_file`) is found only by its exact name.
 
     Raises:
         UnknownGPU: No GPU has this name. The message suggests similar names.
@@ -84,8 +79,8 @@ def find_gpu(name: str) -> GPU:
 
 
 def find_gpus(names: str) -> list[GPU]:
-    """Return the GPUs in a comma-separated list of names, without repetitions. Raises `UsageError` if the list is
-    empty, or a name is unknown."""
+    """Return the distinct GPUs in a comma-separated list of names. Raise `UsageError` if the list is empty, or a name
+    is unknown."""
     gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
     if not gpus:
         raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec list gpus` lists them)")
@@ -93,7 +88,7 @@ def find_gpus(names: str) -> list[GPU]:
 
 
 def catalog_gpu(name: str) -> GPU | None:
-    """Return the catalog's GPU with this name, alias or NVML device name, or None if the catalog does not have it."""
+    """Return the catalog's GPU with this name, alias or NVML device name, or None."""
     entry = _names().get(fold_gpu(name)) if isinstance(name, str) else None
     return None if entry is None else _load(*entry)
 
@@ -103,9 +98,8 @@ _added: dict[str, GPU] = {}
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process, and return it. Answers are
-    cached by the GPU's name. So if another GPU already has the name, the new GPU is renamed: its name gets a hash of
-    its figures as a suffix."""
+    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process, and return it. If another GPU
+    already has the name, a hash of the new GPU's figures is added to its name, because answers are cached by name."""
     if catalog_gpu(gpu.name) == gpu:
         return gpu
     if catalog_gpu(gpu.name) is not None or _added.setdefault(gpu.name, gpu) != gpu:
@@ -122,7 +116,7 @@ def all_gpus() -> tuple[GPU, ...]:
 
 @lru_cache
 def fold_gpu(name: str) -> str:
-    """Normalize a GPU's name for comparison: lower-case letters and digits, without the vendor's leading words."""
+    """Normalize a GPU's name for comparison: lower-case letters and digits, without leading words such as NVIDIA."""
     text = fold(name)
     while word := next((w for w in _LEADING_WORDS if text.startswith(w)), None):
         text = text.removeprefix(word)

@@ -1,9 +1,6 @@
 """Read the description of a GPU that is not in the catalog from a TOML file in data-sheet units.
 
-`kernrec list gpus rtx4090` prints a catalog entry in this format, as a starting point. kernrec checks the type and
-range of each figure. It also checks that figures are consistent: peaks must match the number of SMs, the rates and the
-clocks, and the bandwidth must match the bus width and the pin rate. Files are untrusted, so they must be small and can
-contain neither paths nor code.
+`kernrec list gpus rtx4090` prints a catalog entry in this format, as a starting point.
 """
 
 from collections.abc import Mapping
@@ -61,8 +58,7 @@ def read_gpu_file(path: Path) -> GPU:
 
     Raises:
         UsageError: The file cannot be read, or a figure is missing, impossible or inconsistent with other figures. The
-            one-line message names the file and the figure, and gives the expected value or the value that other figures
-            imply.
+            one-line message names the file, the figure and the expected value.
     """
     with file_errors(path, "read"), open_input(path) as file:
         content = file.read(_LARGEST_BYTES + 1)
@@ -73,15 +69,14 @@ def read_gpu_file(path: Path) -> GPU:
 
 
 def gpu_name(gpu: str | Path | GPU) -> str:
-    """Return the name under which `find_gpu` finds a GPU, which is given as a name, a GPU file or a `GPU`. A GPU from a
-    file and a `GPU` are first registered in this process."""
+    """Return the name under which `find_gpu` finds a GPU. A GPU file or a `GPU` is first registered in this process."""
     if isinstance(gpu, Path):
         return read_gpu_file(gpu).name
     return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu
 
 
 def gpu_names(text: str) -> str:
-    """Replace each GPU file in a value of `--gpu`, a comma-separated list, by the name of its GPU."""
+    """Replace each GPU file in a value of `--gpu` (a comma-separated list) with the name of its GPU."""
     if ".toml" not in text.lower():
         return text
     parts = (part.strip() for part in text.split(","))
@@ -108,8 +103,7 @@ def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
         source: Text that states where the figures come from.
 
     Raises:
-        UsageError: A figure is missing, impossible or inconsistent with other figures. The message does not name the
-            file.
+        UsageError: A figure is missing, impossible or inconsistent with other figures.
     """
     _check_names("", data, (*_TEXTS, *_FIGURES, *_TABLES), _OPTIONAL[""])
     texts = {name: _text(name, data[name]) for name in _TEXTS}
@@ -142,7 +136,7 @@ def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
 
 
 def _check_consistent(gpu: GPU, f32_tflops: float, tables: Mapping[str, Mapping[str, float]]) -> None:
-    """Raise `UsageError` if the name is in the catalog, or a peak or the bandwidth contradicts the other figures."""
+    """Raise `UsageError` if the name is in the catalog, or if a peak or the bandwidth contradicts other figures."""
     if catalog_gpu(gpu.name) is not None:
         raise UsageError(f"name is {gpu.name!r}, already in the catalog (--gpu {gpu.name}); choose another name")
     boost = gpu.boost_clock_hz / 1e6
@@ -221,7 +215,7 @@ def _ascending(table: str, figures: Mapping[str, float], unit: str) -> None:
 
 
 def gpu_text(gpu: GPU, name: str) -> str:
-    """Return the text of a commented GPU file for `read_gpu_file`. The name must differ from catalog names."""
+    """Return the text of a commented GPU file for `read_gpu_file`. `name` must not be in the catalog."""
 
     def table(figures: Mapping[str, float | None]) -> str:
         return "{ " + ", ".join(f"{key} = {value:.10g}" for key, value in figures.items() if value is not None) + " }"

@@ -1,8 +1,4 @@
-"""Choose values for the parts of a kernel's launch that neither the user nor the program's host code states.
-
-`kernrec analyze` uses these values if they complete the launch, and prints them in a note. Otherwise, it prints them in
-a command as examples.
-"""
+"""Choose example values for the parts of a kernel's launch that neither the user nor the host code states."""
 
 import math
 import re
@@ -31,11 +27,11 @@ _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
 `_MANY` for each of three or more."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_ENLARGED = 1 << 32
-"""kernrec enlarges a buffer only if the kernel accesses at most this many bytes of it."""
+"""Maximum number of accessed bytes in a buffer that kernrec enlarges."""
 _MOST_ENLARGED = 32
 """Maximum number of buffers to enlarge, because the launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)
-"""Sizes of dynamic shared memory in bytes to assume if the kernel needs more."""
+"""Sizes of dynamic shared memory in bytes to try, smallest first."""
 
 
 def assumed_words(
@@ -43,16 +39,14 @@ def assumed_words(
 ) -> tuple[str, ...] | None:
     """Choose a value for each missing part of a launch, and return the values as arguments of `kernrec analyze`.
 
+    Return None if a missing part (such as a texture) needs a file.
+
     Args:
         missing: Missing parts, in the form of `Draft.missing`.
         source: Text of the program.
-        kernel: Name of the kernel.
         axes: (number of grid axes, number of block axes) along which the kernel reads its position, 1 to 3 each.
         threads: Maximum number of threads per block.
         unsized: C++ types of the elements of buffers with an unknown size, keyed by pointer parameter.
-
-    Returns:
-        The arguments, or None if a missing part (such as a texture) needs a file.
     """
     names = [match[1] for text in missing if (match := _NUMBER.fullmatch(text))]
     sizes = [name for name in names if is_size(name)]
@@ -90,10 +84,7 @@ def assumed_words(
 
 
 def _elements(source: str, kind: str) -> tuple[str, int]:
-    """Choose the content of a structure, and return (data type, number of elements).
-
-    If the members have several types, the content is zeros (`zeros:f32`).
-    """
+    """Return (data type, number of elements) for a structure. Members of several types get zeros (`zeros:f32`)."""
     program = HostProgram(parsed(source))
     with suppress(UnknownError):
         types = [dtype for _, dtype in program.fields(kind)]
@@ -105,7 +96,7 @@ def _elements(source: str, kind: str) -> tuple[str, int]:
 
 
 def is_size(name: str) -> bool:
-    """Return whether a number with this name is probably a size, instead of a position, a flag or a small count."""
+    """Return whether a variable is probably a size, instead of a position, a flag or a small count."""
     return not (_PLACE.search(name) or _COUNT.search(name))
 
 
@@ -128,13 +119,12 @@ def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
 def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords | None:
     """Return options with a larger buffer if the emulator refused an access beyond the end of a buffer.
 
+    Return None if the user or the host code sized the buffer, or if larger buffers do not help.
+
     Args:
         words: Options of the launch that failed.
         draft: Draft of the launch that failed.
         error: Message of the emulator.
-
-    Returns:
-        The options, or None if the user or the host code sized the buffer, or if larger buffers do not help.
     """
     match = OUTSIDE.search(error)
     if match is None or int(match[2]) < 0:
@@ -166,10 +156,7 @@ def _is_side(body: str, name: str) -> bool:
 
 
 def _fields(source: str, kind: str, size: int) -> str | None:
-    """Return text such as `i32:1,f32[1048576]` for a structure with ones and pointers to buffers.
-
-    Return None if a member is neither a number nor a pointer, or if the structure does not have `size` bytes.
-    """
+    """Return text such as `i32:1,f32[1048576]` for a structure, or None if its layout is not supported."""
     try:
         fields = HostProgram(parsed(source)).fields(kind)
     except UnknownError:

@@ -1,15 +1,9 @@
 """Match recorded results with a kernel whose source and spec are available.
 
-1. Determine the problem of each result from the file and from the user's options. Results of other problems than the
-   user's are skipped.
-2. Find the config of each result by its tunables and macros, ignoring case. Profilers record no tunables, so their rows
-   are matched by grid, block and shared memory of the launch. If the spec lacks a config, the results are those of
-   another kernel.
-3. Merge results with the same config.
-4. Compile a few of the recorded configs for the recorded GPU, and compare the code with the recording. Shared memory
-   must be equal, because it does not depend on the compiler. Register counts depend on the compiler version, so only
-   their median difference is compared. In a recording of the benchmark convolution, register counts were equal in 4 of
-   7 configs, and differed by 3 to 290 % in the other 3.
+`bind_rows` finds the config of a result by its tunables, and `match_launches` by its grid, block and shared memory.
+`other_code` compares compiled code with a recording. Shared memory must be equal, because it does not depend on the
+compiler. Register counts depend on the compiler version, so only their median difference is compared. In a recording of
+the benchmark convolution, register counts were equal in 4 of 7 configs, and differed by 3 to 290 % in the other 3.
 """
 
 import statistics
@@ -43,15 +37,12 @@ def bind_rows(
 ) -> tuple[ForeignResults, int]:
     """Rename the tunables in a file's results to the names in the kernel's spec, and check their values.
 
-    Failed results are dropped if the spec's constraints exclude their config, because queries never use such configs.
-
     Args:
         file: Results of one problem.
-        kernel: Kernel that the results belong to.
         ignored: Names in the file's configs that are not tunables.
 
     Returns:
-        (results, number of dropped failed results). The configs of the results have the spec's tunable names.
+        (results, number of dropped results). A failed result is dropped if the spec's constraints exclude its config.
 
     Raises:
         UsageError: A tunable is unknown or missing, a value is not in the spec, the spec excludes a config that ran, or
@@ -159,9 +150,6 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
 
     Args:
         results: Results of a profiler, which record the launch but no tunables.
-        kernel: The kernel that ran.
-        problem: The measured problem.
-        gpu: The measured GPU.
 
     Raises:
         UsageError: A recorded launch matches none or several of the kernel's configs, or the kernel has too many
@@ -210,12 +198,11 @@ def by_problem(
     """Group results by problem. Skip results whose problem differs from the user's.
 
     Args:
-        results: Results of a file.
         wanted: Problem that the user specified, which may be incomplete.
         definition: Op of the kernel's spec, or None if there is no spec.
 
     Returns:
-        (results, notes). The results are keyed by problem. The notes tell the user how many results were skipped.
+        (results keyed by problem, notes). The notes state how many results were skipped.
 
     Raises:
         UsageError: Neither the file nor the user specifies the op, a dimension is missing or invalid, or no result has
@@ -241,7 +228,7 @@ def by_problem(
 def _problem(
     stated: StatedProblem, wanted: StatedProblem, definition: Op | None, kernel: Kernel | None
 ) -> Problem | None:
-    """Combine what the file and the user state about a problem. Return None if they contradict each other."""
+    """Combine the file's and the user's statements about a problem. Return None if they contradict each other."""
     if definition is None:
         name = wanted.op or stated.op
         if name is None:
@@ -269,17 +256,11 @@ def _text(stated: StatedProblem) -> str:
 SAMPLE = 6
 """Number of recorded configs to compile for the comparison of registers and shared memory."""
 _REGISTERS = 0.25
-"""Maximum median relative difference in register counts. A larger one means that another source was measured."""
+"""Maximum median relative difference in register counts between a recording and the same source."""
 
 
 def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
-    """Check whether results were measured with code that differs from the kernel's.
-
-    Compile a sample of the configs, and compare registers and shared memory with the recorded values.
-
-    Args:
-        results: Results with configs of the kernel.
-        kernel: The kernel with its source.
+    """Compile a sample of the configs, and compare registers and shared memory with the recorded values.
 
     Returns:
         (reason, note). The reason says how the recorded code differs from the kernel's. It is None if no difference
@@ -324,10 +305,7 @@ def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """Merge results of the same config into one result with the median latency.
-
-    If any run of a config succeeded, its failed runs are dropped.
-    """
+    """Merge results of a config into one with the median latency. Keep a failed result only if no run succeeded."""
     alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for result in results:
         alike[result.kernel, result.problem, *sorted(result.config.items())].append(result)
@@ -341,19 +319,17 @@ def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
 
 
 def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) -> tuple[list[ForeignResult], str | None]:
-    """Keep only the median result of each config. Removing ignored names may have made configs equal.
+    """Keep only the median result of each config if names were removed from the configs.
 
-    Results at different power limits or clocks stay separate. Failed results of a config that also ran successfully are
-    dropped. If there is an even number of results, the lower of the two middle results is kept.
+    The removal may have made configs equal. Results at different power limits or clocks stay separate. Failed results
+    of a config that also ran are dropped. If the number of results is even, the lower middle result is kept.
 
     Args:
         results: Results of one kernel, on one problem and GPU.
-        ignored: Names that were removed from the configs. If there are none, equal configs are repeated measurements,
-            and all results are kept.
+        ignored: Names that were removed from the configs. If there are none, all results are kept.
 
     Returns:
-        (results, note). The remaining results have the order of the file. The note gives the number of dropped results.
-        It is None if no results were dropped.
+        (results, note). The note gives the number of dropped results, or is None if there are none.
     """
     if not ignored:
         return list(results), None

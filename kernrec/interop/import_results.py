@@ -83,15 +83,12 @@ def import_results(
     gpu: str | None = None,
     kernel: str | None = None,
 ) -> ImportSummary:
-    """Add the results in a file to a database. The kernel's source is not needed.
-
-    If the file cannot be imported, nothing is added.
+    """Add all results in a file to a database, or none if the file is invalid. The kernel's source is not needed.
 
     Args:
         wanted: The measured problem, or the part of the problem that the file does not state.
         gpu: Name of the measured GPU, which is required if the file does not name it. If both name it, they must agree.
-        kernel: Name of the kernel, if the file contains no kernel name. If the file contains several kernels, only
-            results of this kernel are added.
+        kernel: Name of the kernel if the file does not name it. If the file has several kernels, the kernel to import.
 
     Raises:
         UsageError: The file is invalid, does not determine the measured problem, contains impossible times, or names a
@@ -138,11 +135,9 @@ def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
 def import_bound(
     database: Database, recording: Recording, kernel: Kernel, wanted: Problem | StatedProblem
 ) -> ImportSummary:
-    """Add the results in a file to a database as measurements of a kernel whose source is available.
+    """Add all results in a file to a database as measurements of a kernel with source, or none if the file is invalid.
 
-    If the file cannot be imported, nothing is added. The measurements get the kernel's name and hash, and the kernel is
-    stored in the database. So `analyze`, `explain`, `train` and `recommend --kernel` use them like measurements that
-    kernrec made. If kernrec has measured the same config itself, its own measurement takes precedence.
+    The kernel is stored too. If kernrec has measured the same config, its own measurement takes precedence.
 
     Args:
         wanted: The measured problem, or the part of the problem that neither the file nor the spec states.

@@ -29,24 +29,18 @@ _GZIP = b"\x1f\x8b"
 _STUMP = re.compile(
     r"(t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4})\s*"
 )
-"""Regular expression for an incomplete JSON token at the end of a text.
-
-If it matches the text from the parser's error to the end, the file is truncated.
-"""
+"""Regular expression for an incomplete JSON token at the end of a truncated text."""
 
 
 class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
-    """The text of a file is truncated."""
+    """A file is truncated."""
 
 
 def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
-    """Read a text file, which may be compressed by gzip. The first bytes show whether it is compressed.
+    """Read a text file, which may be compressed by gzip. Return (text, whether the file is complete).
 
     Args:
         largest: Maximum size of the uncompressed file in bytes. The default is `MOST_BYTES`.
-
-    Returns:
-        (text, whether the file is complete).
 
     Raises:
         UsageError: The file cannot be read, is too large, unpacks to more than `MOST_RATIO` times its size, has more
@@ -104,7 +98,7 @@ def _infinity(constant: str) -> float:
 
 @dataclass(frozen=True)
 class TextFile:
-    """Path and text of a file, for functions that read its format."""
+    """Path and text of a file."""
 
     path: Path
     text: str
@@ -116,7 +110,7 @@ class TextFile:
         return whole_document(self.text, infinity=True)
 
     def document(self) -> Any:
-        """Parse the whole file as JSON. The number `Infinity`, which Python writes, is accepted (see `finite`).
+        """Parse the whole file as JSON, where `Infinity` is a number.
 
         Raises:
             CutShort: The file is truncated.
@@ -130,10 +124,7 @@ class TextFile:
 
 @contextmanager
 def reading(title: object, kind: str) -> Iterator[None]:
-    """Convert a `CutShort` or `ValueError` in a `with` block to a `UsageError`.
-
-    The message names the file and the expected format `kind`.
-    """
+    """Convert a `CutShort` or `ValueError` in a `with` block to a `UsageError` that names file and expected format."""
     try:
         yield
     except CutShort:
@@ -151,9 +142,6 @@ def numbered(entries: Iterable[Any], read: Callable[[Any], _Read], title: str, f
     Args:
         title: Noun for an entry in error messages.
         first: Number of the first entry.
-
-    Raises:
-        ValueError: `read` raised a `ValueError` or `UsageError`.
     """
     values = []
     for number, entry in enumerate(entries, first):
@@ -194,11 +182,7 @@ def whole_document(text: str, largest: int | None = None, infinity: bool = False
 
 
 def finite(value: object, what: str) -> float:
-    """Return `value` as a finite float.
-
-    Raises:
-        ValueError: The value is not a finite number. The message starts with `what`.
-    """
+    """Return `value` as a finite float. Raise a `ValueError` that starts with `what` for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} is {value!r:.40}, not a number")
     try:

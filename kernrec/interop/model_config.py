@@ -37,13 +37,13 @@ class Quantization:
     block: tuple[int, int] | None = None
     """Rows and columns (n, k) of a block of weights with a common scale, or None if scales are not per block."""
     method: str = ""
-    """Value of `quant_method` in the config, or an empty string if the config does not state it."""
+    """Value of `quant_method` in the config, or an empty string."""
     elsewhere: bool = False
     """Whether serving engines run this quantization with kernels that have no tuned files."""
     by_row: bool = False
     """Whether each weight row and each token has its own scale. Otherwise, each matrix, block or group has a scale."""
     group: int = 0
-    """Number of weight columns that share a scale. It is 0 unless activations have 16 bits."""
+    """Number of weight columns that share a scale, or 0 unless activations have 16 bits."""
     zero_points: bool = False
     """Whether each group of columns also has a zero point."""
 
@@ -118,8 +118,7 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
     """Read a model's `config.json` from a folder, a file or the Hugging Face Hub.
 
     Args:
-        place: Folder with a `config.json`, or path of the file. With `download`, also the name of a model on the
-            Hugging Face Hub.
+        place: Folder with a `config.json`, path of the file, or name of a model on the Hugging Face Hub.
         download: Whether to download the file from the Hub if it does not exist.
 
     Raises:
@@ -131,10 +130,7 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
 
 
 def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, str]:
-    """Return (fields of a model's `config.json`, path of the file, title of the model).
-
-    For the arguments, see `read_model`.
-    """
+    """Return (fields of a model's `config.json`, path of the file, title of the model). See `read_model`."""
     path = Path(place)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -153,7 +149,7 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
 
 
 def parsed_config(text: str, path: str) -> dict[str, Any]:
-    """Parse the text of a `config.json`. If it is not a JSON object, raise a `UsageError` that names `path`."""
+    """Parse the text of a `config.json`. Raise a `UsageError` that names `path` if it is not a JSON object."""
     try:
         document = whole_document(text, _LARGEST)
     except CutShort:
@@ -181,7 +177,7 @@ _FUSED = {"DeepseekV3ForCausalLM", "Glm4MoeForCausalLM"}
 
 
 class ConfigFields:
-    """Reader of a model's config. It accepts the different field names that model families use."""
+    """Reader of a model's config that knows the field names of different model families."""
 
     def __init__(self, document: Mapping[str, Any], place: str) -> None:
         inner: Any = next((document[name] for name in _INNER if isinstance(document.get(name), dict)), {})
@@ -192,7 +188,7 @@ class ConfigFields:
         self.place = place
 
     def number(self, *names: str) -> int | None:
-        """Return the value of the first field in `names` that exists and is not zero, or None if no field does.
+        """Return the first of the fields `names` that is not zero, or None if there is none.
 
         Raises:
             UsageError: The value is not an integer from 0 to `_MOST`.
@@ -236,10 +232,7 @@ class ConfigFields:
         return (self.number("n_shared_experts") or 0) if names & _FUSED else 0
 
     def shared_width(self) -> int:
-        """Return the total intermediate size of the shared experts, which process every token.
-
-        Return 0 if the model has no shared experts.
-        """
+        """Return the total intermediate size of the shared experts, which process every token, or 0."""
         shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
         return self.number("shared_expert_intermediate_size") or shared
 
@@ -308,10 +301,7 @@ class ConfigFields:
         return sizes[0], sizes[1]
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
-        """Return the linear layers of attention and dense networks.
-
-        Return no layers if the number of heads is unknown.
-        """
+        """Return the linear layers of attention and dense networks, or none if the number of heads is unknown."""
         heads = self.number("num_attention_heads")
         if heads is None:
             return ()
@@ -356,8 +346,7 @@ class ConfigFields:
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
     """Return the quantization of integer weights that share a scale per group.
 
-    If the group size or the number of bits is unsupported, the result has `elsewhere` set: serving engines run it with
-    kernels that have no tuned files.
+    Set `elsewhere` if serving engines have no tuned files for the group size or the number of bits.
     """
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):

@@ -1,8 +1,7 @@
 """List the layers of a decoder-only language model as serving engines run them, from the model's `config.json`.
 
 Projections of the same input, such as queries, keys and values, form a single matmul. In the phase `decode`, one new
-token attends to all tokens before it. In the phase `prefill`, the prompt is processed, and logits are computed only for
-its last token. Layers have the same names as in the workloads that ship with kernrec.
+token attends to all tokens before it. The phase `prefill` computes logits only for the last token of the prompt.
 """
 
 from collections.abc import Iterator
@@ -48,7 +47,6 @@ class Decoder:
 
     title: str
     kind: str
-    """Value of `model_type` in the config."""
     hidden: int
     vocabulary: int
     layers: int
@@ -80,6 +78,7 @@ def read_decoder(place: str, text: str | None = None) -> Decoder:
 
     Args:
         place: Path of the `config.json`, or of its folder.
+        text: Content of the file, or None to read the file.
 
     Raises:
         UsageError: There is no such file, or a field is missing or invalid. The message names the field.
@@ -187,7 +186,7 @@ class Family:
     head_norms: bool = False
     """Whether each attention head normalizes its queries and keys."""
     tied: bool = False
-    """Whether the output projection and the token embedding share their weights, if the config does not state it."""
+    """Default for `Decoder.tied`."""
     missing: str = ""
     """Description of parts of the model that are not in the list of layers, or an empty string."""
 
@@ -218,12 +217,12 @@ _QUANTIZED = {"int8_w8a8": "i8", "int8_w8a16": "w8a16", "int4_w4a16": "w4a16"}
 
 
 def model_workload(place: str, context: int | None = None, phase: str = PHASES[0], text: str | None = None) -> Workload:
-    """Return the workload of a language model: its layers for one sequence.
+    """Return the layers of a language model for one sequence.
 
     Args:
         place: Path of the model's `config.json`, or of its folder.
-        context: In the phase `decode`, the number of tokens that the new token attends to, including itself. In the
-            phase `prefill`, the number of tokens in the prompt. The default is `DEFAULT_CONTEXT`.
+        context: Number of tokens in the prompt (`prefill`), or to which the new token attends, including itself
+            (`decode`). The default is `DEFAULT_CONTEXT`.
         phase: `decode` or `prefill`.
         text: Content of the file, or None to read the file.
 
@@ -285,10 +284,7 @@ class _Layers:
     def linear(
         self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
     ) -> dict[str, Any]:
-        """Return the workload entry of a linear layer.
-
-        `split` is the side that tensor parallelism splits: `out` or `in`. It is empty if each GPU has the whole layer.
-        """
+        """Return a linear layer. `split` is the side that tensor parallelism splits: `out`, `in`, or empty for none."""
         rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
         entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
         if rows > MOST_VECTORS or dtype:

@@ -5,9 +5,9 @@ The engines look for a JSON file for each mixture-of-experts layer and GPU:
     {"1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, ...}, "64": {...}}
 
 The keys are numbers of tokens, and the values are configs. The engine uses the config whose number of tokens is
-nearest. vLLM may add the key `triton_version`. kernrec rejects files with other keys. The format has no version, and it
-contains no times. SGLang has separate files for the second matmul, whose names end in `_down`. Their configs may
-select TMA for loading weights. Files for block-scaled matmuls, state spaces and LoRA have other members.
+nearest. vLLM may add the key `triton_version`. The format has no version and no times. SGLang has separate files for
+the second matmul, whose names end in `_down`. Their configs may select TMA for loading weights. Files for block-scaled
+matmuls, state spaces and LoRA have other members.
 """
 
 import json
@@ -29,7 +29,7 @@ TILES = {
     "num_warps": ("num_warps",),
     "num_stages": ("num_stages",),
 }
-"""Possible names of a kernel's tunable, keyed by the corresponding member of a config in the file."""
+"""Possible names of a kernel's tunable, keyed by member of a config in the file."""
 
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0, "SPLIT_K": 1}
 """Optional members of configs, with defaults: blocks per cluster, loads by TMA, swapped operands, and parts of a split
@@ -47,7 +47,7 @@ VERSION = "triton_version"
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Mixture-of-experts layer, GPU and number of tokens. They determine the name of the file, and the entry in it."""
+    """Mixture-of-experts layer, GPU and number of tokens, which determine an entry in a file."""
 
     experts: int
     width: int
@@ -71,7 +71,7 @@ class ExpertLayer:
         optionally the quantization and its block size.
 
         Raises:
-            UsageError: A member is missing or unknown, or has an invalid value.
+            UsageError: A member is missing, unknown or invalid.
         """
         members = ("e", "n", "m", "device", "dtype", "block")
         values: dict[str, str] = {}
@@ -154,8 +154,7 @@ def read_moe_configs(
         needed: Members that each config must have: `EXPERTS`, `STATE_SPACE` or `LORA`.
 
     Returns:
-        (configs, version). The configs are keyed by number of tokens. The version is the file's `triton_version`, or
-        None if the file does not state it.
+        (configs keyed by number of tokens, the file's `triton_version` or None).
 
     Raises:
         UsageError: The text has another format. The message is one line and names the file.
@@ -192,11 +191,7 @@ def _configs(document: Any, needed: tuple[str, ...]) -> tuple[dict[int, dict[str
 
 
 def write_moe_configs(configs: Mapping[int, Mapping[str, int]], version: str | None = None) -> str:
-    """Return the text of a file with tuned configs for expert matmuls.
-
-    Args:
-        version: Version of Triton for the member `triton_version` in vLLM's files, or None to leave it out.
-    """
+    """Return the text of a file with tuned configs. `version` is the member `triton_version` of vLLM, or None."""
     document: dict[str, Any] = {VERSION: version} if version else {}
     return json.dumps(document | {str(tokens): dict(configs[tokens]) for tokens in sorted(configs)}, indent=4) + "\n"
 

@@ -3,10 +3,9 @@
     "ID","Process ID","Process Name","Host Name","Kernel Name",...,"Block Size","Grid Size","Device",...,"Metric Value"
     "0","4021","app","host","smooth(const float *, float *, int)",...,"(256, 1, 1)","(64, 1, 1)","NVIDIA A100",...
 
-Lines before the header and messages of the profiler (`==PROF==`) are ignored, and so are process and host. The file
-contains no tunables. So the block of a launch is stored as the config. If launches with the same block differ in grid
-or dynamic shared memory, the config also contains these. If the kernel's spec is available, `bind_rows.match_launches`
-finds the config that has this launch. Equal launches of a kernel are merged as runs of one config.
+Lines before the header and messages of the profiler (`==PROF==`) are ignored. The file contains no tunables. So the
+block of a launch is stored as the config. Launches with equal blocks but different grids or dynamic shared memory get
+these as well. `bind_rows.match_launches` finds the config of a spec that has such a launch.
 """
 
 import re
@@ -54,7 +53,7 @@ _COUNT = {"": 1.0, "register/thread": 1.0}
 _SIZES = re.compile(r"\(?(\d{1,10}), *(\d{1,10}), *(\d{1,10})\)?")
 
 _Metrics = Mapping[str, tuple[str, str]]
-"""Value and unit of each metric of a launch, as text, keyed by metric name."""
+"""(value, unit) of each metric of a launch, as text, keyed by metric name."""
 
 
 def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
@@ -85,10 +84,7 @@ def _by_launch(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[Mapping[str,
 
 
 def _wide(columns: list[str], rows: Iterator[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
-    """Yield (columns, metrics) of each launch in a file with a row per launch.
-
-    The first of `rows` has the units of the metrics.
-    """
+    """Yield (columns, metrics) of each launch in a file with a row per launch. The first row contains units."""
     units = next(rows, {})
     if units.get("ID"):
         raise ValueError("the line after its header has no units of the metrics; export it with --page raw")
@@ -130,10 +126,7 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
 
 
 def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
-    """Return the first available metric in `names`, in SI units. If no metric is available, return None.
-
-    `units` maps each unit that the file may use to its conversion factor.
-    """
+    """Return the first available metric in SI units, or None. `units` maps units to conversion factors."""
     for name in names:
         if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
             unit = metrics[name][1].strip()
@@ -147,10 +140,7 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
 
 
 def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
-    """Yield each result with the block of its launch as config.
-
-    If launches with the same block differ in grid or shared memory, the configs also contain these.
-    """
+    """Set the config of each result to its block, and to grid and shared memory if they distinguish equal blocks."""
     named: list[dict[str, int]] = []
     for result in results:
         assert result.launch is not None

@@ -1,8 +1,4 @@
-"""Read an ONNX model as a graph of nodes and tensor shapes.
-
-Large weights are dropped before shape inference. Small constants are kept, because they may contain shapes. Weights in
-separate files are never read.
-"""
+"""Read an ONNX model as a graph of nodes and tensor shapes. Weights in separate files are never read."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -19,7 +15,7 @@ MOST_BYTES = 2 << 30
 _SMALL = 1024
 """Maximum number of elements in a constant that is kept, because it may contain a shape."""
 _DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
-"""kernrec's data types, keyed by ONNX element type. Other element types are not supported."""
+"""kernrec's data types, keyed by ONNX element type."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
@@ -28,7 +24,6 @@ class Value:
     """Tensor of a graph."""
 
     shape: tuple[int, ...] | None
-    """Shape, or None if unknown."""
     dtype: str | None
     """Data type, or None for integers, booleans and types that kernrec's ops do not support."""
     constant: bool = False
@@ -49,7 +44,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Graph of a model: its nodes in execution order, and its tensors keyed by name."""
+    """Nodes of a model in execution order, and its tensors keyed by name."""
 
     nodes: tuple[Node, ...]
     values: Mapping[str, Value]
@@ -60,7 +55,7 @@ class Graph:
     """Index of the node that writes each tensor, keyed by tensor name."""
 
     def value(self, node: Node, position: int) -> Value:
-        """Return an input of a node. If the input is missing, return a tensor with unknown shape and data type."""
+        """Return an input of a node, or a tensor with unknown shape and data type if the input is missing."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.values.get(name, Value(None, None))
 
@@ -69,12 +64,12 @@ class Graph:
         return self.values.get(node.outputs[0] if node.outputs else "", Value(None, None))
 
     def writer(self, node: Node, position: int) -> Node | None:
-        """Return the node that writes an input of a node, or None if the input is missing or no node writes it."""
+        """Return the node that writes an input of a node, or None if there is none."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the only reader of a node's first output, or None if it has no single reader or is a model output."""
+        """Return the only reader of a node's first output, or None if several nodes read it or it is a model output."""
         name = node.outputs[0]
         readers = self.readers.get(name, ())
         return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None

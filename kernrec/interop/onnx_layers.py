@@ -1,12 +1,8 @@
 """Convert the nodes of an ONNX graph to problems of kernrec's ops, and list nodes that no op supports.
 
-`workload_files` runs this module as a program in a child process with limited resources, because a model is untrusted
-and may make the parser or shape inference crash, hang or exhaust memory.
-
-A bias or activation becomes the epilogue of a matmul if no other node reads the matmul's result. Batch normalization,
-biases and activations after a convolution are treated as fused into the convolution. Nodes that only rename or reshape
-a tensor, or compute shapes, are treated as free. `Workload.unknown` lists the fused nodes, and all nodes that no op
-supports.
+`workload_files` runs this module in a child process with limited resources, because a model is untrusted and may make
+the parser or shape inference crash, hang or exhaust memory. Nodes that only rename or reshape tensors, or compute
+shapes, are treated as free. `Workload.unknown` lists fused nodes and nodes that no op supports.
 """
 
 import json
@@ -101,10 +97,7 @@ def _problem(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
-    """Return the problem of a MatMul or Gemm node, or None if kernrec has no suitable op.
-
-    Nodes that are fused into the matmul are added to `absorbed`.
-    """
+    """Return the problem of a MatMul or Gemm node, or None if no op fits. Add fused nodes to `absorbed`."""
     a, b, result = graph.value(node, 0), graph.value(node, 1), graph.result(node)
     if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
         return None
@@ -174,10 +167,7 @@ def _same(values: Any) -> int | None:
 
 
 def _rows(op: str) -> _Read:
-    """Return a function that converts a node to a problem of `op`.
-
-    The function returns None for a node that does not work along the last axis.
-    """
+    """Return a converter from nodes to problems of `op`. It returns None unless a node works along the last axis."""
 
     def read(graph: Graph, node: Node) -> Problem | None:
         x = graph.value(node, 0)
@@ -264,7 +254,7 @@ _READERS: dict[str, _Read] = {
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Convert the model in a request, and write the workload to `workload.json` in the request's folder.
+    """Write the workload of the model in a request to `workload.json` in the request's folder.
 
     Args:
         request: JSON object with path and title of the model, its fixed dimensions, and the folder.

@@ -1,9 +1,8 @@
 """Translate expressions in Python notation, which Kernel Tuner and KTT use, to the notation of kernel.toml.
 
-Expressions are only parsed, never executed. The module accepts only certain kinds of syntax, and rewrites them to the
-grammar of `kernrec.kernel.expression`. In addition to arithmetic and comparisons, the module accepts `ProblemSize[0]`,
-`x in [...]`, `&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`. `max(p)` and `min(p)` of a tuning parameter
-are the largest and smallest of its values.
+Expressions are only parsed, never executed. In addition to arithmetic and comparisons, the module accepts
+`ProblemSize[0]`, `x in [...]`, `&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`. `max(p)` and `min(p)` of a
+tuning parameter are the largest and smallest of its values.
 
 Lists of values are evaluated: `[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in range(6)]`, and sums of lists.
 """
@@ -33,7 +32,7 @@ def _tree(what: str, text: str) -> ast.expr:
 
 
 class Translator:
-    """Translates expressions with the names and values of a kernel's tuning parameters."""
+    """Translator of expressions with the names and values of a kernel's tuning parameters."""
 
     def __init__(
         self,
@@ -141,7 +140,7 @@ def _called(function: ast.expr) -> str:
 
 
 def read_values(what: str, stated: object) -> list[Any]:
-    """Evaluate the values of a tuning parameter: a list from a JSON file, or text with a list in Python notation.
+    """Evaluate the values of a tuning parameter: a JSON list, or text with a list in Python notation.
 
     Raises:
         UsageError: The text is not a list of values, or uses syntax that is not supported.

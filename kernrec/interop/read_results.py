@@ -1,8 +1,6 @@
 """Detect the format of a file that another tool wrote, and read its results or configs.
 
-`FORMATS` lists the supported formats. A file has the first format in this list whose pattern, file ending or JSON
-member matches. Some formats contain configs but no times, so they cannot be imported as measurements. A Triton call
-file can refer to such a file as its `configs`, so that kernrec ranks these configs for another GPU.
+A file has the first format in `FORMATS` whose pattern, file ending or JSON member matches.
 """
 
 import re
@@ -38,28 +36,17 @@ class Format:
     title: str
     """Title of the format with an article, for error messages."""
     member: str | None = None
-    """Member of the top-level JSON object that identifies the format.
-
-    None if files of the format have no such member.
-    """
+    """Member of the top-level JSON object that identifies the format, or None if there is none."""
     pattern: re.Pattern[str] | None = None
     """Regular expression that identifies the format, or None if the member or the file ending identifies it."""
     endings: tuple[str, ...] = ()
     """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
-    """Function that reads results, or None if this format has no results.
-
-    It may raise `ValueError`, `UsageError` or `CutShort`.
-    """
+    """Function that reads results, or None. It may raise `ValueError`, `UsageError` or `CutShort`."""
     configs: Callable[[TextFile], list[dict[str, int]]] | None = None
-    """Function that reads only configs, or None if kernrec cannot read configs of this format.
-
-    It may raise the errors of `results`.
-    """
+    """Function that reads only configs, or None. It may raise the errors of `results`."""
     tuned: Callable[[TextFile], TunedCache] | None = None
-    """Function that reads what an autotuner selected, or None if `kernrec audit` does not judge this format.
-
-    It may raise the errors of `results`.
+    """Function that reads an autotuner's selections for `kernrec audit`, or None. It may raise the errors of `results`.
     """
 
 
@@ -136,13 +123,10 @@ def format_of(file: TextFile) -> Format:
 
 
 def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResults:
-    """Read the results in a file of any supported format.
-
-    Text files may be compressed by gzip. Parquet files are also supported.
+    """Read the results in a Parquet file, or in a text file of any supported format, which may be compressed by gzip.
 
     Args:
-        options: Information that the file lacks. Tables need options, because a table does not state which
-            columns are tunables.
+        options: Information that the file lacks. Tables need options, because they do not state their tunables.
 
     Raises:
         UsageError: The format is unknown, or the file is invalid. The message is one line and names the file.
@@ -175,8 +159,7 @@ def read_tuned_cache(path: Path) -> TunedCache:
     """Read the file in which an autotuner keeps its configs.
 
     Raises:
-        UsageError: The file is not of an autotuner whose files `kernrec audit` judges, or it is invalid. The message is
-            one line and names the file.
+        UsageError: The file is invalid or of an unsupported autotuner. The message is one line and names the file.
     """
     file = TextFile(path, *read_text(path, _LARGEST))
     kind = format_of(file)
@@ -199,8 +182,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
     """Read the distinct configs in a JSON file of vLLM, SGLang, Inductor or Triton, for use with a Triton function.
 
     Args:
-        source: Source of the Triton function. It determines the names of the tunables in the result, such as BLOCK_M or
-            BLOCK_SIZE_M.
+        source: Source of the Triton function, which determines the names of the tunables (BLOCK_M or BLOCK_SIZE_M).
 
     Raises:
         UsageError: The file has another format. The message is one line and names the file.

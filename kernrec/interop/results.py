@@ -1,8 +1,7 @@
 """Represent results of another tool in SI units, and convert them to measurements.
 
-Each measurement names the tool in `measured_by`. Imported measurements have protocol 0, so kernrec's own measurements
-take precedence. The session name is derived from the file's first result. So importing a file again, or the whole file
-after a part of it, adds no duplicates.
+Imported measurements have protocol 0, so kernrec's own measurements take precedence. The session name is derived from
+the file's first result. So importing a file again, or the whole file after a part of it, adds no duplicates.
 """
 
 import re
@@ -52,7 +51,7 @@ Scalar = int | float | str | bool
 
 @dataclass(frozen=True)
 class StatedProblem:
-    """Parts of the measured problem that a file or the user states. Unknown parts are None or empty."""
+    """Parts of the measured problem that a file or the user states. Other parts are None or empty."""
 
     op: str | None = None
     dims: tuple[tuple[str, int], ...] = ()
@@ -92,7 +91,7 @@ class MappedColumn:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Information about a file of results that the file itself lacks."""
+    """Information that a file of results lacks."""
 
     names: tuple[str, ...] = ()
     """Columns of a table that the spec defines as tunables, or as macros with fixed values. Empty if unknown."""
@@ -143,7 +142,7 @@ class ForeignResult:
 
 @dataclass(frozen=True)
 class ForeignResults:
-    """Results in a file, with the file's information about them."""
+    """Results in a file, with information about the whole file."""
 
     tool: str
     device: str | None
@@ -282,10 +281,9 @@ LIMIT_UNIT = {"nvml_pwr_limit": 1.0, "nvml_gr_clock": 1e6, "nvml_mem_clock": 1e6
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
-    """Separate power limits and clocks, which Kernel Tuner treats like tunables, from a config.
+    """Return (config without power limits and clocks, limits).
 
-    Returns:
-        (config without limits, limits). The limits are in SI units, keyed by field of `ForeignResult`.
+    The limits are in SI units, keyed by field of `ForeignResult`. Kernel Tuner treats limits like tunables.
     """
     limits = {}
     for name, column in LIMITS.items():
@@ -344,14 +342,11 @@ ENERGIES = (
 
 
 def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s: float) -> dict[str, Any]:
-    """Select the best available energy and power of a launch.
+    """Return energy fields of a `ForeignResult` for a launch, or an empty dictionary if no value is plausible.
 
     Args:
         joules: Energies in joules, keyed by the file's field.
         watts: Powers in watts, keyed by the file's field.
-
-    Returns:
-        Energy fields of a `ForeignResult`, or an empty dictionary if no plausible value exists.
     """
     for energy_name, power_name in ENERGIES:
         energy, power, method = joules.get(energy_name), watts.get(power_name), energy_name
@@ -373,7 +368,7 @@ SHARED_BYTES = ("smem_bytes", "shared_bytes", "shared_memory_bytes")
 
 
 def code_of(values: Mapping[str, object]) -> dict[str, Any]:
-    """Read the registers and shared memory of a result's code as fields of a `ForeignResult`.
+    """Return registers and shared memory of compiled code as fields of a `ForeignResult`.
 
     Raises:
         ValueError: A value is impossible.
@@ -391,7 +386,7 @@ def code_of(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def of_kernels(names: Iterable[str], options: ReadOptions, title: str) -> str:
-    """Return the name of the kernel whose results to read from a file that may contain several kernels.
+    """Select the kernel of a file that may contain results of several kernels, and return its name.
 
     Args:
         options: Options with the possible names of the kernel.

@@ -42,13 +42,10 @@ _AXES = "XYZ"
 
 
 def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
-    """Read the kernel that a T1 file describes.
+    """Return the kernel that a T1 file describes, and notes on ignored parts of the description.
 
     Args:
         source: Source file of the kernel. The default is the file that the T1 file names, in the folder of the T1 file.
-
-    Returns:
-        The kernel, and notes on ignored parts of the description.
 
     Raises:
         UsageError: The T1 file or the source is invalid.
@@ -68,7 +65,7 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
 
 
 class _T1Reader:
-    """Reader that converts one T1 file to the content of a kernel.toml."""
+    """Converter of one T1 file to the content of a kernel.toml."""
 
     def __init__(self, title: str, data: Any) -> None:
         self.title = title
@@ -87,7 +84,6 @@ class _T1Reader:
                 raise UsageError(f"{title}: {key}: expected text")
 
     def spec(self, source_name: str, source: str) -> dict[str, Any]:
-        """Return the equivalent content of a kernel.toml."""
         tunables: dict[str, Any] = {}
         names: dict[str, str] = {}
         values: dict[str, list[int]] = {}
@@ -175,10 +171,7 @@ class _T1Reader:
         return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Return (tensors, launch arguments, sizes).
-
-        The sum of the expressions in `sizes` is the dynamic shared memory in bytes.
-        """
+        """Return (tensors, launch arguments, sizes). The sum of `sizes` is the dynamic shared memory in bytes."""
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []
@@ -333,13 +326,7 @@ def _parameters(source: str, name: str) -> int | None:
 
 
 def load_spec(spec: Path, source: Path) -> tuple[Kernel, list[str]]:
-    """Read the kernel that a spec describes.
-
-    Args:
-        spec: Path of a kernel.toml or of a T1 file (.json).
-
-    Returns:
-        The kernel, and notes on ignored parts of the spec.
+    """Return the kernel that a kernel.toml or a T1 file (.json) describes, and notes on ignored parts.
 
     Raises:
         UsageError: The spec is invalid, or a kernel.toml describes another source file.

@@ -43,13 +43,12 @@ MOST_ROWS = 2_000_000
 
 
 def csv_rows(text: str) -> tuple[list[str], Iterator[Mapping[str, str]]]:
-    """Parse a CSV text.
+    """Parse a CSV text. Return (column names, iterator over rows).
 
-    Returns:
-        The column names, and an iterator over the rows. A row maps each column to its value without surrounding spaces.
+    A row maps each column to its value without surrounding spaces.
 
     Raises:
-        ValueError: The text is not CSV, the number of values in a row differs from the header, or there are more than
+        ValueError: The text is not CSV, a row has another number of values than the header, or there are more than
             `MOST_ROWS` rows. Errors in rows are raised during iteration.
     """
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -79,7 +78,7 @@ def csv_rows(text: str) -> tuple[list[str], Iterator[Mapping[str, str]]]:
 
 
 def unlike(columns: list[str]) -> list[str]:
-    """Return the column names unchanged. Raise `ValueError` if two names are equal when case is ignored."""
+    """Return the column names unchanged. Raise `ValueError` if two names differ only in case."""
     if len({name.casefold() for name in columns}) < len(columns):
         raise ValueError("it names a column twice")
     return columns
@@ -140,7 +139,6 @@ def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options:
 def _mapped(
     columns: Sequence[str], rows: Iterable[Mapping[str, Any]], mapped: Sequence[MappedColumn]
 ) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
-    """Rename and scale columns of a table as the option `--map` specifies."""
     for each in mapped:
         if each.column not in columns:
             raise ValueError(str(unknown("column", each.column, columns)))
@@ -183,7 +181,7 @@ def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
 
 
 class _Reader:
-    """Reader of a table's rows, which knows the meaning of each column."""
+    """Converter of a table's rows to results."""
 
     def __init__(self, columns: Collection[str], options: ReadOptions) -> None:
         """Determine the meaning of each column. Raise `ValueError` for unknown columns, or if no column is a time."""

@@ -4,8 +4,7 @@ If `cache_results` or TRITON_CACHE_AUTOTUNING is set, `@triton.autotune` writes 
 folder of Triton's cache. The file contains the tuning key and all configs that were tried. Each config has its
 attributes and its times in milliseconds: [median, 20th percentile, 80th percentile]. The times are infinite if the
 config could not be compiled or launched. The file names neither the GPU nor the shape. It has no version, so kernrec
-rejects files with attributes that Triton 3.2 to 3.9 do not have. kernrec 0.1.0 wrote files in this format with
-predicted times. These files are marked, and they are not read as results.
+rejects files with attributes that Triton 3.2 to 3.9 do not have. kernrec 0.1.0 wrote marked files with predicted times.
 
 Inductor's lookup table contains the configs that `torch.compile` compares for each shape:
 
@@ -35,7 +34,7 @@ Times = tuple[float, float, float]
 """Times of a config in seconds: median, 20th and 80th percentile."""
 
 _LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
-"""Compiler options with their defaults (None if there is none). Options that always have the default are dropped."""
+"""Default of each compiler option, or None if it has none. An option that never differs from its default is dropped."""
 _ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
 _LATER = {"ir_override"}
 """Attributes of configs in Triton 3.4 and later."""
@@ -61,17 +60,17 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
-    """Read the configs in an autotune cache, without those that failed. Errors are those of `read_results.Format`."""
+    """Read the configs in an autotune cache that ran. For the errors that it raises, see `read_results.Format`."""
     ran = [config for config, times in read_autotune_times(file)[1] if times]
     return [{name: int(value) for name, value in config.items() if value != NOT_GIVEN} for config in ran]
 
 
 def read_autotune_times(file: TextFile) -> tuple[str | None, list[tuple[Config, Times | None]]]:
-    """Read an autotune cache. Errors are those of `read_results.Format`.
+    """Read an autotune cache. For the errors that it raises, see `read_results.Format`.
 
     Returns:
-        (kernel, configs). `kernel` is the name of the Triton function, or None if the file's name does not contain it.
-            `configs` contains each config with its times in seconds, or with None if it could not be launched.
+        (name of the Triton function or None, pairs of a config and its times). The times are None if the config could
+        not be launched.
     """
     document = file.document()
     document.pop(PREDICTED, None)
@@ -161,10 +160,7 @@ def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
 
 
 def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
-    """Parse a lookup table.
-
-    Returns:
-        The configs of `TEMPLATE` for each key. They contain only tunables.
+    """Return the configs of `TEMPLATE` for each key of a lookup table. They contain only tunables.
 
     Raises:
         UsageError: The text is not a lookup table. The message is one line and names the file.

@@ -1,7 +1,5 @@
 """Read the configs that other autotuners keep: Triton's and Inductor's caches, FlashInfer's tactics and Helion's cache.
 
-None of these files names its GPU, its version and its kernel completely:
-
 | file | GPU | versions | entries |
 |---|---|---|---|
 | Triton `<function>.autotune.json` | from compiled kernels nearby | likewise | all configs, with times |
@@ -38,14 +36,14 @@ class TunedEntry:
     """Config that an autotuner stored for a problem."""
 
     problem: str
-    """Text that identifies the problem within the tool: its operator and shapes, or the name of the kernel."""
+    """Name of the kernel, or operator and shapes, as the autotuner writes them."""
     config: Mapping[str, Any]
     times_s: tuple[float, float, float] | None = None
     """Measured (median, 20th percentile, 80th percentile) in seconds; None if the file has no times."""
     error: str = ""
     """Reason why the config did not run when it was tuned; empty if it ran."""
     smem: int = 0
-    """Bytes of shared memory of the compiled kernel; 0 if they are not known."""
+    """Bytes of shared memory of the compiled kernel, or 0 if unknown."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +55,9 @@ class TunedCache:
     gpu: str = ""
     """Name of the GPU according to its driver; empty if the file does not state it."""
     sm: int | None = None
-    """Compute capability times 10; None if it is not known."""
+    """Compute capability times 10, or None if unknown."""
     versions: Mapping[str, str] | None = None
-    """Versions of the software that tuned, keyed by its name."""
+    """Versions of the autotuner and its libraries, keyed by name."""
 
 
 def read_triton_cache(file: TextFile) -> TunedCache:
@@ -143,7 +141,7 @@ def read_helion_cache(file: TextFile) -> TunedCache:
 
 
 def _compiled(paths: Iterable[Path]) -> list[Mapping[str, Any]]:
-    """Read the JSON files of compiled kernels. Files that cannot be read, or are not of Triton, are left out."""
+    """Read the JSON files of compiled kernels. Skip files that cannot be read or that Triton did not write."""
     about: list[Mapping[str, Any]] = []
     for path, _ in zip(paths, range(_MOST_FILES), strict=False):
         try:
@@ -156,7 +154,7 @@ def _compiled(paths: Iterable[Path]) -> list[Mapping[str, Any]]:
 
 
 def _common_sm(about: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the compute capability that all compiled kernels have, times 10. Return None if they differ."""
+    """Return the compute capability of the compiled kernels times 10, or None if they differ."""
     targets = {each["target"].get("arch") for each in about if each["target"].get("backend") == "cuda"}
     (arch,) = targets if len(targets) == 1 else (None,)
     return arch if type(arch) is int else None

@@ -105,10 +105,7 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _closed(text: str) -> tuple[Any, int]:
-    """Parse a Kernel Tuner cache, and drop an incomplete last entry.
-
-    Return (parsed JSON, number of dropped entries).
-    """
+    """Parse a Kernel Tuner cache. Return (parsed JSON, number of incomplete entries that were dropped at the end)."""
     try:
         return whole_document(text), 0
     except CutShort:

@@ -1,7 +1,6 @@
 """Read workloads from user files: TOML, CSV, query logs, ONNX models, and the `config.json` of language models.
 
-The ending of the file name determines the format. Parts of a file that no op supports are listed in `Workload.unknown`.
-A query log contains one JSON line for each query, which `append_query` writes.
+The ending of the file name determines the format. `Workload.unknown` lists parts of a file that no op supports.
 """
 
 import csv
@@ -40,8 +39,7 @@ def find_workload(
     Args:
         name: Name of a shipped workload, path of a file, or path of a folder with a model's `config.json`.
         fixed: Values of an ONNX model's symbolic dimensions, keyed by dimension name.
-        context: Number of tokens that a generated token attends to. For the phase `prefill`, the number of tokens in
-            the prompt. None selects the workload's default.
+        context: Tokens that a new token attends to. In the phase `prefill`, tokens in the prompt. None is the default.
         phase: Phase of a model with a `config.json`, `decode` (default) or `prefill`. None for other workloads.
 
     Raises:
@@ -172,7 +170,7 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
 
 
 def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
-    """Create a workload from entries with line numbers. Entries with equal problems form one layer."""
+    """Create a workload from (line number, entry) pairs. Entries with equal problems form one layer."""
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
     strange: Counter[str] = Counter()

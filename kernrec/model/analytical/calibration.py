@@ -4,14 +4,10 @@
     static_power                power of board and leakage
     core_energy, dram_energy    energy of the core's clock tree and events; energy of DRAM traffic
 
-`kernrec.training.fit_calibration` fits the multipliers to measurements. This module applies the multipliers, and stores
-them in the file `models/calibration.json` beside the database. A multiplier of 1 means that the part is not calibrated,
-so the coefficients from data sheets and papers apply.
+`kernrec.training.fit_calibration` fits the multipliers to measurements. A multiplier of 1 means no calibration.
 
 A trained model learns log(measured / analytical), so it can only correct the version of the analytical model that it
-was trained with. The model card therefore contains a fingerprint of that version: its predictions for a few made-up
-launches. If an update of kernrec changes coefficients or formulas, the fingerprint changes, and the trained model must
-be trained again.
+was trained with. The model card identifies this version by a fingerprint: predictions for a few made-up launches.
 """
 
 import hashlib
@@ -40,27 +36,26 @@ from kernrec.util.light_dataclass import dataclass
 FILE = "calibration.json"
 FORMAT = 1
 MOST = 8.0
-"""Largest plausible multiplier. The smallest plausible multiplier is 1 / `MOST`."""
+"""Largest plausible multiplier. The smallest one is 1 / `MOST`."""
 TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
-"""Names of the fields of `Calibration` that multiply times, and of the fields that multiply energies."""
+"""Fields of `Calibration` that multiply times, and fields that multiply energies."""
 _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Multipliers for all GPUs of one architecture, with statistics of the measurements used to fit the multipliers."""
+    """Multipliers for all GPUs of one architecture, with statistics of the measurements that they were fitted to."""
 
     arch: str
-    """Architecture, such as `sm_89`."""
     core_time: float = 1.0
     dram_time: float = 1.0
     static_power: float = 1.0
     core_energy: float = 1.0
     dram_energy: float = 1.0
     rows: int = 0
-    """Number of measured configs to which the multipliers of time were fitted."""
+    """Number of measured configs that the multipliers of time were fitted to."""
     energy_rows: int = 0
-    """Number of measured configs to which the multipliers of energy were fitted."""
+    """Number of measured configs that the multipliers of energy were fitted to."""
     gpus: tuple[str, ...] = ()
     problems: int = 0
     time_factor: tuple[float, float] | None = None
@@ -68,30 +63,30 @@ class Calibration:
     calibration). A factor is the exponential of the mean, over problems, of the median |log(predicted / measured)|.
     None if time is not calibrated."""
     energy_factor: tuple[float, float] | None = None
-    """Like `time_factor`, but for energy instead of latency. None if energy is not calibrated."""
+    """Factors like `time_factor`, for energy. None if energy is not calibrated."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
-        """Return a hash of the multipliers. Calibrations with equal hashes lead to equal predictions."""
+        """Return a hash of the architecture and the multipliers."""
         multipliers = [self.arch, *(round(getattr(self, name), 9) for name in TIME + ENERGY)]
         return hashlib.sha256(json.dumps(multipliers).encode()).hexdigest()[:12]
 
     @property
     def summary(self) -> str:
-        """Return one line of text that describes the calibration. It appears in the notes below a recommendation."""
+        """Return one line of text about the calibration, for the notes below a recommendation."""
         return (
             f"calibration {self.hash} of {self.arch}, from {self.rows} configs on {self.problems} problems"
             f" ({', '.join(self.gpus)})"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the hash and all fields except the provenance as values that JSON can represent."""
+        """Return the hash and all fields except the provenance as JSON values."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "provenance"}
         return {"hash": self.hash, **values, "gpus": list(self.gpus)}
 
     def apply_to_power(self, power: PowerModel) -> PowerModel:
-        """Return a copy of the power model of a GPU of this architecture, with calibrated coefficients."""
+        """Return a copy of a power model with calibrated coefficients."""
         return replace(
             power,
             board_w=power.board_w * self.static_power,
@@ -105,10 +100,8 @@ class Calibration:
 
 
 def load(folder: Path) -> dict[str, Calibration]:
-    """Read the calibration file of a folder, and return its calibrations, keyed by architecture. If the folder contains
-    no calibration file, return an empty dictionary. Raise `UsageError` if the file cannot be read, or is not a
-    calibration file of a supported format.
-    """
+    """Return the calibrations in the calibration file of a folder, keyed by architecture, or an empty dictionary if
+    there is no such file. Raise `UsageError` if the file cannot be read, or has another format."""
     path = folder / FILE
     try:
         text = json.loads(read_input(path, _MOST_BYTES, f"the calibration {path}"))
@@ -149,9 +142,8 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
 
 
 def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
-    """Write calibrations, keyed by architecture, to the calibration file of a folder, and return the path of the file.
-    An existing file is replaced atomically. Raise `KernrecError` if writing fails.
-    """
+    """Write calibrations, keyed by architecture, to the calibration file of a folder, and return the file's path. An
+    existing file is replaced atomically. Raise `KernrecError` if writing fails."""
     path = folder / FILE
     entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]
     text = json.dumps({"format": FORMAT, "architectures": entries}, indent=1)
@@ -171,7 +163,7 @@ _METRICS = (
     "issue.i2f", "issue.f2i", "issue.f64", "issue.cvt64",
 )  # fmt: skip
 SAME_MODEL = 0.005
-"""Maximum relative change of a fingerprint at which the analytical model counts as unchanged."""
+"""Maximum relative change of the fingerprint for which a trained model stays valid."""
 
 
 def analytical_fingerprint() -> list[float]:
@@ -219,9 +211,8 @@ def analytical_fingerprint() -> list[float]:
 
 
 def fingerprint_change(earlier: Sequence[float]) -> float:
-    """Return the largest relative difference between an earlier fingerprint and the current fingerprint. If the earlier
-    fingerprint has another length or contains invalid values, return infinity.
-    """
+    """Return the largest relative difference between an earlier fingerprint and the current one. Return infinity if the
+    earlier one has another length or invalid values."""
     now = _cached_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
         return float("inf")

@@ -1,9 +1,8 @@
 """Demand of a launch: the clock cycles and joules that it needs on a GPU, per block and per trip of each loop.
 
-A static profile counts a kernel's events (such as instructions) per block and per trip of each loop. Each event
-occupies a GPU's pipes for a number of clock cycles, and takes some energy. Both are linear in the number of events, so
-they are computed only once per kernel and GPU, from the coefficients of the profile. To predict a launch, the results
-are only multiplied by the launch's numbers of blocks and loop trips.
+A static profile counts a kernel's events (such as instructions) per block and per trip of each loop. Cycles and joules
+are linear in these counts. So they are computed only once per kernel and GPU, and a prediction multiplies them by a
+launch's numbers of blocks and loop trips.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,7 @@ Array = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
-"""Pipes of an SM, in the order of the first rows of `Demand.rates`. If several blocks use a pipe, their clock cycles
-add up."""
+"""Pipes of an SM, in the order of the first rows of `Demand.rates`."""
 
 # Lanes per SM and clock of two pipes. They are the same for all compute capabilities in the catalog (CUDA C++
 # Programming Guide, "Throughput of Native Arithmetic Instructions").
@@ -34,49 +32,41 @@ _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
 """Minimum compute capabilities (times ten) at which ptxas converts integers to f32 by the instruction I2FP (key `i2f`),
-and f32 to half precision by the instruction F2FP (key `cvt`), according to nvdisasm. Both instructions use the pipe of
-integer additions. Nsight Compute's documentation says so for F2FP (pipeline ALU). The same is assumed for I2FP, because
-its name and rate are similar.
-"""
+and f32 to half precision by the instruction F2FP (key `cvt`), according to nvdisasm. Both use the pipe of integer
+additions. Nsight Compute's documentation says so for F2FP (pipeline ALU). The same is assumed for I2FP, because its
+name and rate are similar."""
 _MERGES_SINCE = 80
 """Compute capability (times ten) from which lanes of a warp that add 1 to the same word of shared memory are not
-serialized. For these GPUs, ptxas generates ATOMS.POPC.INC instead of ATOMS.ADD. ATOMS.POPC.INC is assumed to take one
-wavefront."""
+serialized. There, ptxas generates ATOMS.POPC.INC, which is assumed to take one wavefront."""
 _FEW_F64_SHARE = 0.8
 """Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes: a warp instruction takes 20
-clocks, not the published 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded
-kernels (`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt).
-SMs with more lanes are assumed to reach their published rate: no recording shows otherwise.
-"""
+clocks, not 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded kernels
+(`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt). SMs
+with more lanes are assumed to reach their published rate."""
 ISSUE_PER_CLK = 4 * 0.95
 """Warp instructions per clock that the four schedulers of an SM sustain together. The recorded kernel point in polygon
 issues an instruction in up to 96 % of all clocks on an RTX 2080 Ti (counter `smsp__issue_active` of 3,815 configs).
 """
 FLOATS_PER_CLK = 4 * 0.67
 """Warp instructions of f32 arithmetic per clock that an SM sustains. Fetching the three operands of a multiply-add (two
-register banks, Jia et al., arXiv 1804.06826, section 3.1; constant memory) prevents unrolled arithmetic from issuing an
-instruction every clock. The factor 0.67 was fitted to the measurements in conv2d_f32_ansor.csv (RTX 3090), with pipes
-combined as in `launch_time`. It also fits the recorded convolution on an A100.
-"""
+register banks, Jia et al., arXiv 1804.06826, section 3.1; constant memory) prevents an issue in every clock. The factor
+0.67 was fitted to conv2d_f32_ansor.csv (RTX 3090), and also fits the recorded convolution on an A100."""
 WARP_CPI = 2.5
-"""Clocks per instruction of a warp that is alone on its scheduler. This assumption is used if the profile does not
-contain the metric `chain`. An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it
-takes 2 clocks on an A100 (Abdelkhalik et al., arXiv 2208.11174), and 1 on other GPUs. Unrolled arithmetic lies in
-between: all anchors and both recorded convolutions fit values from 2.5 to 4 better than 1.6, but causal attention with
-few warps does not."""
+"""Clocks per instruction of a warp that is alone on its scheduler, if the profile does not contain the metric `chain`.
+An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it takes 2 clocks on an A100
+(Abdelkhalik et al., arXiv 2208.11174), and 1 on other GPUs. Unrolled arithmetic lies in between: all anchors and both
+recorded convolutions fit values from 2.5 to 4 better than 1.6, but causal attention with few warps does not."""
 _L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
-"""Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. The value comes
-from recorded matmuls that do not stage data in shared memory: a load takes 2 clocks for 4 bytes per lane, 8 for 16
-bytes, on an RTX 2080 Ti, an RTX 3090 and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs per thread).
-"""
+"""Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. In recorded
+matmuls without shared memory on an RTX 2080 Ti, an RTX 3090 and an A100, a load takes 2 clocks for 4 bytes per lane,
+and 8 for 16 bytes (gemm-* of the recorded spaces, 8 x 8 outputs per thread)."""
 
 _TENSOR_MEMORY_BYTES_PER_CLK = 512
 """Bytes per SM and clock that move between tensor memory and registers: a 4-byte word for each of 128 lanes. This is an
-assumption, because no data sheet contains the rate. The tensor cores' own accesses to tensor memory are not limiting,
-because matmuls of at least 128 columns reach their peak ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
-"""
+assumption, because no data sheet states the rate. The tensor cores' own accesses are not limiting, because matmuls of
+at least 128 columns reach their peak ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026)."""
 _MOVES = ("tensor_memory.load_bytes", "tensor_memory.store_bytes")
 
 _MEMORY = (
@@ -85,24 +75,21 @@ _MEMORY = (
 """Classes of instructions whose addresses pass through the load/store units."""
 
 Count = Any
-"""A number or an array of numbers."""
 
 _SHARED_WAVEFRONTS = "shared.wavefronts"
 _SHARED_BYTES = ("wgmma.shared_bytes", "tcgen05.shared_bytes", "bulk.shared_write_bytes")
-"""Metrics of the bytes that tensor cores read from shared memory, and that bulk copies write to shared memory. The
-power model counts these bytes as wavefronts of 128 bytes, because the energy of a tensor operation was fitted together
-with these wavefronts (`gemm_rates` of the tests' helpers).
-"""
+"""Metrics of the bytes that tensor cores read from shared memory, and that bulk copies write to it. The power model
+counts them as wavefronts of 128 bytes, because the energy of a tensor operation was fitted that way."""
 
 _EVENTS: Mapping[str, tuple[str, ...]] = {
     _SHARED_WAVEFRONTS: ("load_wavefronts", "store_wavefronts", "atomic_wavefronts"),
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
-"""Suffixes of metrics' names, keyed by memory event of the power model. The number of events is the sum of the metrics
-whose names end with one of these suffixes."""
+"""Suffixes of metrics' names, keyed by memory event of the power model. All metrics with these suffixes add up to the
+number of events."""
 _LOCAL_IN_L1 = ("local.read_sectors", "local.write_sectors")
-"""Metrics of local memory at L1. `l2.sectors` excludes them, because `local.l2_sectors` counts the sectors at L2."""
+"""Metrics of local memory at L1, which `l2.sectors` excludes, because `local.l2_sectors` counts them at L2."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
@@ -115,19 +102,16 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
 - `barriers`: Number of barriers at which all warps of the block wait.
 - `core_j`: Energy of core events in joules at nominal voltage.
 - `between`: Clocks of float arithmetic between dependent tensor instructions of warps, such as the softmax of
-  attention. This arithmetic uses the results of one tensor instruction and computes the operands of the next, so a
-  warp executes them one after the other. Meanwhile, the tensor core idles unless another warp of the same scheduler
-  uses it. If the warps of a scheduler are out of phase, no time is lost. If the warps run in lockstep, as barriers and
-  fair scheduling encourage, all of this time is lost. The model assumes a loss in between: the time of one warp.
+  attention. A warp executes it after one tensor instruction and before the next. Meanwhile, the tensor core idles
+  unless another warp of the scheduler uses it. No time is lost if the warps are out of phase. All of it is lost if they
+  run in lockstep, as barriers and fair scheduling encourage. The model assumes a loss in between: the time of one warp.
   (FlashAttention-3, arXiv 2407.08608, section 3.1, avoids the loss by making warps take turns.) Conversions do not
   count, because the compiler schedules them ahead.
 - `between_groups`: Like `between`, for the tensor instructions of warpgroups.
 - `alone`: Clocks that the warps of a block would take one after the other, without waits for memory and barriers. For
-  one warp, this is the latency of a chain of instructions, which the metric `chain` states if the profile contains this
-  metric.
-- `in_turn`: Clock cycles that the pipes need if the stretches of the code (its consecutive parts, see
-  `kernrec.ptx.analysis.barrier_phases`) run one after another. The value is 0 if the profile does not divide the code
-  into stretches.
+  one warp, this is the latency of its chain of instructions (metric `chain`).
+- `in_turn`: Clock cycles that the pipes need if consecutive stretches of the code (see
+  `kernrec.ptx.analysis.barrier_phases`) run one after another, or 0 if the profile has no stretches.
 """
 
 ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN = map(
@@ -139,33 +123,30 @@ ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN 
 
 @dataclass(frozen=True)
 class Demand:
-    """Demand of C code variants of a kernel on one GPU.
+    """Demand of C code variants of a kernel on one GPU. Variants are different compiled code for different configs.
 
-    A quantity of a launch, such as the clocks of a pipe, is the sum of terms: the quantity per block times the number
-    of blocks, and the quantity per trip of each loop times the number of trips.
+    A quantity of a launch, such as the clocks of a pipe, is a sum of terms: the quantity per block times the number of
+    blocks, and the quantity per trip of each loop times the number of trips.
     """
 
     terms: tuple[str, ...]
     """Names of the terms: `block`, then one name for each loop."""
     rates: tuple[Floats, ...]
-    """For each term, an array (`QUANTITIES`, C) of the quantities per block or per trip of the loop."""
+    """Quantities per block or per trip of the loop, (`QUANTITIES`, C) for each term."""
 
     @cached_property
     def grouped(self) -> bool:
-        """Return whether any code variant executes arithmetic between the tensor instructions of warpgroups
-        (`between_groups`)."""
+        """Return whether any code variant computes between the tensor instructions of warpgroups (`between_groups`)."""
         return any(bool(rates[BETWEEN_GROUPS].any()) for rates in self.rates)
 
     @cached_property
     def stretched(self) -> bool:
-        """Return whether any code variant has clock cycles in the row `in_turn`. Only variants whose profiles are split
-        into stretches have them."""
+        """Return whether the row `in_turn` is not 0 for any code variant."""
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property
     def by_variant(self) -> Floats:
-        """Return `rates` as an array (C, terms, quantities). If all values of the last quantity (`in_turn`) are 0, the
-        array does not contain this quantity."""
+        """Return `rates` as an array (C, terms, quantities). It excludes `in_turn` if this row is 0 everywhere."""
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -180,7 +161,6 @@ class Demand:
 
     @cached_property
     def in_engine(self) -> Any:
-        """Return the demand as an object of the C++ engine."""
         return query.Demand(self.by_variant, self.grouped, self.stretched)
 
 
@@ -192,19 +172,15 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
 
     A profile of sampled blocks has more metrics:
 
-    - `global.<buffer>.read_passes` and similar names: clocks of the block's requests in L1.
+    - `global.<buffer>.read_passes` and similar names: clocks of the block's requests in L1. Without them, L1 only needs
+      time for bytes.
     - `global.<buffer>.atomic_turns`: turns that atomic operations take at a sector of L2. A turn occupies an L2 slice
       for one clock (histograms on seven GPUs took 0.54 ns per addition to one address, see `histogram_one_bin` of the
       anchor textbook_rtx3060_rtx3070ti.csv).
     - `local.l2_sectors`: sectors of local memory that bypass L1.
-    - `chain`: clocks of the block's slowest warps.
-
-    Without these metrics, L1 only needs time for bytes, atomic operations count as ordinary sectors, and a warp takes
-    `WARP_CPI` clocks per instruction.
+    - `chain`: clocks of the block's slowest warps. Without it, a warp takes `WARP_CPI` clocks per instruction.
 
     Args:
-        gpu: GPU of the catalog.
-        power: Power model of the GPU.
         metrics: Names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
         terms: Names of the profiles' terms: `block`, then each loop.
         coefficients: Events of C variants per block and per loop trip, (C, metrics, terms).
@@ -244,7 +220,7 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
 
 
 class _Counts:
-    """Events per block and per loop trip, (terms, C), keyed by metric. A metric that the profiles lack counts as 0."""
+    """Events per block and per loop trip, (terms, C), keyed by metric. Missing metrics count as 0."""
 
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
@@ -273,18 +249,16 @@ class _Counts:
         return self.total(*(f"issue.{name}" for name in names))
 
     def ending(self, *endings: str) -> Floats:
-        """Return the sum of all metrics of global memory whose names end with one of the given suffixes, (terms, C)."""
+        """Return the sum of all global memory metrics whose names end with a given suffix, (terms, C)."""
         return self.total(*(m for m in self.column if m.startswith("global.") and m.endswith(endings)))
 
 
 def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Return the total clock cycles of all stretches of the code, (terms, C), if each stretch begins when its
-    predecessor ends.
+    """Return the clock cycles of the code if its stretches run one after another, (terms, C).
 
-    The clock cycles of a pipe are divided among the stretches in proportion to the instructions that use the pipe. The
-    clock cycles of memory are divided in proportion to the loads or stores of each kind. The result is 0 for variants
-    that copy data ahead or use tensor cores: their stretches are meant to overlap, and no recording shows how much they
-    overlap.
+    The clock cycles of a pipe are divided among the stretches in proportion to the instructions that use it, and those
+    of memory in proportion to the loads or stores of each kind. The result is 0 for variants that copy data ahead or
+    use tensor cores: their stretches are meant to overlap, and no recording shows how much.
     """
     if not (stretches := counts.stretches):
         return counts.zeros
@@ -323,7 +297,7 @@ def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
 
 
 def smooth_max(clk: Floats) -> Floats:
-    """Return the smooth maximum over the first axis. For example, two equal values yield 1.09 times the value."""
+    """Return the smooth maximum over the first axis: two equal values yield 1.09 times the value."""
     peak = np.maximum(clk.max(axis=0), _LEAST)
     share = clk / peak
     for _ in range(3):
@@ -338,19 +312,17 @@ def _issue(counts: _Counts) -> Floats:
 
 
 def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
-    """Return the number of clock cycles for which f32 arithmetic and integer multiplications occupy the f32 pipe.
-    Integer multiplications use half of the pipe's 128 lanes. Integer additions, comparisons and logic have a separate
-    pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
-    """
+    """Return the clock cycles for which f32 arithmetic and integer multiplications occupy the f32 pipe. Integer
+    multiplications use half of its 128 lanes. Integer additions, comparisons and logic have a separate pipe (Nsight
+    Compute's documentation of the pipelines FMA, FMAHeavy and ALU)."""
     products = counts.classes("imad")
     return np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
 
 
 def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return (integer, special, f64), all including conversions. `integer` is the number of warp instructions of the
-    integer pipe. `special` and `f64` are the clock cycles for which the special-function pipe and the f64 pipe are
-    busy. The argument `functions` is the clock cycles of the special-function pipe without conversions.
-    """
+    """Return (integer, special, f64) including conversions: the warp instructions of the integer pipe, and the clock
+    cycles of the special-function pipe and of the f64 pipe. `functions` are the clock cycles of the special-function
+    pipe without conversions."""
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))
@@ -364,8 +336,7 @@ def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, 
 
 
 def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
-    """Return (clock cycles, fraction). The first is the number of clock cycles for which the tensor cores are busy. The
-    second is the fraction of tensor operations that warpgroup instructions (`wgmma`) perform."""
+    """Return (clock cycles of the tensor cores, fraction of their operations in warpgroup instructions)."""
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # A multiply-add is two operations. Data sheets may state the tensor peak at a lower clock than the boost clock.
@@ -381,15 +352,14 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the load of L2 in sectors: the sectors that L2 reads, plus the sectors that it could have read during
-    atomic operations. A turn of an atomic operation occupies an L2 slice for one clock."""
+    """Return the load of L2 in sectors: those that it reads, plus those that it could have read during atomic
+    operations. A turn of an atomic operation occupies an L2 slice for one clock."""
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 
 
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return (shared, port, l1): the clock cycles for which shared memory, the port and L1 are busy. Shared memory and
-    L1 have a common port."""
+    """Return the clock cycles of (shared memory, its common port with L1, L1)."""
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))

@@ -1,8 +1,7 @@
-"""Estimate how many bytes a launch moves between L2 and DRAM, from the order in which its blocks visit the tiles.
+"""Estimate the bytes that a launch moves between L2 and DRAM, from the order in which its blocks visit the tiles.
 
-Blocks that run at the same time (a wave) load each tile only once, because they share L2. The number of distinct tiles
-of a tensor that a wave loads follows from how far the wave reaches along the axes that select the tiles. Later waves
-find a tensor in L2 to the extent that the working set of the launch fits in L2.
+Blocks that run at the same time (a wave) load each tile only once, because they share L2. Later waves find a tensor in
+L2 to the extent that the launch's working set fits in L2.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,8 +20,7 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
     """Return how many distinct tile indices a wave of consecutive blocks covers along each step of the tile order.
 
     Args:
-        order: Steps of the order in which blocks visit tiles, as (axis, extent) pairs, fastest-varying step first. In a
-            grouped order, an axis appears twice.
+        order: (axis, extent) of each step, fastest-varying step first. In a grouped order, an axis appears twice.
         wave: Number of consecutive blocks. Extents and `wave` may be arrays that broadcast.
     """
     covers: list[Array] = []
@@ -33,7 +31,7 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
 
 
 class TensorAccess:
-    """Tensors that a launch reads and writes, and the steps of the tile order that select each tensor's tiles."""
+    """Tensors that a launch reads and writes, and the axes of the grid that select their tiles."""
 
     def __init__(
         self,
@@ -45,15 +43,13 @@ class TensorAccess:
         """Create the accesses from the declarations of a kernel's spec.
 
         Args:
-            order: Axis of each step of the tile order, fastest-varying first. In a grouped order, an axis appears
-                twice.
-            reads: For each tensor that is read, the axes of the grid that select its tile, keyed by tensor name.
+            order: Axis of each step of the tile order, as in `covered`.
+            reads: Axes of the grid that select a tile of each tensor that is read, keyed by tensor name.
             writes: Names of the tensors that are written.
-            scratch: Names of temporary tensors between launches. Only the part of their data that does not fit in L2
-                reaches DRAM.
+            scratch: Names of temporary tensors between launches. Only the data that does not fit in L2 reaches DRAM.
         """
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
-        """Names of all tensors, in the order in which `dram_bytes` expects the sizes of the tensors."""
+        """Names of all tensors, in the order in which `dram_bytes` expects their sizes."""
         number = {name: place for place, name in enumerate(self.tensors)}
         order = order or ("",)
         self.steps = len(order)
@@ -63,7 +59,6 @@ class TensorAccess:
         self.axes = np.array(axes, dtype=np.uint8).reshape(len(axes), len(order))
         self.scratch = np.array([name in scratch for name in self.tensors], dtype=np.uint8)
         self.in_engine = query.Access(self.reads, self.axes, self.writes, self.scratch)
-        """These accesses as an object of the C++ engine."""
 
 
 def dram_bytes(
@@ -82,11 +77,10 @@ def dram_bytes(
         access: Tensors that the launches read and write.
         extents: Extent of each step of the tile order, as a number or an array (N,).
         sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array (N,).
-        blocks: Number of thread blocks of each launch, (N,). If a block visits several tiles, pass the number of
-            visited tiles.
+        blocks: Number of tiles that the thread blocks of each launch visit, (N,).
         concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time, (N,).
         l2_bytes: Size of L2 in bytes.
-        moved: Array (N,) that receives the result. By default, a new array is allocated.
+        moved: Array (N,) to write the result to. By default, a new array is allocated.
     """
     count = len(blocks)
     columns = np.empty((access.steps + len(sizes), count))
@@ -112,22 +106,21 @@ class Footprint:
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """Fraction of a block's bytes that the preceding block does not access, along the grid's axes x, y and z."""
+    """Fraction of a block's bytes that the preceding block along x, y or z does not access."""
     size_bytes: Array
     written: bool
-    """Whether the launch writes these bytes. Otherwise, the launch reads them."""
+    """Whether the launch writes these bytes instead of reading them."""
     scratch: bool = False
     in_window: tuple[Array, ...] = ()
-    """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. The tuple is
-    empty if the order of the tiles was not sampled. A value of 0 means that `fresh` is used instead.
-    """
+    """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. If the tuple is
+    empty or a value is 0, these blocks were not sampled, and `fresh` is used instead."""
     stored_bytes: Array = np.inf
     """Bytes that the stores of one block write. Infinity if the launch does not write the tensor, or also reads it."""
 
     def filled(self, whole: Array, blocks: Array) -> Array:
         """Return the bytes that L2 reads from DRAM because the launch writes only parts of sectors. L2 exchanges whole
-        sectors with DRAM, so it has to read the rest of such a sector before it writes the sector (R. Crovella,
-        forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). Each of these sectors is assumed to get 4 bytes.
+        sectors with DRAM, so it must first read the rest of such a sector (R. Crovella,
+        forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). The launch is assumed to write 4 bytes of each.
 
         Args:
             whole: Distinct bytes of the sectors that all blocks write.
@@ -140,7 +133,7 @@ class Footprint:
         """Return the distinct bytes that consecutive blocks access together.
 
         Args:
-            cover: Number of blocks that the consecutive blocks span along each axis of the grid.
+            cover: Number of blocks along each axis of the grid.
             blocks: Number of consecutive blocks.
         """
         distinct = self.distinct(cover)
@@ -156,16 +149,11 @@ class Footprint:
         return np.where(above > 0.0, np.minimum(self.own_bytes * ratio, self.size_bytes), distinct)
 
     def whole(self, grid: Sequence[Array], blocks: Array) -> Array:
-        """Return the distinct bytes that all blocks of the grid access: the larger of the estimates by `together` and
-        `distinct`."""
+        """Return the distinct bytes that all blocks of the grid access."""
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
-        """Return the distinct bytes that a rectangular box of neighboring blocks accesses, estimated from `fresh`.
-
-        Args:
-            extents: Number of blocks in the box along each axis of the grid.
-        """
+        """Return the distinct bytes that a box of `extents` neighboring blocks accesses, estimated from `fresh`."""
         distinct_bytes = self.own_bytes
         for share, extent in zip(self.fresh, extents, strict=True):
             distinct_bytes = distinct_bytes * (1.0 + share * (extent - 1.0))
@@ -174,19 +162,17 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Rereads:
-    """Bytes that a block loads more than once, grouped by how much other data the block accesses in between. Arrays are
-    (C,)."""
+    """Bytes that a block loads again, grouped by how much other data it accesses before. Arrays are (C,)."""
 
     far_bytes: tuple[Array, ...]
-    """Bytes per block that are loaded again after accesses to more than 1, 2, 4, ... times `first_bytes` in between."""
+    """Bytes per block that are loaded again after accesses to more than 1, 2, 4, ... times `first_bytes`."""
     first_bytes: float
     cache_bytes: Array
     """A block's share of L1 in bytes. It may be larger than the block's share of L2."""
 
     def beyond(self, part_bytes: Array) -> Array:
-        """Return the bytes per block that must be loaded again because the cache no longer contains them. The cache is
-        assumed to hold `part_bytes` (the block's share of L2 in bytes) or `cache_bytes`, whichever is larger.
-        """
+        """Return the bytes per block that must be loaded again because the cache no longer contains them. The cache
+        holds `part_bytes` (the block's share of L2 in bytes) or `cache_bytes`, whichever is larger."""
         table = np.stack(np.broadcast_arrays(*self.far_bytes))
         steps = np.log2(np.maximum(part_bytes, self.cache_bytes) / self.first_bytes)
         steps = np.clip(steps, 0.0, len(table) - 1.0)
@@ -204,12 +190,9 @@ def sampled_dram_bytes(
 ) -> Array:
     """Return the bytes that one launch moves between L2 and DRAM, from a sample of its memory accesses.
 
-    As in `dram_bytes`, blocks of a wave share the data that they load, and L2 keeps data between waves up to its
-    capacity. Unlike in `dram_bytes`, the overlap of neighboring tiles (such as the halo of a stencil) comes from the
-    sample and not from the kernel's spec.
-
-    Concurrent blocks share L2. A block's second load of the same data comes from DRAM if all concurrent blocks together
-    access more data between the two loads than L2 holds.
+    Unlike in `dram_bytes`, the overlap of neighboring tiles (such as the halo of a stencil) comes from the sample. A
+    block's second load of the same data comes from DRAM if all concurrent blocks together access more data between the
+    two loads than L2 holds.
 
     Args:
         grid: Number of blocks along each axis.

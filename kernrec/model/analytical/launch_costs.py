@@ -11,7 +11,6 @@ from kernrec.util.light_dataclass import dataclass
 Floats = NDArray[np.float64]
 
 LIMITED = 7
-"""Number of rows of `LimitedCosts.costs`."""
 LATENCY_S, POWER_W, ENERGY_J, CLOCK_HZ, STATIC_J, CORE_J, REGIME = range(LIMITED)
 """Row indices of `LimitedCosts.costs`."""
 
@@ -26,11 +25,11 @@ class NominalCosts:
     """DRAM time in seconds, which does not depend on the core clock."""
     fixed_s: Floats | float
     core_j: Floats | float
-    """Energy in joules of core events at nominal voltage, without the clock tree (see `PowerModel.dynamic`)."""
+    """Energy in joules of core events at nominal voltage, without the clock tree."""
     dram_j: Floats | float
 
     def columns(self) -> Floats:
-        """Return the fields as rows of one array, (5, N). Scalar fields are repeated N times."""
+        """Return the fields as rows of an array, (5, N). Scalars are repeated."""
         columns: list[Any] = [self.core_s, self.dram_s, self.fixed_s, self.core_j, self.dram_j]
         if len({np.shape(column) for column in columns} - {()}) > 1 or np.ndim(columns[0]) != 1:
             columns = [*np.broadcast_arrays(*map(np.atleast_1d, columns))]
@@ -43,14 +42,13 @@ class NominalCosts:
 @dataclass(frozen=True, eq=False)
 class LimitedCosts:
     """Costs of N launches at the highest clock that keeps each launch within the power limit. Properties are arrays
-    (N,), or (points, N) for several operating points (pairs of power limit and clock). They satisfy `energy_j = power_w
-    * latency_s = static_j + core_j + dram_j`.
-    """
+    (N,), or (points, N) for several pairs of power limit and clock. `energy_j` equals `power_w * latency_s`, and also
+    `static_j + core_j + dram_j`."""
 
     costs: Floats
-    """All costs as the C++ engine returns them, (`LIMITED`, N) or (`LIMITED`, points, N)."""
+    """Rows of costs, (`LIMITED`, N) or (`LIMITED`, points, N)."""
     dram_j: Floats
-    """Energy in joules of DRAM traffic, (N,), which is the same at every operating point."""
+    """Energy in joules of DRAM traffic, (N,), which does not depend on power limit and clock."""
 
     @property
     def latency_s(self) -> Floats:
@@ -93,7 +91,7 @@ class LimitedCosts:
         return np.asarray(self.costs[REGIME] == CAPPED)
 
     def at(self, point: int | slice) -> "LimitedCosts":
-        """Return the costs at one or more operating points, given by index or slice."""
+        """Return the costs at one or more pairs of power limit and clock, given by index or slice."""
         return LimitedCosts(self.costs[:, point], self.dram_j)
 
     def part(self, part: slice) -> "LimitedCosts":

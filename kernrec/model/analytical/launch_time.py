@@ -4,10 +4,10 @@
                   - the time that the pipes are busy (issue, FMA, integer, special, shared memory, L1, barriers), plus
                     the arithmetic between tensor instructions that other warps do not hide;
                   - the part of a block's latency that other blocks do not hide: dependent instructions, barriers,
-                    exposed load latency, parts of the code that need different pipes one after the other, and the
-                    time that DRAM needs for the block's bytes beyond the load latency.
-                After the last round comes the tail: the time by which the longest block exceeds an average block,
-                and the waits of the longest block for other blocks.
+                    exposed load latency, code that uses different pipes in turn, and the time that DRAM needs for
+                    the block's bytes beyond the load latency.
+                The tail after the last round is the time by which the longest block exceeds an average block, plus
+                its waits for other blocks.
     core time   smooth maximum of the time of the SMs and of the time of L2 (bandwidth, or atomic operations on one
                 sector)
     DRAM time   bytes between L2 and DRAM, divided by the bandwidth that this access pattern reaches
@@ -18,9 +18,6 @@ on an SM at the same time, a round takes at least P + max((K - 1) P, Z). P is th
 waiting time (machine repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5). Blocks also
 delay each other (`round_clk` in `engine/query`). A block with barriers that is alone on an SM takes P + Z. If the
 kernel issues loads ahead of their use (`PREFETCH`), Z is only the part of the waiting time that exceeds the arithmetic.
-
-`kernrec.model.analytical.power` models power, and the clock under a power limit. The C++ engine (`engine/query`)
-contains the arithmetic of both modules.
 """
 
 from collections.abc import Sequence
@@ -58,7 +55,7 @@ RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 
 @dataclass(frozen=True, eq=False)
 class LaunchWork:
-    """Work of N launches of a kernel on one problem: their code variants, and numbers such as blocks and loop trips."""
+    """Work of N launches of a kernel on one problem: code variants, blocks, loop trips and other figures."""
 
     variants: Array
     """Index of each launch's code variant in `Demand.rates`, int64 (N,)."""
@@ -75,15 +72,14 @@ class LaunchWork:
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
     - `OVERLAPPED`: Fraction of these waits during which other warps of the block have work, because no barrier holds
       them back. NaN means that all waits overlap, except one wait for each barrier.
-    - `LONE_WAITS`: Number of waits of the longest block for L2, outside of loops, during which it has nothing else to
-      do.
-    - `LOOPS` and following: Two rows for each loop, in the order of `Demand.terms`: the total trips of all blocks, and
-      the trips of the longest block.
+    - `LONE_WAITS`: Number of the longest block's waits for L2, outside of loops, without other work to do.
+    - `LOOPS` and following: Two rows for each loop in `Demand.terms`: the total trips of all blocks, and the trips of
+      the longest block.
     """
 
     @classmethod
     def empty(cls, count: int, loops: int) -> "LaunchWork":
-        """Return work for `count` launches, to be filled in. A launch makes no trips of a loop whose rows stay zero."""
+        """Return work for `count` launches without any loop trips, to be filled in."""
         return cls(np.empty(count, dtype=np.int64), np.zeros((LOOPS + 2 * loops, count)))
 
     @classmethod
@@ -103,8 +99,7 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """Create the work of N launches. The arguments that are not listed here become rows of `LaunchWork.rows`, which
-        documents them.
+        """Create the work of N launches. `LaunchWork.rows` documents the other arguments.
 
         Args:
             variants: Index of each launch's code variant, (N,).
@@ -158,8 +153,7 @@ class LaunchTime:
 
     @property
     def l2_s(self) -> Floats:
-        """Return the seconds for which L2 is busy with its traffic or with atomic operations, whichever takes longer,
-        (C,)."""
+        """Return the seconds that L2 is busy with traffic or with atomic operations, whichever takes longer, (C,)."""
         return np.asarray(self.rows[5])
 
     @property
@@ -168,7 +162,7 @@ class LaunchTime:
         return np.asarray(self.rows[6])
 
     def bottleneck(self, row: int) -> str:
-        """Return the bottleneck of the launch with index `row`: the resource in `RESOURCES` that takes longest."""
+        """Return the resource in `RESOURCES` that limits the launch with index `row`."""
         return RESOURCES[int(self.rows[RESOURCE, row])]
 
     def parts(self, row: int) -> dict[str, float]:
@@ -181,8 +175,8 @@ class LaunchTime:
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
-    """Return the clock cycles that one term of `Demand.rates` (a block, or a trip of a loop) adds to the time of a
-    block that is alone on an SM. Waits for memory are not included."""
+    """Return the clocks that one term of `Demand.rates` (a block, or a trip of a loop) takes in a block that is alone
+    on an SM. Waits for memory are not included."""
     clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
     return clk
 
@@ -192,8 +186,7 @@ def _barrier_clk(warps: Floats) -> Floats:
 
 
 def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
-    """Convert a GPU to an object of the C++ engine. `core_time` and `dram_time` are the multipliers of a
-    `Calibration`."""
+    """Convert a GPU to an engine object. `core_time` and `dram_time` are multipliers of a `Calibration`."""
     figures = microarchitecture(gpu)
     return query.Device(
         gpu.boost_clock_hz,
@@ -215,8 +208,7 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
 
 
 def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime:
-    """Return the time of launches on a GPU at the boost clock. `on_device` is the GPU as an engine object, from
-    `device`."""
+    """Return the time of launches at the boost clock. `on_device` is the result of `device` for the GPU."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
     # Use only the loops in both `demand` and `work`, because either may contain loops that the other lacks.
@@ -229,8 +221,8 @@ _LANES = 32
 
 
 def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
-    """Return (core time, core energy, DRAM bytes) that a problem's epilogue adds on a GPU. The time is in seconds at
-    the boost clock, the energy in joules at nominal voltage. If the problem has no epilogue, return None."""
+    """Return what a problem's epilogue adds to a launch: (core time in seconds at the boost clock, core energy in
+    joules at nominal voltage, DRAM bytes). Return None if the problem has no epilogue."""
     work = problem.definition.finishing(problem.sizes)
     if not work:
         return None

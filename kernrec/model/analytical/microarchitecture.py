@@ -1,7 +1,6 @@
-"""Microarchitectural figures of GPUs that the analytical model of time needs, but that data sheets do not contain.
+"""Figures of GPUs that the analytical model of time needs, but that data sheets do not contain.
 
-`microarchitecture.toml` contains the figures of each GPU generation and their sources. The C++ code in `engine/query`
-defines the constants that apply to all GPUs, with their sources.
+`microarchitecture.toml` states the sources of these figures, and `engine/query` those of constants for all GPUs.
 """
 
 from functools import cache
@@ -28,7 +27,7 @@ class Microarchitecture:
     mma_sync_share: float
     """Fraction of the tensor cores' rate that `mma.sync` reaches."""
     lsu_lanes: float
-    """Number of lanes per SM and clock whose addresses the load/store units accept."""
+    """Lanes per SM and clock whose addresses the load/store units accept."""
     shared_wavefronts_per_clk: float
     """Number of shared-memory wavefronts per SM and clock."""
     l1_lines_per_clk: float
@@ -75,4 +74,4 @@ BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK = ran
 WAIT_ROUNDS, OVERLAPPED, LONE_WAITS, LOOPS = range(7, 11)
 """Row indices of `launch_time.LaunchWork.rows`, in the order of `WorkRow` in engine/query/launch.h."""
 TIMES, RESOURCE = 8, 7
-"""Number of rows of `launch_time.LaunchTime.rows`, and index of the row of bottlenecks (indices in `RESOURCES`)."""
+"""Number of rows of `LaunchTime.rows`, and index of the row of bottlenecks (indices in `RESOURCES`)."""

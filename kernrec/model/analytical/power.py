@@ -3,7 +3,7 @@
 The power of a running GPU has four parts:
 - board: a constant (host link, controllers, auxiliary rails), a part in proportion to the GPU's TDP (fans, regulators),
   links between modules, and the memory's clocks, interface and refresh, which depend on the type and number of memory
-  devices. No part of the board power depends on the core clock.
+  devices. Board power does not depend on the core clock.
 - leakage, proportional to a power of the core voltage.
 - core: the energy of the clock tree in every cycle, and an energy per event (instruction, shared-memory wavefront, L2
   sector, ...). Both energies are proportional to the square of the core voltage.
@@ -14,10 +14,9 @@ their power from the slot, it rises slowly, because their minimum voltage is low
 more steeply the higher the clock is (`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv 2211.07260,
 use a linear form).
 
-A GPU runs at its highest clock, which on GeForce GPUs is above the data sheet's boost clock, unless the mean power of a
-launch would exceed the power limit. In this case, the GPU lowers its clock, which increases core time and does not
-change DRAM time. If a launch exceeds the limit even at the lowest clock, the model inserts pauses until the mean power
-equals the limit, as GPUs do under a hardware slowdown. Power never exceeds the limit.
+A GPU runs at its highest clock, which on GeForce GPUs is above the data sheet's boost clock. It lowers the clock if the
+mean power of a launch would exceed the power limit. If even the lowest clock exceeds the limit, the model inserts
+pauses until the mean power equals the limit, as GPUs do under a hardware slowdown.
 
 `power.toml` contains the coefficients and their sources.
 """
@@ -44,22 +43,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class VoltageCurve:
-    """Core voltage as a function of the clock: nearly constant below a knee, and increasingly steep above the knee."""
+    """Core voltage as a function of the clock: nearly constant below a knee, and increasingly steep above it."""
 
     knee_hz: float
     steepness: float
     """Coefficient of the quadratic term above the knee (see `over_knee`)."""
     slope: float = 1.0
-    """Coefficient of the linear term above the knee. If it is 1, the voltage just above the knee rises in proportion to
-    the clock."""
+    """Coefficient of the linear term above the knee. With 1, the voltage just above the knee is proportional to the
+    clock."""
     rise: float = 0.0
-    """Fraction of the knee's voltage by which the voltage rises linearly from clock 0 to the knee."""
+    """Fraction of the knee's voltage by which the voltage rises from clock 0 to the knee."""
 
     def over_knee(self, clock_hz: ArrayLike) -> Floats:
         """Return the core voltage at a clock, as a fraction of the voltage at the knee.
 
-        With x = clock_hz / knee_hz, this is `1 + slope * (x - 1) + steepness * (x - 1)**2` above the knee, and
-        `1 - rise * (1 - x)` below the knee.
+        With x = clock_hz / knee_hz, this is `1 + slope * (x - 1) + steepness * (x - 1)**2` above the knee, and `1 -
+        rise * (1 - x)` below the knee.
         """
         ratio = np.multiply(clock_hz, 1.0 / self.knee_hz)
         above = np.maximum(ratio - 1.0, 0.0)
@@ -69,8 +68,7 @@ class VoltageCurve:
 
 @dataclass(frozen=True, eq=False)
 class ClockTable:
-    """Table of core clocks, with the voltage at each clock and the part of the power that does not depend on the
-    launch."""
+    """Table of core clocks, with the voltage and the launch-independent power at each clock."""
 
     clock_hz: Floats
     at_clock: Floats
@@ -80,13 +78,13 @@ class ClockTable:
     @cached_property
     def search(self) -> Floats:
         """Return the inputs of the search for a clock, (3, clocks): (boost clock / clock) ** `OVERLAP`, power (W)
-        without the energy of counted events, and (core voltage / nominal core voltage) ** 2."""
+        without the energy of events, and (core voltage / nominal core voltage) ** 2."""
         ratio, static_w, tree_w, volts_squared = self.at_clock
         return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
 
 
 def clocks_between(lowest: float, highest: float) -> Floats:
-    """Return `CLOCKS` equidistant values from `lowest` to below `highest`: the values that a bisection can reach."""
+    """Return the `CLOCKS` equidistant values that a bisection from `lowest` to `highest` can reach."""
     values, width = np.array([lowest]), highest - lowest
     while len(values) < CLOCKS:
         width *= 0.5
@@ -97,36 +95,32 @@ def clocks_between(lowest: float, highest: float) -> Floats:
 DRAM = "dram.bytes"
 """Name of the event of moving one byte between L2 and DRAM."""
 ISSUE = "issue."
-"""Prefix of the names of warp instruction events. The instruction class follows, as in `issue.alu`."""
+"""Prefix of the names of warp instruction events, followed by the instruction class, as in `issue.alu`."""
 RANDOM, ZEROS = "random", "zeros"
 INPUTS = (RANDOM, ZEROS)
-"""Kinds of input data of a kernel: random numbers, or zeros. Zeros stand for any constant, which toggles few bits."""
+"""Kinds of input data: random numbers, or zeros. Zeros stand for any constant, which toggles few bits."""
 _MOST_CACHED = 16
-"""Maximum number of cached results of `PowerModel.setting`."""
 PARTNER_HEADROOM = 1.35
-"""Assumed highest power limit / TDP of GeForce boards by NVIDIA's partners, used if the catalog has no limit above the
-TDP. An RTX 3090 (TDP 350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv), and boards with RTX 4090
-(TDP 450 W) accept 600 W."""
+"""Assumed highest power limit / TDP of GeForce boards by NVIDIA's partners, if the catalog has no limit above the TDP.
+An RTX 3090 (TDP 350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv), and boards with RTX 4090 (TDP 450
+W) accept 600 W."""
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
 
 _DESKTOP = ("GeForce", "RTX", "Quadro", "TITAN")
-"""Words in the titles of desktop and laptop GPUs, whose clocks can be set above the data sheet's boost clock."""
+"""Words in the titles of GPUs whose clocks can be set above the data sheet's boost clock."""
 
 
 @dataclass(frozen=True)
 class PowerModel:
-    """Power model of one GPU. "Nominal" means at the data sheet's boost clock, and at the voltage for this clock."""
+    """Power model of one GPU. "Nominal" means at the data sheet's boost clock and the voltage for this clock."""
 
     title: str
     memory: str
-    """Memory type, such as `HBM3`."""
     boost_hz: float
-    """Boost clock of the data sheet in hertz."""
     running_hz: float
-    """Clock in hertz at which the GPU runs if no power limit lowers it. On desktop GeForce GPUs, it is above the data
-    sheet's boost clock."""
+    """Clock in hertz without a power limit. On desktop GeForce GPUs, it is above the data sheet's boost clock."""
     minimum_hz: float
     maximum_hz: float
     curve: VoltageCurve
@@ -135,7 +129,7 @@ class PowerModel:
     board_w: float
     """Constant power in watts of the board, its links, and idle memory."""
     links_w: float
-    """Part of `board_w` that the links to other modules draw. The links sleep while the GPU is idle."""
+    """Part of `board_w` that the links to other modules draw. They sleep while the GPU is idle."""
     leakage_w: float
     """Leakage at nominal voltage in watts."""
     leakage_exponent: float
@@ -145,9 +139,9 @@ class PowerModel:
     tdp_w: float
     power_min_w: float
     power_max_w: float
-    """Highest power limit in watts. For desktop GeForce GPUs, it includes partners' boards (`PARTNER_HEADROOM`)."""
+    """Highest power limit in watts, including partners' boards (`PARTNER_HEADROOM`) for desktop GeForce GPUs."""
     range_assumed: bool
-    """Whether the range of power limits is an assumption. If so, limits outside the range are accepted, too."""
+    """Whether the range of power limits is an assumption. If so, limits outside it are accepted, too."""
     long_run: float
     """Energy of tensor cores in runs of a second or longer, as a multiple of their energy in `energy_j`. It is above 1
     on GPUs whose recorded matmuls were short or multiplied uninitialized memory."""
@@ -156,15 +150,13 @@ class PowerModel:
 
     @classmethod
     def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
-        """Return the power model of a GPU of the catalog, for a kind of input data (one of `INPUTS`). Raise
-        `UsageError` if there are no coefficients for the GPU's compute capability, or if the kind of input data is
-        unknown.
-        """
+        """Return the power model of a GPU for a kind of input data (one of `INPUTS`). Raise `UsageError` if the kind is
+        unknown, or if there are no coefficients for the GPU's compute capability."""
         return cls.of_coefficients(gpu, _coefficients(), inputs)
 
     @classmethod
     def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], inputs: str = RANDOM) -> "PowerModel":
-        """Return the power model of a GPU with custom coefficients, which have the structure of `power.toml`."""
+        """Return the power model of a GPU with custom coefficients, in the structure of `power.toml`."""
         if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
             raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
         if inputs not in INPUTS:
@@ -213,8 +205,8 @@ class PowerModel:
 
     @property
     def idle_w(self) -> float:
-        """Return the power in watts of the idle GPU: its core voltage is at the minimum, its core clock is gated, and
-        its links sleep."""
+        """Return the power in watts of the idle GPU. Its core voltage is at the minimum, its core clock is off, and its
+        links sleep."""
         return self.board_w - self.links_w + float(self.leakage_at(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
@@ -241,9 +233,8 @@ class PowerModel:
         return energy
 
     def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
-        """Return (core energy, DRAM energy) of N launches in joules, (N,) each. The core energy is that of all core
-        events at nominal voltage. `events` contains the number of events of each launch, keyed by event.
-        """
+        """Return (core energy at nominal voltage, DRAM energy) of N launches in joules, (N,) each. `events` contains
+        the number of events of each launch, keyed by event."""
         core: Any = 0.0
         for event, count in events.items():
             if event != DRAM:
@@ -252,8 +243,12 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Return the power in watts that N launches draw without a power limit, (N,). `clock_hz` contains their core
-        clocks, and `rates` contains their numbers of events per second, keyed by event."""
+        """Return the power in watts that N launches draw without a power limit, (N,).
+
+        Args:
+            clock_hz: Core clock of each launch in hertz, (N,).
+            rates: Number of events per second of each launch, (N,), keyed by event.
+        """
         volts = self.voltage(clock_hz)
         core_w, dram_w = self.dynamic(rates)
         ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
@@ -262,9 +257,8 @@ class PowerModel:
     def apply_power_limit(
         self, nominal: NominalCosts, limit_w: float | Floats | None = None, clock_hz: float | None = None
     ) -> LimitedCosts:
-        """Return the costs of N launches, each at the highest clock that keeps it within a power limit.
-
-        A launch that exceeds the limit even at the lowest clock runs at the lowest clock with pauses.
+        """Return the costs of N launches, each at the highest clock that keeps it within a power limit. A launch that
+        exceeds the limit even at the lowest clock runs there with pauses.
 
         Args:
             nominal: Costs of the launches without a power limit.
@@ -280,9 +274,9 @@ class PowerModel:
         return LimitedCosts(setting.costs(launches)[:, 0], launches[4])
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Convert P pairs of power limit and highest clock to an object of the C++ engine, which is cached. None stands
-        for the defaults of `apply_power_limit`. The object's `costs(launches)` returns `LimitedCosts.costs`, with P
-        points. `launches` contains the costs without a power limit (`NominalCosts.columns`), (5, N)."""
+        """Convert P pairs of power limit (W) and highest clock (Hz) to a cached engine object. None stands for the
+        defaults of `apply_power_limit`. The object's `costs(launches)` converts `NominalCosts.columns` to
+        `LimitedCosts.costs` with P points."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
@@ -294,8 +288,6 @@ class PowerModel:
         return setting
 
     def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> Any:
-        """Convert pairs of power limit and highest clock to an object of the C++ engine. A power limit may be one
-        number, or an array with one limit for each launch."""
         starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
         own = tuple(dict.fromkeys(starts))
         below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])
@@ -319,8 +311,8 @@ class PowerModel:
             limited: Costs of the same launches under the power limit.
 
         Returns:
-            Joules, (N,), keyed by part: `static`, `clock` (the clock tree), and the first words of the names of events,
-                such as `issue`.
+            Joules, (N,), keyed by part: `static`, `clock` (the clock tree), and the first word of each event, such as
+                `issue`.
         """
         squared = self.voltage(limited.clock_hz) ** 2
         parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}
@@ -355,8 +347,7 @@ class PowerModel:
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:
     """Return the energy in joules of each event at nominal voltage. `volts` is the nominal core voltage as a fraction
-    of the voltage at the knee. If `zeros` is true, the input data are assumed to be constant, which takes less energy.
-    """
+    of the voltage at the knee. `zeros` states that the input data are constant, which takes less energy."""
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
     # A tensor core at half rate takes more energy per operation, because it holds its operands for twice the clocks.
     full_rate = chip.get("full_rate", 0)

@@ -1,14 +1,12 @@
-"""Estimates with 90 % intervals, and the errors of the analytical model that determine the widths of the intervals.
+"""Estimates with 90 % intervals, and the errors of the analytical model that determine the intervals.
 
-The error of a predicted cost has a common part and an individual part. The common part comes from the GPU's clock and
-memory, the compiler, and the model's errors for a kernel. It changes the costs of all configs of a kernel on a problem
-by about the same factor. The individual part is the rest, and differs between configs. So there are two kinds of 90 %
-intervals. The interval of a time covers both parts of the error. The interval of the ratio of two times covers only
+The error of a predicted cost has a common part and an individual part. The common part (such as the GPU's clock or the
+compiler) changes the costs of all configs of a kernel on a problem by about the same factor. The individual part
+differs between configs. The interval of a time covers both parts. The interval of the ratio of two times covers only
 the individual parts, if both configs belong to the same kernel, problem and GPU.
 
-`tools/evidence intervals` computes the widths for times and energies, from published recordings of other people's
-kernels. Energy was recorded for few kernels only. Energy is power times time, so its error is assumed to combine the
-error of time, from recordings of time, with the error of power for a known time.
+`tools/evidence intervals` computes the widths from published recordings. Few of them contain energy. Energy is power
+times time, so its error combines the recorded errors of time with the errors of power for a known time.
 """
 
 import math
@@ -36,38 +34,34 @@ class Spread:
     """Half-widths of 90 % intervals for one bottleneck. A factor f means an interval from value / f to value * f."""
 
     time: float
-    """Half-width for a latency. It covers the common error of all configs of the kernel on the GPU, and the config's
-    individual error."""
+    """Half-width for a latency. It covers the common and the individual error."""
     ratio: float
-    """Half-width for the ratio of the latencies of two configs of the same kernel, problem and GPU. It covers the
-    individual errors of both configs."""
+    """Half-width for the ratio of two configs' latencies. It covers the individual errors of both."""
     energy: float
-    """Half-width for an energy. Like `time`, it covers the common error and the individual error."""
+    """Half-width for an energy. It covers the common and the individual error."""
     energy_ratio: float
-    """Half-width for the ratio of the energies of two configs. Like `ratio`, it covers their individual errors."""
+    """Half-width for the ratio of two configs' energies. It covers the individual errors of both."""
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width for the individual error of one config's latency. `ratio` covers the
-        individual errors of two configs, which add in quadrature."""
+        """Return the logarithmic half-width for the individual error of one latency. The errors of two configs add in
+        quadrature to `ratio`."""
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
     def own_energy(self) -> float:
-        """Return the logarithmic half-width of the individual error of one config's energy."""
+        """Return the logarithmic half-width for the individual error of one energy."""
         return math.log(self.energy_ratio) / math.sqrt(2.0)
 
 
 _OF_ALL = Spread(1.50, 1.39, 1.43, 1.44)
 SPREADS = (Spread(1.57, 1.43, 1.44, 1.44), _OF_ALL, _OF_ALL, _OF_ALL)
 """Half-widths of intervals for each of `REGIMES`. A regime with fewer than nine recorded kernels uses the half-widths
-of all recordings: 17 kernels on 9 GPUs (convolution, point in polygon, CLBlast's matmul, dedispersion, hotspot,
-expdist, eight textbook kernels, Triton's matmul in three kinds of arithmetic). If a recording does not state the clock,
-a clock is assumed, so the half-widths include the error of the clock. `docs/accuracy/analytical-model.md` states
-the coverage of the intervals.
+of all recordings: 17 kernels on 9 GPUs. If a recording does not state the clock, the half-widths include the error of
+an assumed clock. `docs/accuracy/analytical-model.md` states the coverage.
 
 The half-widths of energies also use recorded power of 12 loads on 14 GPUs, predicted with coefficients that were fitted
-to other GPUs. Energy ratios compare pairs of different loads, which differ more than configs of one kernel do.
+to other GPUs. Energy ratios compare pairs of different loads, which differ more than configs do.
 """
 
 
@@ -76,9 +70,9 @@ class Widths:
     """Half-widths of the 90 % intervals of one quantity (latency or energy), for each of `REGIMES`, (4,)."""
 
     factors: Array
-    """Half-widths for the whole error (the common part and the individual part), as factors."""
+    """Half-widths for the common and the individual error together, as factors."""
     own: Array
-    """Logarithmic half-widths for a config's individual error."""
+    """Logarithmic half-widths for the individual error."""
 
 
 OF_TIME = Widths(
@@ -95,7 +89,7 @@ def regime(nominal: NominalCosts, capped: Array) -> Array:
 
     Args:
         nominal: Costs of the launches without a power limit, (N,).
-        capped: Whether the power limit lowers the clock, (N,), or (points, N) for several operating points.
+        capped: Whether the power limit lowers the clock, (N,) or (points, N).
     """
     core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
     bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(dram_s > core_s, 1, 0))
@@ -117,7 +111,7 @@ SOURCES = tuple(Source)
 
 @dataclass(frozen=True)
 class Estimate(float):
-    """Estimate of one quantity in SI units with a 90 % interval from `low` to `high`. As a float, it equals `value`."""
+    """Estimate of one quantity in SI units with a 90 % interval from `low` to `high`. As a float, it is `value`."""
 
     value: float
     low: float
@@ -125,9 +119,7 @@ class Estimate(float):
     source: str
     """Source of the estimate: a `Source`, or for a baseline `published`, `learned`, `transferred` or `predicted`."""
     own: float | None = None
-    """Logarithmic half-width of the 90 % interval of the config's own error, without the error that all configs of the
-    kernel share on this problem and GPU. None if the two errors are not known separately.
-    """
+    """Logarithmic half-width of the interval for the config's individual error, or None if unknown."""
 
     __hash__ = float.__hash__
     __ne__ = object.__ne__  # Without this line, the inherited `float.__ne__` would contradict this class's `__eq__`.
@@ -153,18 +145,16 @@ class Estimate(float):
 
     @property
     def own_interval(self) -> tuple[float, float]:
-        """Return the ends of the interval for comparing this config with other configs of the same kernel on the same
-        problem. The interval covers only the config's individual error. If this error is not known separately, return
-        the whole interval.
-        """
+        """Return the ends of the interval for comparing configs of the same kernel on the same problem. It covers only
+        the individual error. If this error is unknown, return the whole interval."""
         if self.own is None:
             return self.low, self.high
         factor = math.exp(self.own)
         return self.value / factor, self.value * factor
 
     def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """Return the value and its intervals as a dictionary. Its keys consist of `quantity` and `unit`: for example,
-        `latency_s`, `latency_interval_s` and `latency_own_interval_s`."""
+        """Return the value and its intervals, keyed by quantity and unit: for example, `latency_s`,
+        `latency_interval_s` and `latency_own_interval_s`."""
         whole: dict[str, float | list[float]] = {
             f"{quantity}_{unit}": self.value,
             f"{quantity}_interval_{unit}": [self.low, self.high],

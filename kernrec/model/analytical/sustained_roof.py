@@ -1,8 +1,8 @@
 """Times that a power limit sustains: the least time for a problem, and the time of a launch in long runs.
 
-The least time is that of an ideal launch. An ideal launch performs only the problem's operations, at the peak rate. It
-computes no indices, moves each byte only once, and causes no DRAM traffic for the bytes that fit in L2. Its operations
-and bytes take the energies in `power.toml`, so a power limit lowers its clock as it does for real kernels.
+The least time is that of an ideal launch. It performs only the problem's operations, at the peak rate, and moves each
+byte only once. Bytes that fit in L2 cause no DRAM traffic. Its operations and bytes take the energies in `power.toml`,
+so a power limit lowers its clock as it does for real kernels.
 """
 
 from math import inf
@@ -16,15 +16,14 @@ from kernrec.util.light_dataclass import dataclass
 
 _THREADS = 32
 _WIDE = ("f16", "tf32")
-"""Data types whose significands are wider than the significand of bf16, so that a multiplication takes more energy."""
+"""Data types with wider significands than bf16, so that a multiplication takes more energy."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops whose number of operations no algorithm reduces. Convolutions are missing, because Winograd's algorithm and FFTs
-reduce their number of operations."""
+"""Ops whose number of operations no algorithm reduces. Winograd's algorithm and FFTs reduce that of convolutions."""
 
 
 @dataclass(frozen=True)
 class IdealLaunch:
-    """Figures that determine the time and energy of an ideal launch of an op in a data type on a GPU."""
+    """Rates and energies of an ideal launch of an op in a data type on a GPU."""
 
     peak_flops: float
     flop_j: float
@@ -33,15 +32,14 @@ class IdealLaunch:
     byte_j: float
 
     def costs(self, problem: Problem) -> list[float]:
-        """Return the time and energy of an ideal launch without a power limit, as the fields of `NominalCosts`."""
+        """Return the costs of an ideal launch without a power limit, in the order of `NominalCosts`."""
         flops, moved = problem.flops, max(problem.bytes - self.l2_bytes, 0)
         return [flops / self.peak_flops, moved / self.bandwidth, 0.0, flops * self.flop_j, moved * self.byte_j]
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return the figures of an ideal launch on a GPU. Operations are assumed to take no time and no energy if some
-    algorithm needs fewer of them, or if the GPU has no arithmetic in the data type. Then, only the bytes bound the
-    time."""
+    """Return the rates and energies of an ideal launch on a GPU. Only the bytes bound its time if some algorithm needs
+    fewer operations than the op defines, or if the GPU has no arithmetic in the data type."""
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0
@@ -52,8 +50,8 @@ def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
     """Return (rate, energy) of a GPU's fastest arithmetic in a data type. The rate is in operations per second at the
     boost clock, and 0 if the GPU has no such arithmetic. The energy is in joules per operation at nominal voltage.
 
-    At its peak rate, a tensor core is assumed to draw the same power in every data type, except for more power in f16
-    and tf32, whose significands are wider.
+    At its peak rate, a tensor core is assumed to draw the same power in every data type. Only f16 and tf32 draw more,
+    because their significands are wider.
     """
     dtype = "i8" if dtype == "u8" else math_dtype(dtype)
     if tensor := gpu.peak_flops(dtype, tensor=True):
@@ -68,8 +66,8 @@ def long_run_s(
 ) -> float:
     """Return the latency in seconds of a launch that is repeated for a second or longer at a power limit.
 
-    On some GPUs, the energy of tensor cores was fitted to short runs (`PowerModel.long_run`). The result is `latency_s`
-    on other GPUs, and for launches that are too slow to use tensor cores. All time is assumed to scale with the clock.
+    It exceeds `latency_s` only for tensor-core kernels on GPUs whose energies were fitted to short runs
+    (`PowerModel.long_run`). All time is assumed to scale with the clock.
 
     Args:
         latency_s: Predicted latency in seconds in a short run under the limit.

@@ -2,9 +2,8 @@
 
 XGBoost splits a feature only at one of at most 255 histogram cuts, so a split is stored in two bytes: the indices of
 the feature and of the cut. A leaf is stored in one byte, as one of 256 values between the minimum and the maximum leaf
-of the tree. This rounding changes the sum of 200 trees by about 0.001. The nodes of a tree are stored level by level,
-so the children of the i-th inner node are nodes 2 i + 1 and 2 i + 2, and no pointers are needed.
-`kernrec.model.learn.forest` stores complete trees instead, which need more space, but are faster for many candidates.
+of the tree. This rounding changes the sum of 200 trees by about 0.001. `kernrec.model.learn.forest` stores complete
+trees instead, which need more space, but are faster for many candidates.
 """
 
 import zlib
@@ -21,7 +20,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
-"""Stored trees: metadata as JSON values, and arrays. `compact` returns them and `expand` reads them."""
+"""Stored trees: metadata as JSON values, and arrays."""
 
 MOST_CUTS = 256
 _MOST_LEVELS = 32
@@ -36,7 +35,7 @@ class CompactTrees:
     """Ensemble of T boosted trees, which have N nodes in total and use F features."""
 
     start: Array
-    """Index of the first node of each tree, (T,)."""
+    """Index of the first node of each tree, (T,). The nodes of a tree are stored level by level."""
     left: Array
     """Index of each node's left child, (N,). The right child has the next index. A leaf has its own index."""
     feature: Array
@@ -65,7 +64,8 @@ class CompactTrees:
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:
-    """Convert trees to the metadata and arrays that `expand` reads.
+    """Convert trees to the metadata and arrays that `expand` reads. Raise `ValueError` if a feature has more than 256
+    cuts, or if there are more than 256 features.
 
     Args:
         trees: Trees as dictionaries from XGBoost's JSON, with `left_children`, `right_children`, `split_indices` and
@@ -73,9 +73,6 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, shar
         features: Number of features F.
         base: Constant added to the sum of leaves.
         share: Factor by which to scale all leaves.
-
-    Raises:
-        ValueError: A feature has more than 256 cuts, or there are more than 256 features.
     """
     ordered = [_by_level(tree) for tree in trees]
     inner = np.concatenate([part["inner"] for part in ordered])
@@ -109,7 +106,7 @@ def _leaves(trees: Sequence[Array]) -> dict[str, Array]:
 
 
 def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTrees:
-    """Create trees from the result of `compact`. Raises `ValueError` if the arrays do not fit together."""
+    """Create trees from the result of `compact`. Raise `ValueError` if the arrays do not fit together."""
     nodes, levels = arrays["nodes"].astype(np.int64), int(facts["levels"])
     count = int(nodes.sum())
     inner = np.unpackbits(arrays["inner"], count=count).view(bool)
@@ -156,7 +153,7 @@ def compressed(trees: Trees) -> Array:
 
 
 def decompressed(data: Array) -> Trees:
-    """Return the trees that were passed to `compressed`. Raises `ValueError` if the data is damaged or too large."""
+    """Return the trees that were passed to `compressed`. Raise `ValueError` if the data is damaged or too large."""
     inflate = zlib.decompressobj()
     try:
         whole = inflate.decompress(data.tobytes(), _MOST_BYTES)

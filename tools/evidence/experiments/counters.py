@@ -91,7 +91,7 @@ def _coulomb() -> tuple[list[Any], dict[str, Array]]:
 
 def _dividing_zeros(function: Function) -> list[dict[str, int]]:
     """Lower a function to machine instructions, assuming that every IEEE division computes 0/0."""
-    costs = lowered(function)
+    costs = [dict(cost) for cost in lowered(function)]  # `lowered` caches its result.
     for block, cost in zip(function.blocks, costs, strict=True):
         divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
         for name, count in ZERO_BY_ZERO.items():
