@@ -51,9 +51,7 @@ class KernelCandidates:
         self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
         self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
         """`rows`: row index of each candidate in the config space. `ran`: whether the kernel was measured, or has a
-        model
-        trained on recordings of the kernel on this GPU.
-        """
+        model trained on recordings of the kernel on this GPU."""
         self.heuristic = kernel.costs.heuristics[candidates.number] or 0
         """Position of the candidate that the occupancy heuristic picks, among the candidates of the kernel."""
 
@@ -148,8 +146,7 @@ class CandidateSet:
         """Number of runnable configs of all kernels, including configs that are not estimated."""
         self.any_measured = self.any_ran = False
         """`any_measured`: whether any candidate was measured. `any_ran`: whether this holds, or any kernel has a model
-        trained on recordings of the kernel on this GPU.
-        """
+        trained on recordings of the kernel on this GPU."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
             costs = kernel.costs

@@ -1,9 +1,8 @@
 """Find recorded baselines of a problem, which take precedence over predictions of a learned model.
 
 A problem can be padded to more items, such as rows of a matmul or images (`engine/query/more_items.cpp`). So a
-recording
-of more items bounds the time of fewer items. The source becomes `learned` at another power limit or clock, and for a
-problem with a bias or an activation.
+recording of more items bounds the time of fewer items. The source becomes `learned` at another power limit or clock,
+and for a problem with a bias or an activation.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -179,9 +179,7 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 
 _PHYSICS = -2
 """Number by which the engine states that the reference time comes from a physical model. -1 stands for a baseline, and
-any
-other number is the index of a kernel.
-"""
+any other number is the index of a kernel."""
 
 
 def _references(

@@ -148,8 +148,7 @@ class ConfigProfiler:
         """Return the error to raise if no config could be profiled.
 
         It is a `CompileError` if the source cannot be compiled, a `UsageError` if the arguments do not match the
-        kernel,
-        and otherwise a `KernrecError`.
+        kernel, and otherwise a `KernrecError`.
         """
         if failure.stopped:
             return KernrecError(failure.message)

@@ -234,8 +234,7 @@ class AppliedModel:
         space, self.scope = table.space, scope
         kinds = [row_kind(space.columns, row) for row in range(len(table))]
         self.by_row_kind = [scope.on_rows(kind) for kind in dict.fromkeys(kinds)]
-        """Scope for each alignment of the matrices' rows. The engine refers to an alignment by its index in this
-        list.
+        """Scope for each alignment of the matrices' rows. The engine refers to an alignment by its index in this list.
         """
         numbers = {each.row_kind: number for number, each in enumerate(self.by_row_kind)}
         widths = [[each.interval(name).width for name in ("latency", "energy")] for each in self.by_row_kind]

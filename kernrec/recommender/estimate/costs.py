@@ -5,8 +5,8 @@ every unmeasured config would rank before all measured configs. So measurements 
 
 Let r be the logarithms of measured / predicted over the n measured configs of a kernel, for latency or for power. The
 error of a prediction has an individual part with the variance s = OWN x V and a part that all configs share, with the
-variance t = (1 - OWN) x V. V is the variance behind the interval `INTERVAL`. The expected value of the shared part is
-w x median(r) with
+variance t = (1 - OWN) x V. V is the variance behind the interval `INTERVAL`. The expected value of the shared part is w
+x median(r) with
 
     w = t / (t + s / n)
 
@@ -34,11 +34,9 @@ PREDICTED, TRANSFERRED, LEARNED, MEASURED = range(4)
 
 OWN: float = query.OWN_SHARE
 """Default fraction of the variance of a prediction that is due to the individual error of the config. For the
-analytical
-model, `kernrec.model.analytical.spread` states both errors instead. The fraction is estimated from recorded
+analytical model, `kernrec.model.analytical.spread` states both errors instead. The fraction is estimated from recorded
 convolutions on three GPUs: scaling to five measurements reduced the error of a transferred model from 44 / 16 / 30 % to
-26 / 10 / 7 %. The median ratio is 0.59, so the variance falls to 0.35 of its value.
-"""
+26 / 10 / 7 %. The median ratio is 0.59, so the variance falls to 0.35 of its value."""
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
@@ -237,8 +235,7 @@ def with_measured(
     """Replace predictions by measurements, and scale the other predictions to the measurements.
 
     If only the latency of a config was measured, its energy is the scaled predicted power times the measured latency,
-    and
-    still counts as predicted.
+    and still counts as predicted.
 
     Args:
         predicted: predicted costs of all candidates of a kernel at one operating point.
@@ -286,8 +283,7 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
     """Correct the predictions at one operating point with measurements at another operating point.
 
     A prediction is assumed to have the same relative error at both operating points. The results still count as
-    predicted
-    and have the intervals of predictions.
+    predicted and have the intervals of predictions.
 
     Args:
         predicted: predicted costs at the operating point without measurements.

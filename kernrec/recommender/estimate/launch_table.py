@@ -66,8 +66,7 @@ class LaunchGeometry:
     """Resident blocks per SM; 0 if a block does not fit into an SM.
 
     The number is 1 if a block of a user's kernel exceeds the register limit by less than one unit of allocation.
-    Another
-    compiler may need fewer registers, so such a config is estimated if it was measured.
+    Another compiler may need fewer registers, so such a config is estimated if it was measured.
     """
     fits: Array
     """Whether a block, as compiled for the profile, fits into an SM."""
@@ -75,9 +74,7 @@ class LaunchGeometry:
     """Resident warps as a fraction of an SM's maximum; 0 if a block does not fit into an SM."""
     quick: Array
     """Inputs of quick costs for each term of the demand, (terms, 3, configs): clock cycles for which the busiest pipe
-    is
-    occupied, clock cycles of a block that is alone on its SM, and energy of the core in joules.
-    """
+    is occupied, clock cycles of a block that is alone on its SM, and energy of the core in joules."""
 
     @cached_property
     def columns(self) -> Array:
@@ -110,8 +107,7 @@ def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
     """Convert the kernel of a `StaticTable` to the engine's form.
 
     The result is valid for all problems with the same launch geometry. With profiles of sampled blocks, it is valid
-    only
-    for the given problem.
+    only for the given problem.
     """
     geometries, first, launch = table.geometries(on_problem), table.kernel.launches[0], table.launches[0]
     launches = [_launch(table, on_problem, index, geometry) for index, geometry in enumerate(geometries)]

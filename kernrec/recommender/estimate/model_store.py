@@ -98,8 +98,7 @@ class ModelStore:
         """Return the trained model of an op or kernel, or None if there is none.
 
         A model for the GPU takes precedence over a model for all GPUs. A model is skipped if it was trained with
-        another
-        calibration than the one in use.
+        another calibration than the one in use.
         """
         if not self._folders:
             return None

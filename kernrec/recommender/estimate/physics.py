@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 _METER = 1.5
 """Ratio of the measured power to the power limit above which a row counts as impossible. Some GPUs exceed a limit that
-is
-too low for their lowest clock: a recorded RTX 3090 drew 137 W, limited to 100 W.
-"""
+is too low for their lowest clock: a recorded RTX 3090 drew 137 W, limited to 100 W."""
 
 
 def memory_needed(problem: Problem) -> float:

@@ -26,8 +26,7 @@ from kernrec.util.light_dataclass import dataclass
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
 """Arguments of the engine's `Costs` for one kernel: its plan, the problems, the rows to estimate (None for all that can
 run), a mask of the rows that can run (None for the mask in the plan), rows to estimate in any case, and the costs of
-each problem's epilogue, (problems, 4).
-"""
+each problem's epilogue, (problems, 4)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +143,7 @@ def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
 
 SHORTLIST = 512
 """Maximum number of configs of a kernel that are estimated in full on a problem: those with the lowest quick costs. The
-quick time is the number of waves of blocks times the time of one wave. The quick energy is the energy of the core.
-"""
+quick time is the number of waves of blocks times the time of one wave. The quick energy is the energy of the core."""
 
 
 @dataclass(frozen=True, eq=False)

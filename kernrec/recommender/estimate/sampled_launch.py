@@ -226,8 +226,7 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     """Add the cost of register spills and local memory to profiles.
 
     L1 writes all stores through to L2 (Khairy et al., "Accel-Sim", ISCA 2020, for Volta). Loads of local memory reach
-    L2
-    only if the stacks of the resident threads do not fit in L1.
+    L2 only if the stacks of the resident threads do not fit in L1.
     """
     warps = np.ceil(threads / 32.0)
     spilled = table.spill_bytes * warps  # A byte per lane fills one 32-byte sector per warp.

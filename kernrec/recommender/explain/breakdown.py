@@ -58,9 +58,7 @@ class LaunchDetail(JsonForm):
     """Number of waves: blocks divided by the number of blocks that the whole GPU can run at once."""
     tail: float
     """Mean utilization over all waves: the number of waves divided by that number rounded up. If there is at most one
-    wave,
-    the fraction of the GPU that it fills.
-    """
+    wave, the fraction of the GPU that it fills."""
     time_s: Mapping[str, float]
     """Seconds that each resource is busy, keyed by resource. The busiest resource is the bottleneck."""
     in_turn_s: float

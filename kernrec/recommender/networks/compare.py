@@ -184,10 +184,9 @@ def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
     """Return the index of the recommended row.
 
     A bound on the slowdown selects the lowest energy within it. The objectives energy and EDP select their lowest
-    value.
-    Otherwise, the knee is selected: the point farthest below the line from the fastest point to the point of lowest
-    energy, with both costs scaled to 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack"). If the knee saves
-    almost nothing, the first row is selected.
+    value. Otherwise, the knee is selected: the point farthest below the line from the fastest point to the point of
+    lowest energy, with both costs scaled to 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack"). If the
+    knee saves almost nothing, the first row is selected.
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])

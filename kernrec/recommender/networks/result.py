@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 WORTH_IT = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
-maintenance.
-"""
+maintenance."""
 
 Costs = tuple[Estimate, Estimate]
 

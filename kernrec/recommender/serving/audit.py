@@ -151,9 +151,7 @@ class AuditRequest:
 
     model: str
     """Folder with a `config.json`, or that file. If `download` is true, it may also be a model's name on the Hugging
-    Face
-    Hub.
-    """
+    Face Hub."""
     gpu: str
     engine: str
     tp: int = 1
@@ -314,8 +312,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     """Return the entries to write to a tuned file, with the keys that the engine uses (`TunedFile.entry`).
 
     Each entry uses the comparison with the nearest number of tokens (by ratio). It is the best config of this
-    comparison
-    if the gain is large enough, otherwise the engine's default config for the entry's number of tokens.
+    comparison if the gain is large enough, otherwise the engine's default config for the entry's number of tokens.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}

@@ -82,8 +82,7 @@ class Comparison:
     @property
     def interval(self) -> tuple[float, float]:
         """90 % interval of `ratio`. If the default config is predicted to be the best, it extends from 1 to the gain
-        that
-        the second-best config may have.
+        that the second-best config may have.
         """
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
@@ -212,9 +211,7 @@ def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
 
 NOTHING = 1.03
 """Maximum ratio of the default config's time to the best config's time that counts as no gain. Measured times of the
-same
-config differ by up to 3 % (vLLM's issue 44688).
-"""
+same config differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
 """Ratio below which the upper end of its interval must be for the advice not to create the file."""
 

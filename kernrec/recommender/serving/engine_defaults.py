@@ -116,8 +116,7 @@ def launched(engine: str, file: TunedFile, tiles: Tiles) -> dict[str, int]:
     """Return the constants and options with which the engine compiles the kernel for a config.
 
     Triton's default values replace missing options. vLLM limits `BLOCK_SIZE_K` to the size of a block of weights that
-    share
-    a scale.
+    share a scale.
     """
     config = {"num_warps": 4, "num_stages": 3, **tiles}
     config.pop("SPLIT_K", None)

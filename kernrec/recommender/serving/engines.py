@@ -1,7 +1,7 @@
 """Derive the names and locations of the tuned files that vLLM and SGLang look for.
 
-The rules follow vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and
-SGLang 0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_config.py`).
+The rules follow vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and SGLang
+0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_config.py`).
 """
 
 import math
@@ -19,9 +19,7 @@ from kernrec.util.light_dataclass import dataclass
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
 """Minimum size of a block of weights that share a scale. vLLM reduces the model's block size down to this value if it
-does
-not divide the number of columns on a GPU.
-"""
+does not divide the number of columns on a GPU."""
 
 
 class Kind(StrEnum):

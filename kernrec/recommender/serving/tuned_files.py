@@ -74,8 +74,7 @@ class Shipped:
         Triton.
 
         SGLang may read the file for another release, preferably the newest. The path is relative to the folder of the
-        file's
-        kind, and empty if the engine has no such file.
+        file's kind, and empty if the engine has no such file.
         """
         names = self.names.get(kind, frozenset())
         if name in names:
