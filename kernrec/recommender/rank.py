@@ -107,7 +107,6 @@ class RankedSpace:
             in_engine.append(kernel.in_engine)
             learned |= kernel.is_reference
         self.measurements: dict[int, KernelMeasurements] = {}
-        """Measurements of the candidates, keyed by the index of the kernel."""
         if len(problems) > 1:
             predict_references(problems, self.gpu, models, inputs)
         self._references, figures = [], []

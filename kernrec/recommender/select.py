@@ -1,8 +1,7 @@
 """Select candidates by the query's bounds and objective, and merge similar candidates into one row with a count.
 
 Candidates are similar if their costs differ by less than half a percent and they have the same machine code or differ
-in one tunable. On a Pareto front, each config keeps at most three operating points: lowest latency, lowest energy and
-lowest EDP.
+in one tunable.
 """
 
 from math import inf, isnan

@@ -69,7 +69,6 @@ class Estimates:
         self.kind = kind
         """Kind of each estimate: index of a column of `kinds`, in the shape of `value`."""
         self.kinds = kinds
-        """Intervals and sources of each kind, as returned by `kinds_of`, (4, K)."""
 
     @cached_property
     def _numbers(self) -> Array:
@@ -118,14 +117,12 @@ class Estimates:
         ]
 
     def at(self, point: int | slice) -> "Estimates":
-        """Return the estimates at one or more operating points."""
         return Estimates(self.value[point], self.kind[point], self.kinds)
 
 
 _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # Variance of the logarithm of the analytical model's error.
 
 LATENCY, ENERGY, POWER = range(3)
-"""Indices of the rows of `Costs.values`."""
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Minimum half-width of the interval of a measured cost, as a fraction: the drift that the protocol accepts."""
 UNSTATED_ENERGY = 0.12
@@ -141,7 +138,6 @@ class Costs:
         self.kind = kind
         """Kind of each latency and energy: index of a column of `kinds`, (2, C) or (2, points, C)."""
         self.kinds = kinds
-        """Intervals and sources of each kind of latency and energy, as returned by `kinds_of`, (2, 4, K)."""
 
     @property
     def latency(self) -> Estimates:
@@ -159,11 +155,9 @@ class Costs:
         return np.asarray(self.values[POWER])
 
     def at(self, point: int | slice) -> "Costs":
-        """Return the costs at one or more operating points."""
         return Costs(self.values[:, point], self.kind[:, point], self.kinds)
 
     def part(self, part: slice) -> "Costs":
-        """Return the costs of the candidates in the slice `part`."""
         return Costs(self.values[..., part], self.kind[..., part], self.kinds)
 
     @classmethod
@@ -182,13 +176,9 @@ class Costs:
         return Costs(values, self.kind, self.kinds)
 
     def replaced(self, quantity: int, positions: Array, values: Array, kinds: Array) -> "Costs":
-        """Return a copy in which one cost of some candidates has new values.
+        """Return a copy in which one cost, `LATENCY` or `ENERGY`, of N candidates has new values.
 
-        Args:
-            quantity: `LATENCY` or `ENERGY`.
-            positions: positions of the candidates, (N,).
-            values: new values of these candidates, (N,).
-            kinds: kind of each new value, as returned by `kinds_of`, (4, N).
+        `kinds` contains the kind of each new value, as returned by `kinds_of`, (4, N).
         """
         changed, kind = self.values.copy(), self.kind.copy()
         changed[quantity, ..., positions] = values
@@ -226,7 +216,7 @@ class Rescaling:
 OF_REGIMES = np.stack(
     [kinds_of(widths.factors, widths.factors, PREDICTED, widths.own) for widths in (OF_TIME, OF_ENERGY)]
 )
-"""Kinds of latencies and energies that the analytical model predicts, one for each of `REGIMES`, (2, 4, regimes)."""
+"""Kinds of latencies and energies that the analytical model predicts, for each of `REGIMES`, (2, 4, regimes)."""
 
 
 def with_measured(
@@ -303,10 +293,7 @@ def median(values: Array) -> float:
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return the factor on predictions and the fraction of the shared variance that remains after scaling.
-
-    `ratios` contains measured / predicted values.
-    """
+    """Return the factor on predictions and the remaining fraction of shared variance, for measured / predicted ratios."""
     if not len(ratios):
         return 1.0, 1.0
     middle = median(np.log(ratios))

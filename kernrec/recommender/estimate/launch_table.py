@@ -37,7 +37,6 @@ class LaunchTable:
     """Profiles and resource demand of one launch of a kernel, for every config of the kernel's space."""
 
     demand: Demand
-    """Resource demand of each variant, in the order of `profiles`."""
     variant: Array
     """Row of `profiles` for each config of the space, or -1 if the config has no profile; (configs,)."""
     profiles: ProfileTable
@@ -46,7 +45,6 @@ class LaunchTable:
     """Further results of the emulated blocks; None if the kernel was not profiled from a sample of blocks."""
     access: TensorAccess
     incomplete: bool
-    """Whether any variant of the space lacks a profile of this launch."""
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
@@ -83,12 +81,9 @@ class LaunchGeometry:
 
 
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
-    """Return the number of prefetched loop trips of each config, (configs,).
+    """Return the number of prefetched loop trips of each config: `declared`, (configs,), or 0.
 
-    The number is 0 for sampled code without asynchronous copies.
-
-    Args:
-        declared: number of prefetched trips that the spec declares for each config, (configs,).
+    The number is 0 for code without asynchronous copies that was profiled from a sample of blocks.
     """
     if launch.sample is None or not declared.any():
         return declared
@@ -165,10 +160,7 @@ def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[
 
 
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
-    """Return the work of every config in one launch that was profiled from a sample of blocks, (rows, configs).
-
-    There is one row for each quantity that the engine needs.
-    """
+    """Return the work of every config in one launch profiled from a sample of blocks, (quantities, configs)."""
     spec, launch = table.kernel.launches[index], table.launches[index]
     sample, variants, rows = launch.sample, launch.variant, np.arange(len(table))
     assert sample is not None

@@ -27,7 +27,6 @@ _PARTS = {
     "l2": "L2",
     "dram": "DRAM",
 }
-"""Display names of the power model's components."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,6 @@ class Roofline(JsonForm):
     """Whether the operations were counted in the kernel's profile, because the op does not define their number."""
     dram_bytes: float
     intensity: float
-    """Operations per byte of DRAM traffic."""
     achieved_flops: float
     peak_flops: float
     bandwidth: float
@@ -114,7 +112,6 @@ class Explanation:
     """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
         roof = self.roofline
         return {
             **self.recommendation.as_dict(),

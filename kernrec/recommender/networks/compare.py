@@ -46,7 +46,6 @@ class NetworkSweep:
 
     answer: NetworkAnswer
     rows: tuple[SweptTotal, ...]
-    """Rows of the sweep: the default point, then descending power limits or clocks."""
     best: int
 
     def __repr__(self) -> str:

@@ -61,7 +61,6 @@ class Exchange(JsonForm):
     latency_s: Estimate
     """Total latency of the all-reduces, at the mean power of the layers."""
     link: str
-    """Link between the GPUs, with its bandwidth."""
 
     @property
     def note(self) -> Note:

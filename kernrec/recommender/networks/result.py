@@ -88,9 +88,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether the kernel saves at least `WORTH_IT` of the baseline's cost, even at the unfavorable ends of both
-        intervals. None without a baseline.
-        """
+        """Whether the kernel saves `WORTH_IT` of the baseline's cost in the worst case; None without a baseline."""
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain
@@ -422,8 +420,7 @@ class NetworkAnswer(JsonForm):
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
         """Return plain values for JSON with expected regrets, keyed by objective.
 
-        A layer's regret is the loss from not choosing the best config. The network's regret is the sum of these losses
-        relative to its cost.
+        A layer's regret is the loss from not choosing the best config. The network's regret is relative to its cost.
         """
         document = self.as_dict()
         lost: dict[str, float] = {}

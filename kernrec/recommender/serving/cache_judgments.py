@@ -1,7 +1,6 @@
 """Judge the entries of autotuners' files for a GPU: those of Triton, Inductor, FlashInfer and Helion.
 
-The files do not contain the kernels, so kernrec predicts no times. It compares an entry with the limits of the GPU, the
-GPU and versions of the tuning, the times in the file, and other files for the same problem.
+The files do not contain the kernels, so kernrec predicts no times.
 """
 
 import re

@@ -56,12 +56,11 @@ class Comparison:
     own_cost: Cost | None
     """Cost of the engine's default config; None if this config cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """Configs and costs of the candidates and the default config, best first. Measured costs come before predicted
-    costs."""
+    """Configs and costs of the candidates and the default config, best first, those with measured costs before others.
+    """
     compared: tuple[Tiles, ...]
     """All compared configs, with the default config first. Some may be unable to run."""
     spread: float = PAIR_SPREAD
-    """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
     analyzed: bool = True
     """Whether costs come from an analysis of the kernel's code, not from the formula of `expert_ranking`."""
 
@@ -94,10 +93,7 @@ class Comparison:
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return candidate configs whose tiles fit in the GPU's shared memory.
-
-    They are the highest-ranked configs of `expert_ranking` if it supports the file, otherwise a short list.
-    """
+    """Return the highest-ranked configs that fit in the GPU's shared memory, or a short list if none can be ranked."""
     if ranks(file, gpu):
         return shipped_ranking().ranked(file, tokens, gpu, BEST_RANKED)
     return listed_candidates(file, tokens, gpu)

@@ -69,7 +69,6 @@ class StateShape:
 
     heads: int
     width: int
-    """Width of a head."""
     state: int
     """Number of state elements for each element of a head."""
     groups: int
@@ -84,7 +83,6 @@ class TunedFile:
     kind: Kind
     name: str
     layers: str
-    """Description of the layers whose kernel the file configures."""
     products: tuple[ProductShape, ...] = ()
     """Matmuls that run with the file's configs, in order."""
     dtype: str | None = None
@@ -207,10 +205,7 @@ def reads_files(quantization: Quantization, engine: str) -> bool:
 
 
 def _group(model: ServedModel, width: int) -> int:
-    """Return how many weights along k share a scale on one GPU.
-
-    The model's group size is halved until it divides the depth of both matmuls.
-    """
+    """Return how many weights along k share a scale on one GPU, so that groups divide the depth of both matmuls."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2

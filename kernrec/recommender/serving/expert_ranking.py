@@ -44,8 +44,7 @@ SPACE: Array = np.array(
 )  # fmt: skip
 """Configs of the search space of the published near-best sets, (C, 6), in the order of `TUNABLES`."""
 LEAST_SM = {None: 80, "fp8_w8a8": 89}
-"""Minimum compute capability, times 10, by quantization: 8.0 for pipelined loads in Triton, 8.9 for fp8 on tensor
-cores."""
+"""Minimum compute capability, times 10, by quantization: 8.0 pipelines loads, and 8.9 multiplies fp8."""
 _DEEPEST = 256
 
 _LATENCY_S = 700e-9
@@ -67,7 +66,6 @@ class ExpertRanking:
     factor: float
     """Factor for 90 % intervals: nine of ten recorded times are within this ratio of the predicted times."""
     pair_spread: float
-    """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
 
     def scores(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
         """Return the logarithm of each config's odds of being near the best, (C,).

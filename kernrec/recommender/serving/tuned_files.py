@@ -50,7 +50,6 @@ FOLDERS = {
         Kind.LORA: "kernels/ops/lora/dense/csgmv_configs",
     },
 }
-"""Folder of each kind of file in an installed package, keyed by engine and kind."""
 _DEVICE = re.compile(r"device(?:_name)?=([^,]+?)(?=,|(?:_down)?\.json$)")
 _TRITON = re.compile(r"triton_(\d+_\d+_\d+)/")
 
@@ -62,10 +61,8 @@ class Shipped:
     engine: str
     version: str
     source: str
-    """Origin of the names, as text."""
     names: Mapping[Kind, frozenset[str]]
-    """Paths of the files, relative to the folder of each kind. SGLang paths begin with a folder such as
-    `triton_3_6_0/`."""
+    """Paths of the files, relative to the folder of each kind. SGLang paths state the release of Triton."""
     folder: Path | None = None
     """Folder of the installed package; None if the names come from kernrec's table."""
 
@@ -169,7 +166,6 @@ FORMATS = (
     "a model's config.json or its folder, a tuned file with the name that vLLM or SGLang gives it, Triton's"
     " FUNCTION.autotune.json, Inductor's or Helion's .best_config, or FlashInfer's autotune_configs.json"
 )
-"""Description of the inputs that `kernrec audit` accepts."""
 _NAME = re.compile(
     r"(?:E=(?P<experts>\d+),)?N=(?P<width>\d+)(?:,K=(?P<depth>\d+))?,device_name=(?P<device>[^,]+?)"
     r"(?:,dtype=(?P<dtype>\w+))?(?:,block_shape=\[(?P<block>\d+, ?\d+)\])?"
