@@ -293,7 +293,7 @@ def median(values: Array) -> float:
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return the factor on predictions and the remaining fraction of shared variance, for measured / predicted ratios."""
+    """Return a factor on predictions and the remaining fraction of shared variance for measured / predicted ratios."""
     if not len(ratios):
         return 1.0, 1.0
     middle = median(np.log(ratios))

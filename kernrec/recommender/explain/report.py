@@ -301,7 +301,6 @@ class Report:
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
         problem = {"problem": self.candidates.problem.key}
         answer = {**problem, **self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
         answer |= {"what_to_do": self.what_to_do, "notes": list(self.notes)}

@@ -128,7 +128,6 @@ def _baseline_of(program: str, baselines: Sequence[Baseline]) -> Baseline | None
 
 
 def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
-    """Return the scaled layers for each batch size in `BATCHES` that the network supports."""
     if any(layer.alone for layer, _ in layers):
         return []
     network = replace(workload, layers=tuple([replace(layer, problem=problem, parts=1) for layer, problem in layers]))

@@ -264,7 +264,6 @@ class Unfit:
 
     @property
     def note(self) -> Note:
-        """Note on how much memory is required."""
         return Note(f"batch {self.batch} does not fit the {self.gpu.title}", f"{self.error}.")
 
     def as_dict(self) -> dict[str, Any]:

@@ -102,7 +102,6 @@ def all_reduce_s(size: float, gpus: int, rate: float) -> float:
 
 
 def _summed_bytes(layer: Layer) -> float | None:
-    """Return the bytes of the all-reduce after a layer, or None if there is none."""
     if "shared experts" in layer.name:  # These outputs are added to those of the other experts before the all-reduce.
         return None
     if layer.problem.op != "moe" and "k" not in layer.split:

@@ -125,7 +125,6 @@ class LayerAnswer(FormerNames):
 
     @property
     def source(self) -> str:
-        """Source of the latency in `run_costs`."""
         if self.best is not None and not self.runs_backend:
             return self.best.source
         return self.baseline.source if self.baseline is not None else ""

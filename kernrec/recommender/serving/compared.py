@@ -232,12 +232,10 @@ def worth(made: Comparison) -> Verdict:
 
 
 def verdict_of(missing: bool, taken: str, made: Sequence[Comparison]) -> Verdict:
-    """Return the advice on a tuned file, considering all numbers of tokens.
+    """Return the advice on a tuned file, given comparisons of configs for each number of tokens.
 
-    Args:
-        missing: whether the engine has no such file.
-        taken: kernel that the engine runs instead of the tuned kernel; empty if it runs the tuned kernel.
-        made: comparisons of configs, one for each number of tokens.
+    `missing` states whether the engine has no such file. `taken` is the kernel that the engine runs instead of the
+    tuned kernel; empty if it runs the tuned kernel.
     """
     if not missing:
         return Verdict.SHIPPED

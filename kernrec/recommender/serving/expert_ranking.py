@@ -68,12 +68,10 @@ class ExpertRanking:
     pair_spread: float
 
     def scores(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return the logarithm of each config's odds of being near the best, (C,).
+        """Return the logarithm of the odds of being near the best, for each config (C, 6) in the order of `TUNABLES`,
+        (C,).
 
-        The score is a mean over both matmuls of an expert, weighted by the size of their weights.
-
-        Args:
-            configs: configs in the order of `TUNABLES`, (C, 6).
+        The result is a mean over both matmuls of an expert, weighted by the size of their weights.
         """
         shapes, alike = _as_16_bits(file, np.concatenate([configs, space(file, gpu)]))
         weight = np.array([shape.rows * shape.depth for shape in shapes], float)
@@ -142,11 +140,8 @@ def features(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> Arra
 def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple[Array, Array]:
     """Return the seconds of one matmul of experts with each config, (C,), and features for the decision trees, (C, F).
 
-    The seconds must still be multiplied by `ExpertRanking.level`.
-
-    Args:
-        tokens: number of tokens in a step; each token chooses `shape.top` experts at random.
-        configs: configs in the order of `TUNABLES`, (C, 6).
+    The configs (C, 6) are in the order of `TUNABLES`. Each token chooses `shape.top` experts at random. The seconds
+    must still be multiplied by `ExpertRanking.level`.
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth

@@ -95,10 +95,9 @@ def release(name: str) -> tuple[int, ...]:
 
 
 def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
-    """Return the tuned files that a release of an engine (`vllm` or `sglang`) contains.
+    """Return the tuned files of an engine (`vllm` or `sglang`) in the release `wanted`.
 
-    Args:
-        wanted: the release; None for the installed release, or else the newest in kernrec's table.
+    If `wanted` is None, use the installed release, or else the newest in kernrec's table.
 
     Raises:
         UsageError: the release is neither installed nor in kernrec's table.
@@ -307,8 +306,7 @@ def is_tuned_file(path: Path) -> bool:
 def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) -> JudgedFile:
     """Judge whether a GPU can run each entry of a tuned file of vLLM or SGLang, and how fast the entry is if possible.
 
-    Args:
-        wanted: versions of the software that will use the file, keyed by its name.
+    `wanted` contains the versions of the software that will use the file, keyed by its name.
 
     Raises:
         UsageError: the file cannot be read, or is not a tuned file.
