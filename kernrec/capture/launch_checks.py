@@ -31,11 +31,7 @@ _BUFFER = re.compile(r"\bb(\d+)\b")
 
 
 class LaunchChecks:
-    """Checks of all launches of a program, and their findings.
-
-    Args:
-        seconds: Time limit of the checks per launch. The remaining blocks of the launch run without checks.
-    """
+    """Checks of all launches of a program, and their findings. Each launch is checked for at most `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -121,7 +117,6 @@ class LaunchChecks:
 
 
 def _file_of(module: LoadedModule, function: Function) -> str:
-    """Return the source file of a kernel, or an empty string without line information."""
     place = module.lines.of(function.instructions[0].line)
     return Path(place.file).name if place is not None else ""
 

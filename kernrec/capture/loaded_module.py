@@ -38,11 +38,7 @@ class Image(NamedTuple):
 
 
 def images_of(data: bytes) -> list[Image]:
-    """Return the images in a fat binary, a cubin or PTX text.
-
-    Raises:
-        KernrecError: The code is damaged, or this machine cannot decompress it.
-    """
+    """Return the images in a fat binary, a cubin or PTX text. Raise `KernrecError` if they cannot be read."""
     if data.startswith(b"\x7fELF"):
         return [Image(int.from_bytes(data[0x30:0x32], "little") & 0xFF, None)]
     if not data.startswith(FAT_BINARY):
@@ -175,13 +171,7 @@ class FunctionFacts:
         return self.static_shared, self.constant, self.local, self.most_threads, self.registers, self.version
 
     def check(self, gpu: GPU, grid: Sequence[int], block: Sequence[int], shared: int) -> None:
-        """Raise `LaunchError` if a GPU would reject a launch of this kernel.
-
-        Args:
-            grid: Number of thread blocks along each axis.
-            block: Threads per block along each axis.
-            shared: Dynamic shared memory per block in bytes.
-        """
+        """Raise `LaunchError` if a GPU would reject a launch with `shared` bytes of dynamic shared memory per block."""
         threads, limits = math.prod(block), gpu.limits
         text = f"{self.name}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}, {shared}>>>"
         if reason := impossible_shape(grid, block):

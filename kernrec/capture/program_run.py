@@ -161,7 +161,6 @@ def run_program(
         command: The program and its arguments. A .cu file is compiled first.
         gpu: The GPU that the program sees.
         folder: Folder for call files of Triton functions.
-        recorder: Collects the launches of CUDA kernels.
         build_options: Options of nvcc for a .cu file.
         budget: Maximum number of PTX instructions for a batch of thread blocks.
 
@@ -219,7 +218,6 @@ def accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -
 
 
 def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> None:
-    """Compile a CUDA program of one file, and link it with the replacement of the runtime library."""
     from kernrec.compile.nvcc import nvcc_version, required_nvcc
 
     if not source.is_file():

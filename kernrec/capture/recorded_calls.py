@@ -115,10 +115,7 @@ class Recorder:
     def add(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int] | None = None) -> None:
         """Record a launch, before it runs and changes its buffers.
 
-        Args:
-            module: Code of the kernel.
-            launch: Launch to record.
-            allocations: Size in bytes of each allocation in the last address range, keyed by the allocation's address.
+        `allocations` maps the address of each allocation in the last address range to its size in bytes.
         """
         if self.checks is not None:
             return
@@ -138,11 +135,7 @@ class Recorder:
                 min(calls.values(), key=lambda call: abs(call.threads - threads)).launches += 1
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the recorded launches to call files in a folder, which is created if needed, and return their paths.
-
-        Raises:
-            UsageError: The folder cannot be written.
-        """
+        """Write call files to a folder, and return their paths. Raise `UsageError` if the folder cannot be written."""
         files = []
         try:
             folder.mkdir(parents=True, exist_ok=True)

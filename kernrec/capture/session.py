@@ -88,10 +88,7 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return (buffers, images). The given buffers are extended by one per image, which has no gaps between rows.
-
-        The images are keyed by name.
-        """
+        """Return (the given buffers and one buffer without row gaps per image, images keyed by name)."""
         if not any(self._memory):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)
@@ -124,11 +121,7 @@ _TOGETHER = 1 << 22
 class Session:
     """Connection to one process of a captured program, from the first CUDA call of the process to its end.
 
-    Args:
-        connection: Socket to the process.
-        gpu: GPU that the process sees.
-        recorder: Recorder of the launches.
-        budget: Maximum number of PTX instructions for a batch of thread blocks.
+    `budget` is the maximum number of PTX instructions for a batch of thread blocks.
     """
 
     def __init__(self, connection: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:

@@ -83,7 +83,6 @@ def check_launch(
     Args:
         module: Module that was compiled with line information.
         launch: The launch. The contents of its buffers change.
-        describer: Converter from reports of the emulator to findings.
         uninitialized: Names of buffers that nothing wrote before the launch.
 
     Raises:

@@ -113,10 +113,9 @@ class Ended:
 
 
 def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limits) -> Ended:
-    """Run a task in a child process with limits.
+    """Run a task of the worker in a child process with limits.
 
     Args:
-        task: Name of a task of the worker.
         request: Arguments of the task, as JSON values. Arrays are in files in the folder.
         folder: Private folder of the task, the only one to which the child process can write.
 

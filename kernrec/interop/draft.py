@@ -83,11 +83,7 @@ class Draft:
     """Arguments of `kernrec analyze` that kernrec chose. The draft uses them if `missing` is empty."""
 
     def kernel(self) -> Kernel:
-        """Return the kernel that the draft describes.
-
-        Raises:
-            UsageError: Parts are missing, or the text is not TOML.
-        """
+        """Return the described kernel. Raise `UsageError` if parts are missing or the text is not TOML."""
         if self.missing:
             raise UsageError(
                 f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` writes a draft)"

@@ -407,7 +407,6 @@ class _Launch:
         return self._resolved(body, dict(zip(parameters, map(inside, values), strict=True)), steps + 1)
 
     def _cast(self, kind: str, value: str) -> str:
-        """Convert a value to a type. Raise `UnknownError` for an expression that the type may truncate."""
         dtype, _ = element_type(kind, self.program.aliases)
         return value if dtype is None or "f" in dtype else whole(value, int)
 

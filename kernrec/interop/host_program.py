@@ -131,15 +131,11 @@ def divided(text: str, size: int) -> str:
 
 
 def by_block(text: str, axis: str, extent: int) -> str:
-    """Convert an expression for the number of blocks along an axis to the spec's notation.
+    """Convert the number of blocks along an axis, an expression, to the spec's notation.
 
     In a size divided by the block's extent and rounded up, the extent becomes the name `block_x`, `block_y` or
-    `block_z`. So the expression also holds for other block sizes.
-
-    Args:
-        text: Number of blocks along the axis, an expression.
-        axis: `x`, `y` or `z`.
-        extent: Threads of the block along the axis.
+    `block_z`. So the expression also holds for other block sizes. `axis` is `x`, `y` or `z`, and `extent` is the number
+    of the block's threads along it.
     """
     if (match := _ROUNDED_UP.fullmatch(text)) and extent and int(match[3]) == extent == int(match[2]) + 1:
         return f"ceil({match[1]}/block_{axis})"
@@ -281,10 +277,7 @@ class HostProgram:
         return fields
 
     def _members(self, kind: str) -> Iterator[tuple[str, str, int]]:
-        """Yield (type, declarator, number of array elements) for each member of a structure.
-
-        Raise `UnknownError` for an unknown structure.
-        """
+        """Yield (type, declarator, number of array elements) of members. Raise `UnknownError` without a structure."""
         fields = self.structures.get(kind.replace("struct ", "").strip())
         if fields is None:
             raise UnknownError

@@ -87,8 +87,8 @@ def draft_spec(
     Args:
         words: The user's options, which describe the launch.
         sm: Compute capability to compile for, such as 80.
-        suggest: Whether to make tunables of macros that the source defines between #ifndef and #endif. The values are
-            the macro's value, half and twice the value.
+        suggest: Whether to make tunables of macros that the source defines between #ifndef and #endif. Each gets its
+            value in the source, half of the value and twice the value.
         assume: Whether to choose missing parts of the launch (see `Draft.chosen`), if this completes the draft.
         parts: Files that `source` includes and that cannot be compiled alone.
 

@@ -89,11 +89,7 @@ def whole_numbers(wrong: str, text: str) -> list[int]:
 
 
 def blocks_to_try(text: str) -> list[tuple[int, ...]]:
-    """Parse a list of blocks such as `64,128` or `16x16,32x8`, and remove repeated blocks.
-
-    Raises:
-        UsageError: The text has another form, or a block has more than 1024 threads.
-    """
+    """Parse blocks such as `64,128` or `16x16,32x8` without repeats. Raise `UsageError` for over 1024 threads."""
     blocks = []
     for part in text.split(","):
         extents = part.strip().split("x")
