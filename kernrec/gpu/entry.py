@@ -1,8 +1,6 @@
 """Define catalog entries of GPUs, the resource limits of their SMs, and occupancy.
 
-The rules of occupancy are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` in the CUDA toolkit). Registers
-are allocated per warp in each partition of the SM. Shared memory is allocated per block, with an additional amount that
-the driver reserves.
+The rules of occupancy are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` in the CUDA toolkit).
 """
 
 from collections.abc import Mapping
@@ -68,7 +66,6 @@ class GPU:
     sm: int
     """Compute capability, such as 89."""
     sms: int
-    """Number of streaming multiprocessors."""
     base_clock_hz: float
     boost_clock_hz: float
     tensor_clock_hz: float
@@ -92,11 +89,10 @@ class GPU:
     datasheet_tensor_flops: Mapping[str, float]
     """Data sheet's dense tensor-core peak in FLOP/s, keyed by dtype."""
     fma_per_clk_sm: Mapping[str, int]
-    """Fused multiply-adds per SM and clock outside the tensor cores, keyed by dtype. The key `i32_add` has the rate of
-    integer additions. Dtypes without hardware support are missing."""
+    """FMAs per SM and clock outside the tensor cores, keyed by dtype. `i32_add` is the rate of integer additions.
+    Dtypes without hardware support are missing."""
     tensor_fma_per_clk_sm: Mapping[str, int]
-    """Dense fused multiply-adds per SM and clock on tensor cores, keyed by dtype. Floats other than f64 accumulate in
-    f32."""
+    """Dense FMAs per SM and clock on tensor cores, keyed by dtype. Floats other than f64 accumulate in f32."""
     limits: SmLimits
     sources: Mapping[str, str]
     """Document that each figure comes from, keyed by field name."""
@@ -179,11 +175,8 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Return the occupancy of a kernel, with arrays if any argument is an array.
-
-    Args:
-        smem_bytes: Static and dynamic shared memory per block, in bytes.
-    """
+    """Return the occupancy of a kernel that uses `smem_bytes` of static and dynamic shared memory per block. If any
+    argument is an array, the result contains arrays."""
     if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
         return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
     return _single(limits, int(threads), int(registers), int(smem_bytes))

@@ -260,10 +260,7 @@ def beside(
 ) -> tuple[Baseline, ...]:
     """Return copies of baselines with their comparison to the top recommendation of the same problem.
 
-    Args:
-        latency_s: latency of the recommendation in seconds.
-        energy_j: energy of the recommendation in joules.
-        interval_s: 90 % interval of `latency_s` in seconds; None if the latency is exact.
+    `interval_s` is the 90 % interval of `latency_s` in seconds; None if the latency is exact.
     """
     low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(

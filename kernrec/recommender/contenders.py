@@ -26,7 +26,6 @@ Array = np.ndarray
 MOST = 48
 """Maximum number of contenders of a problem: the candidates of lowest expected cost."""
 LISTED = 8
-"""Maximum number of contenders in a `Regret`."""
 _FEATURES = 128
 """Maximum number of features that relate problems. Random projection reduces a larger number."""
 _LEAST_NOISE = 0.005
@@ -79,7 +78,6 @@ def contenders_of(
     Args:
         candidates: candidates whose costs were predicted without measurements of the problem; must not be empty.
         objective: quantity to minimize; `pareto` raises `UsageError`.
-        weight: weight of the problem.
         among: keys of the configs that may become contenders; None for all configs.
         always: keys of configs that become contenders at any cost, such as measured configs.
         with_inputs: whether to include `inputs`, which correct predictions during refinement.
@@ -127,12 +125,7 @@ def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
-    """Return contenders without predictions, all with the same expected cost.
-
-    Args:
-        keys: key of each contender.
-        deviation: standard deviation, over the configs, of the logarithm of the cost.
-    """
+    """Return contenders with equal expected costs, whose logarithms have the standard deviation `deviation`."""
     own = np.full(len(keys), deviation)
     return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), own / math.sqrt(OWN), own, weight)
 
@@ -242,10 +235,7 @@ def _coordinates(keys: Sequence[Key]) -> Array:
 
 
 def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
-    """Return the measured costs of contenders, in the form that `JointPosterior` needs.
-
-    Rows about other configs, and rows without a required energy, are skipped.
-    """
+    """Return the measured costs of contenders for `JointPosterior`, without rows that lack a required energy."""
     result = []
     for row in rows:
         place = contenders.place(key_of(row.kernel, row.config))
@@ -285,13 +275,10 @@ class Regret:
 
 
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
-    """Return the expected loss from running the recommended config instead of the best, or two for `pareto`.
+    """Return the expected loss from running the recommended config instead of the best config.
 
-    The losses for `pareto` are those of latency and energy.
-
-    Args:
-        candidates: candidates at one operating point, with costs that were predicted without measurements.
-        objective: objective of a query without bounds.
+    For `pareto`, return the losses of latency and energy. The candidates have one operating point and costs that were
+    predicted without measurements.
     """
     hashes = {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels}
     rows = [

@@ -39,8 +39,7 @@ class Fastest:
 
 
 Asking = Generator[Problem, Fastest | None, Problem]
-"""Generator that yields the problem in some layout, receives its fastest kernel or None, and returns the selected
-problem."""
+"""Generator that yields a problem in some layout, receives its fastest kernel or None, and returns its choice."""
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:
@@ -115,14 +114,10 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
 
 
 def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Asking:
-    """Search for the best layout of a problem whose layout the user did not fix.
+    """Search for the best layout among the default layout of `problem` and the layouts in `others`.
 
     A layout with measurements of the problem in a database needs no search. Otherwise, costs are compared at the
     default power limit, so that the result does not depend on the query.
-
-    Args:
-        problem: problem in the op's default layout.
-        others: layouts to try, from `layouts_that_matter`.
     """
     if measured := _measured_layout(context, problem, gpu, others):
         return measured

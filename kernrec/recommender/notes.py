@@ -54,10 +54,7 @@ def notes(candidates: CandidateSet, recommendations: Sequence[Recommendation]) -
 def of_recommendations(
     candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
 ) -> Remark:
-    """Return a function that returns the notes on an answer, without keeping the candidate set in memory.
-
-    `beside` contains additional recommendations of the answer (`Answer.beside`).
-    """
+    """Return a function that returns the notes on an answer, without keeping the candidate set in memory."""
     gpu = candidates.gpu
     scopes, refused, measured = candidates.scopes, list[str](), list[str]()
     calibrations = [table.calibration for table in candidates.tables if table.calibration]
@@ -290,10 +287,7 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return the number of configs with instructions of the kind `metric`, and their largest fraction in a config.
-
-    Such instructions are counted, but were not emulated.
-    """
+    """Return how many configs have instructions of the kind `metric` without emulation, and the largest fraction."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles

@@ -1,9 +1,8 @@
 """Find recorded baselines of a problem, which take precedence over predictions of a learned model.
 
 A problem can be padded to more items, such as rows of a matmul or images (`engine/query/more_items.cpp`). So a
-recording
-of more items bounds the time of fewer items. The source becomes `learned` at another power limit or clock, and for a
-problem with a bias or an activation.
+recording of more items bounds the time of fewer items. The source becomes `learned` at another power limit or clock,
+and for a problem with a bias or an activation.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,15 +33,14 @@ class Recordings:
     problem: Problem
     gpu: GPU
     items: int
-    """Number of items of the problem."""
     rows: Mapping[tuple[str, str, str], Sequence[Row]]
     """Recorded rows, ascending in items, keyed by backend, version and variant."""
 
     @classmethod
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
-        """Return the recordings for a problem, whose bias and activation are ignored.
+        """Return the recordings for a problem, except `superseded` versions (`backend@version`).
 
-        `superseded` contains backend versions to ignore, in the form `backend@version`.
+        The bias and the activation of the problem are ignored.
         """
         rows: dict[tuple[str, str, str], list[Row]] = {}
         items, beside = rows_beside(as_recorded(problem), gpu)
@@ -54,15 +52,12 @@ class Recordings:
     def published(
         self, predictions: Sequence["BaselinePrediction"], backends: Sequence[str] = ()
     ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
-        """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
+        """Yield recorded rows of the problem, each with a prediction (from `ordered`) that has the recorded time and
+        power.
 
         Each backend, version and variant has at most one row: the fastest with at least the problem's number of items.
         A row with more items must be faster than the backend's standard variant. Values that were not recorded come
         from the first prediction for the same backend, or else from the first of all predictions.
-
-        Args:
-            predictions: predictions from `ordered`.
-            backends: backends to include; empty for all.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.backend: each.latency_s.value for each in predictions}

@@ -36,7 +36,6 @@ _Value = TypeVar("_Value")
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
 """Maximum numbers of cached answers, of cached candidate sets by default, and of sets per batch in `prepare`."""
 _AHEAD = 128
-"""Number of problems that are estimated in one batch, which limits memory."""
 
 
 class _Latest(OrderedDict[_Key, _Value]):
@@ -144,11 +143,9 @@ class Recommender:
     def as_answered(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
     ) -> list[Problem]:
-        """Return each problem in the layout that its answer has if the user does not fix the layout.
+        """Return each problem, given in its op's default layout, in the layout of its answer if the user fixes none.
 
-        Args:
-            problems: problems in the op's default layout.
-            points: operating points of the answers, which may reuse the estimates.
+        `points` contains the operating points of the answers, which may reuse the estimates.
         """
         self._forget_if_changed()
         for start in range(0, len(problems), _AHEAD):
@@ -204,9 +201,7 @@ class Recommender:
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
         """Yield each distinct problem with its candidates, or with its answer or error if a batch cannot estimate it.
 
-        Args:
-            problems: problems of one op, data type and layout.
-            fixed: whether the user fixed the layout.
+        The problems have the same op, data type and layout. `fixed` states whether the user fixed the layout.
         """
         if query.conditions != self.context.conditions:
             yield from self.for_conditions(query.conditions).answer_many(problems, gpu, query, fixed)

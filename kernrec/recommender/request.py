@@ -1,7 +1,4 @@
-"""Define what a user can request, and at which operating points the configs are evaluated.
-
-A lower power limit often saves energy, so an objective that counts energy sweeps power limits if the user sets none.
-"""
+"""Define what a user can request, and at which operating points the configs are evaluated."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field

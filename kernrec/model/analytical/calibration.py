@@ -6,8 +6,8 @@
 
 `kernrec.training.fit_calibration` fits the multipliers to measurements. A multiplier of 1 means no calibration.
 
-A trained model learns log(measured / analytical), so it can only correct the version of the analytical model that it
-was trained with. The model card identifies this version by a fingerprint: predictions for a few made-up launches.
+A trained model can only correct the version of the analytical model that it was trained with. Its card identifies this
+version by a fingerprint: predictions for a few made-up launches.
 """
 
 import hashlib
@@ -167,8 +167,7 @@ SAME_MODEL = 0.005
 
 
 def analytical_fingerprint() -> list[float]:
-    """Return the latencies (us) and energies (mJ) that the uncalibrated analytical model predicts for five made-up
-    launches on each of `_GPUS`."""
+    """Return the uncalibrated latencies (us) and energies (mJ) of five made-up launches on each of `_GPUS`."""
     # Each of the five variants has a different bottleneck: arithmetic, tensor cores, shared memory, DRAM or
     # conversions. `block` and `trip` contain the events per block and per loop trip. Only the last variant sets the
     # fraction of waiting time that overlaps with other work.
@@ -220,7 +219,6 @@ def fingerprint_change(earlier: Sequence[float]) -> float:
 
 
 def _cached_fingerprint() -> list[float]:
-    """Return `analytical_fingerprint()`, cached until the analytical model, the engine or the GPU catalog changes."""
 
     def make() -> CacheEntry:
         return {"values": analytical_fingerprint()}, {}

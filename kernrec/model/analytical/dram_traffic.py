@@ -18,11 +18,7 @@ Floats = NDArray[np.float64]
 
 def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
     """Return how many distinct tile indices a wave of consecutive blocks covers along each step of the tile order.
-
-    Args:
-        order: (axis, extent) of each step, fastest-varying step first. In a grouped order, an axis appears twice.
-        wave: Number of consecutive blocks. Extents and `wave` may be arrays that broadcast.
-    """
+    `order` contains (axis, extent) pairs, fastest-varying step first. In a grouped order, an axis appears twice."""
     covers: list[Array] = []
     for _, extent in order:
         covers.append(np.minimum(wave, extent))
@@ -79,7 +75,6 @@ def dram_bytes(
         sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array (N,).
         blocks: Number of tiles that the thread blocks of each launch visit, (N,).
         concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time, (N,).
-        l2_bytes: Size of L2 in bytes.
         moved: Array (N,) to write the result to. By default, a new array is allocated.
     """
     count = len(blocks)
@@ -121,21 +116,13 @@ class Footprint:
         """Return the bytes that L2 reads from DRAM because the launch writes only parts of sectors. L2 exchanges whole
         sectors with DRAM, so it must first read the rest of such a sector (R. Crovella,
         forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). The launch is assumed to write 4 bytes of each.
-
-        Args:
-            whole: Distinct bytes of the sectors that all blocks write.
-            blocks: Number of blocks.
-        """
+        `whole` is the distinct bytes of the sectors that all blocks write."""
         missing = 1.0 - self.stored_bytes * blocks / np.maximum(whole, 1.0)
         return whole * np.clip(missing / (1.0 - 4.0 / 32.0), 0.0, 1.0)
 
     def together(self, cover: Sequence[Array], blocks: Array) -> Array:
-        """Return the distinct bytes that consecutive blocks access together.
-
-        Args:
-            cover: Number of blocks along each axis of the grid.
-            blocks: Number of consecutive blocks.
-        """
+        """Return the distinct bytes that `blocks` consecutive blocks access together. `cover` is their extent in blocks
+        along each axis of the grid."""
         distinct = self.distinct(cover)
         if not self.in_window:
             return distinct
@@ -198,8 +185,7 @@ def sampled_dram_bytes(
         grid: Number of blocks along each axis.
         footprints: Footprints of the tensors that the launch reads or writes.
         concurrent_blocks: Number of blocks that run on the GPU at the same time.
-        l2_bytes: Size of L2 in bytes.
-        rereads: Bytes that each block loads more than once. None if no block loads data more than once.
+        rereads: Bytes that each block loads more than once, or None.
     """
     order = tuple(zip("xyz", grid, strict=True))
     blocks = grid[0] * grid[1] * grid[2]

@@ -99,8 +99,8 @@ class Timing:
     launch_clk: float
     """Clocks of an empty launch that is timed in this way."""
     working_sets: float
-    """Number of copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed before each
-    launch."""
+    """Number of copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed between
+    launches."""
     sustained: bool = False
     """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`)."""
     alone: bool = False
@@ -117,8 +117,7 @@ FLASH = Timing(15000.0, 1.0)
 TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
 """Fractions of the data sheet's tensor core rate and DRAM bandwidth that libraries reach, fitted like `GRAPH`."""
 REACHED = 0.97
-"""Fraction of the sustained rate (`sustained_flops`) that libraries reach in bf16. On eight GPUs, it is 0.87 to
-1.05."""
+"""Fraction of `sustained_flops` that libraries reach in bf16. On eight GPUs, it is 0.87 to 1.05."""
 TILE_CLK = 2200.0
 """Clocks to fill the pipeline of a tile and to write the tile's results, fitted like `GRAPH`."""
 
@@ -154,14 +153,8 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Create a bound, and fill its table of features.
-
-    Args:
-        sizes: Sizes of the problems, (D, N).
-        total_s: Lower bound in seconds, (N,).
-        shares: Times in seconds, (N,) each. Their fractions of `total_s` become features.
-        columns: Further features, (N,) each.
-    """
+    """Create a bound, and fill its table of features. `shares` is times in seconds, (N,) each, whose fractions of
+    `total_s` become features. `columns` is further features, (N,) each. `sizes` is an array (D, N)."""
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
     of_shares, of_sizes, logs = table[: len(shares)], table[len(shares) : of_total], table[: of_total + 1]
@@ -193,8 +186,7 @@ def features_of(op: str) -> Features:
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the kind of a problem, by which recorded sets group problems: the data type, for some ops followed by the
-    data type of another tensor."""
+    """Return the kind of a problem: its data type, for some ops followed by the data type of another tensor."""
     kind = _kind_function(op)
     return dtype if kind is None else kind(dtype, sizes)
 
@@ -255,7 +247,6 @@ class Device:
 
     @property
     def element_bytes(self) -> float:
-        """Return the bytes of a weight element."""
         return self.precision.b_bytes
 
     @property
@@ -291,7 +282,6 @@ class Device:
 
     @cached_property
     def launch_s(self) -> float:
-        """Return the seconds of an empty launch."""
         return self.seconds(self.timing.launch_clk)
 
     @cached_property
@@ -313,8 +303,7 @@ class BaselinePrediction:
 
     backend: str
     version: str | None
-    """Version of the backend that was recorded on this GPU, or else the range of its versions on other GPUs. None if
-    the recordings state no version."""
+    """Version that was recorded on this GPU, or else the range of versions on other GPUs. None if unknown."""
     latency_s: Estimate
     power_w: Estimate | None
     """Power in watts. None if power was not recorded and `operating_point.at_point` has not computed it yet."""

@@ -2,8 +2,7 @@
 
 XGBoost splits a feature only at one of at most 255 histogram cuts, so a split is stored in two bytes: the indices of
 the feature and of the cut. A leaf is stored in one byte, as one of 256 values between the minimum and the maximum leaf
-of the tree. This rounding changes the sum of 200 trees by about 0.001. `kernrec.model.learn.forest` stores complete
-trees instead, which need more space, but are faster for many candidates.
+of the tree. This rounding changes the sum of 200 trees by about 0.001.
 """
 
 import zlib
@@ -27,7 +26,6 @@ _MOST_LEVELS = 32
 _MOST_NODES = 1 << 23
 """Maximum number of nodes. With this limit, 256 times the index of a node fits in 32 bits."""
 _MOST_BYTES = 16 << 20
-"""Maximum size in bytes of decompressed trees."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +55,15 @@ class CompactTrees:
 
     @cached_property
     def in_engine(self) -> Any:
-        """Return these trees as an engine object."""
         links = (np.asarray(column, dtype=np.int64) for column in (self.start, self.left, self.feature))
         values = (np.asarray(column, dtype=np.float32) for column in (self.threshold, self.leaf))
         return query.CompactTrees(*links, *values, self.base, self.levels)
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:
-    """Convert trees to the metadata and arrays that `expand` reads. Raise `ValueError` if a feature has more than 256
-    cuts, or if there are more than 256 features.
-
-    Args:
-        trees: Trees as dictionaries from XGBoost's JSON, with `left_children`, `right_children`, `split_indices` and
-            `split_conditions`.
-        features: Number of features F.
-        base: Constant added to the sum of leaves.
-        share: Factor by which to scale all leaves.
-    """
+    """Convert trees from XGBoost's JSON to the metadata and arrays that `expand` reads. All leaves are scaled by
+    `share`, and `base` is added to their sum. Raise `ValueError` if there are more than 256 features, or more than 256
+    cuts of one."""
     ordered = [_by_level(tree) for tree in trees]
     inner = np.concatenate([part["inner"] for part in ordered])
     column = np.concatenate([part["column"] for part in ordered])

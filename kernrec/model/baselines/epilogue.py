@@ -1,9 +1,8 @@
 """Derive baselines of matvecs, and of matmuls with bias, activation or padded rows, from those of plain matmuls.
 
-Backends were recorded only with plain matmuls. They are assumed to fuse a bias and an activation into the matmul's
-kernel, with the additional time that the analytical model predicts. The lower end of an interval assumes that the
-matmul hides this time completely. The upper end assumes that the backend does not fuse, so that the result is read and
-written once more.
+Backends are assumed to fuse a bias and an activation into the matmul's kernel, with the additional time that the
+analytical model predicts. The lower end of an interval assumes that the matmul hides this time completely. The upper
+end assumes that the backend does not fuse, so that the result is read and written once more.
 """
 
 from dataclasses import replace
@@ -44,8 +43,7 @@ def has_epilogue(problem: Problem) -> bool:
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the seconds that bias and activation take (in the matmul's kernel, in a separate kernel that reads and
-    writes the result once more)."""
+    """Return the seconds that bias and activation take: (in the matmul's kernel, additionally if not fused)."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)

@@ -44,7 +44,6 @@ class VendorModel:
     _predicted: dict[tuple[Problem, str], tuple[BaselinePrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Cached predictions, keyed by problem and name of the GPU."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
     """Cached times, keyed by problem and name of the GPU: (times of several problems that were predicted together,
     index of this problem) for each recorded set that predicts the problem."""
@@ -75,8 +74,8 @@ class VendorModel:
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
-        """Predict the latency and power of a superseded version on a GPU. Return None if its recordings on this GPU do
-        not cover the problem."""
+        """Predict a superseded version's latency and power on a GPU. Return None if its recordings there do not cover
+        the problem."""
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
             if has_card and backend in recorded.backends and recorded.is_case(plain.sizes):
@@ -106,8 +105,7 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return `latencies`, possibly without some slower backends. The fastest backend of each recorded set is
-        included."""
+        """Return `latencies`, possibly without slower backends, but with the fastest one of each recorded set."""
         plain = as_recorded(problem)
         if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
@@ -115,8 +113,7 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-        """Raise a latency to the problem's minimum time with any backend at the GPU's default power limit, if it is
-        below."""
+        """Raise a latency to the minimum time with any backend at the GPU's default power limit, if it is below."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 
@@ -135,8 +132,8 @@ class VendorModel:
         return {backend: reason for backend, reason in refused.items() if backend not in run}
 
     def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Predict several problems of the op together and cache the results for `predict`. This takes little longer
-        than predicting one problem."""
+        """Predict several problems and cache the results for `predict`. This takes little longer than one
+        prediction."""
         if len(self._predicted) > _KEPT:
             self._predicted.clear()
         plain = dict.fromkeys(map(as_recorded, problems))

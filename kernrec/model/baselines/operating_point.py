@@ -1,19 +1,13 @@
 """Transfer the prediction for a backend to another power limit or clock, with the GPU model that is used for kernels.
 
-A backend's time and power are predicted at the GPU's default power limit and clock. The time is split in proportion to
-the parts of the roofline. Arithmetic and L2 follow the core clock, but DRAM and the start of a launch do not.
-`PowerModel.apply_power_limit` computes time and power of a launch with these parts at both operating points. The
-predicted time and power are scaled by the ratios of the two results.
+The predicted time is split in proportion to the parts of the roofline. Arithmetic and L2 follow the core clock, but
+DRAM and the start of a launch do not. `PowerModel.apply_power_limit` computes time and power of a launch with these
+parts at both operating points. Their ratios scale the prediction.
 
 The energy of core events depends only on the problem and the GPU, so all backends share one value: the median over the
 backends of their energy without static power and DRAM. It is at least the energy of the arithmetic if the power limit
 slows down the arithmetic, or if no power is known. It is at most the energy that the power limit permits at the lowest
 clock that is fast enough for the arithmetic.
-
-`least_s` is the minimum time of a call according to the data sheet: the arithmetic and the compulsory bytes at the
-GPU's highest rates. If a recording is faster by more than a factor `LEEWAY`, it must have timed another problem, so it
-is neither shipped nor used for training. Benchmarks repeat a call, so L2 may still contain weights (or keys and values)
-from the previous call.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,8 +41,7 @@ EXTRAPOLATED = 0.6
 """Standard deviation of the error of log(time) after a transfer, as a fraction of the predicted change of log(time)
 (median of nine changes in matmul_tf32_limits_rtx3090.csv)."""
 MODELLED = 1.35
-"""Half-width, as a factor, of the 90 % interval of a power that was computed with the power model (`tools/evidence
-power`)."""
+"""Half-width, as a factor, of the 90 % interval of a power from the power model (`tools/evidence power`)."""
 _ROUNDS = 40
 
 
@@ -64,20 +57,18 @@ class Point(Protocol):
 def at_point(
     predictions: "Iterable[BaselinePrediction]", gpu: GPU, point: Point, problem: Problem | None = None
 ) -> "list[BaselinePrediction]":
-    """Transfer the predictions for a problem to a power limit and clock. The order of the predictions is kept.
+    """Transfer the predictions for a problem to a power limit and clock. The order of the predictions is kept. Raise
+    `UsageError` if the GPU does not support the power limit or clock.
 
     Times are raised to the roof if they are below it, and powers are limited to the power limit. A prediction without
     recorded power gets a power from the GPU's power model.
 
     Args:
-        predictions: Results of `VendorModel.predict`, which apply to the default power limit and an unlocked clock.
-            Pass all predictions that will be compared together, because they share the energy of core events.
+        predictions: Predictions for the default power limit and an unlocked clock. Pass all predictions that will be
+            compared together, because they share the energy of core events.
         point: Power limit and clock.
         problem: Problem of the predictions, if known. It determines the minimum time. If the power limit slows down the
             backends, it also determines the energy of core events.
-
-    Raises:
-        UsageError: The GPU does not support this power limit or clock.
     """
     power, baselines = _power_of(gpu), list(predictions)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
@@ -258,7 +249,8 @@ def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: floa
 Array = np.ndarray
 
 LEEWAY = 1.05
-"""Factor by which a recording may be faster than the data sheet allows, because clocks and timers are inexact."""
+"""Factor by which a recording may be faster than `least_s`, because clocks and timers are inexact. A faster one must
+have timed another problem, so it is neither shipped nor used for training."""
 WINOGRAD = 4.0
 """Factor by which Winograd's F(4x4, 3x3) reduces multiplications (Lavin and Gray, arXiv 1509.09308). FFT saves less."""
 _FEWER = ("winograd", "fft", "gcgemm")

@@ -37,11 +37,7 @@ NORMAL_S = LAUNCH_S + START_S
 
 def in_a_stream(call: Estimate, floor_s: float, work_s: float) -> Estimate:
     """Convert the latency of a call that was timed alone to the latency in a stream of calls, which is never longer.
-
-    Args:
-        floor_s: Seconds of an empty call.
-        work_s: Expected seconds of work on the GPU.
-    """
+    `floor_s` is the seconds of an empty call, and `work_s` the expected seconds of work on the GPU."""
     value = min(NORMAL_S + max(call.value - floor_s * floor_s / call.value, work_s), call.value)
     low = min(value * call.low / call.value, NORMAL_S + max(call.low - floor_s, work_s / INTERVAL))
     return Estimate(value, low, call.high, call.source)
@@ -76,8 +72,7 @@ class RecordedSet:
     grid: tuple[str, ...]
     """Dimensions of which only a few sizes were recorded."""
     multiples: Mapping[str, Mapping[str, int]]
-    """Numbers of which a size must be a multiple, because the backend cannot run other sizes. They are keyed by
-    backend, then by dimension."""
+    """Number of which a size must be a multiple for the backend to run it, keyed by backend, then by dimension."""
     local: tuple[str, ...]
     """Backends whose time depends on the host and not on the GPU. They are reported only on recorded GPUs."""
     origin: Mapping[str, str]
@@ -108,7 +103,6 @@ class RecordedSet:
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """Return the catalog names of all recorded GPUs, sorted."""
         return tuple(sorted({gpu for devices in self.backends.values() for gpu in devices}))
 
     def backends_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
@@ -167,8 +161,7 @@ class Head:
     packed: Array = field(repr=False)
     """Compressed trees, as stored in the model's file."""
     recorded: Interval
-    """Interval for recorded sizes, calibrated on held-out problems of this GPU, or on held-out GPUs if the trees are
-    not for one recorded GPU."""
+    """Interval for recorded sizes, calibrated on held-out problems of this GPU or, for other GPUs, on held-out GPUs."""
     between: Interval
     """Interval for problems with unrecorded sizes (`SetModel.off_grid`), calibrated on held-out problems."""
     sustained: bool = False
@@ -192,8 +185,8 @@ class Head:
 
 
 def is_unaligned(sizes: Mapping[str, int]) -> bool:
-    """Return whether n or k of a matmul is not a multiple of 8. Then, library kernels for 16-bit types cannot load 16
-    bytes at a time."""
+    """Return whether n or k of a matmul is not a multiple of 8, so that 16-bit kernels cannot load 16 bytes at a
+    time."""
     return bool(sizes["n"] % 8 or sizes["k"] % 8)
 
 
@@ -210,8 +203,8 @@ class SetModel:
     """Trees, keyed by (quantity, GPU). The quantity is `latency` or `power`. Instead of a GPU, a key may contain an
     architecture (for its unrecorded GPUs) or `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Pairs (seconds of an empty call, ratio of work to lower bound), keyed by recorded GPU. Empty if calls were timed
-    in a stream."""
+    """(Seconds of an empty call, ratio of work to lower bound) by recorded GPU. Empty if calls were timed in a
+    stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
@@ -230,8 +223,8 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """Return the distance of each problem from the range of the recorded sizes and work, (N,), or None if all
-        problems are within the range."""
+        """Return the distance of each problem from the recorded sizes and work, (N,), or None if all are within their
+        range."""
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())

@@ -36,13 +36,11 @@ Array = np.ndarray
 _FAMILY = {"sm_103": "sm_100"}
 """Architectures that use the trees of another architecture. A B300 has the tensor cores of a B200."""
 _USED = tuple(f"share.used.{part}" for part in PARTS)
-"""Names of the features that `bound.used` returns."""
 _NONE = np.empty((0, 1, 1))
 _FARTHEST = {"elementwise": 1 << 20}
 """Largest number of items (rows, images or sequences) for which the trees are evaluated, keyed by op. A backend can pad
 a problem, so the predicted time for more items limits the time for fewer items."""
 _FARTHEST_ELSE = 1 << 14
-"""Largest number of items for all other ops."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +62,9 @@ class Reader:
     """Whether the trees come from other GPUs, because the quantity was not recorded on this GPU."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Correct an estimate `base`, (S, N) or (1, N), by the trees. Return values (S, N) from `least` (N,) to `most`.
-
-        Args:
-            table: Features that are equal for all backends, (F, N).
-            own: Features that differ between backends, (S, N) each, keyed by name.
-        """
+        """Correct an estimate `base`, (S, N) or (1, N), by the trees. Return values (S, N) from `least` (N,) to
+        `most`. `table` (F, N) contains the features that all backends share, and `own` the features that differ, (S,
+        N) each."""
         values = np.empty((self.backends, table.shape[1]))
         of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
         self.in_engine.fill(table, of_backends, base, least, most, values)
@@ -127,7 +122,6 @@ class Kind:
 
     @cached_property
     def device(self) -> Device:
-        """Return the GPU's rates for problems of this kind."""
         timing = self.chosen.recorded.timing
         return device_of(
             self.gpu, self.dtype, replace(timing, sustained=True) if self.head("latency").sustained else timing
@@ -135,8 +129,7 @@ class Kind:
 
     @cached_property
     def alike(self) -> float:
-        """Return the logarithm of the factor that widens intervals if the data type or layout was not recorded, or
-        0."""
+        """Return the logarithm of the factor that widens intervals for unrecorded data types and layouts, or 0."""
         recorded = self.chosen.recorded
         exactly = self.dtype in recorded.dtypes and self.layout in recorded.layouts
         return 0.0 if exactly else recorded.alike_width
@@ -156,21 +149,19 @@ class Kind:
         return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
 
     def head(self, quantity: str) -> Head:
-        """Return the most specific trees of a quantity: those for the GPU, or else for its architecture, or else for
-        all other GPUs."""
+        """Return the trees of a quantity for the GPU, or else for its architecture, or else for all other GPUs."""
         heads = self.chosen.heads
         return next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the data type and layout of the recordings. Return None if the problems have the same data type and
-        layout."""
+        """Return the data type and layout of the recordings, or None if the problems have the same."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
-        """Return the decision trees that predict a quantity, prepared for the feature table of a bound. The result is
-        cached until a table with different features is passed."""
+        """Return the trees that predict a quantity, prepared for a bound's table and cached until the table's features
+        differ."""
         reader = self._readers.get(quantity)
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity] = self._new_reader(quantity, bound)

@@ -9,13 +9,7 @@ offset is the mean error, shrunk towards zero. The shape is a Gaussian process o
                 equal unless the measurements distinguish the features
 
 This code runs during a query, so it uses only NumPy: importing scikit-learn would take longer than the query itself.
-
-The method was the most accurate on recorded search spaces. Rejected alternatives: an offset without a shape, continuing
-the boosting, boosted trees, processes over tunables only, an additional linear term, and other Matern kernels. A noise
-model with heavy tails has smaller errors where a GPU changed its clock during the measurements, but ranks configs worse
-elsewhere.
-
-The width of the intervals follows from the leave-one-out errors of the process, which have a closed form.
+The method was the most accurate on recorded search spaces.
 """
 
 from collections.abc import Sequence
@@ -65,12 +59,8 @@ class Adaptation:
 
 
 def adapt(matrix: Array, residual: Array) -> Adaptation:
-    """Fit a correction to M >= 1 measured configs.
-
-    Args:
-        matrix: Features of the configs, (M, F).
-        residual: log(measured / predicted) of the configs, (M,).
-    """
+    """Fit a correction to M >= 1 measured configs with features `matrix` (M, F). `residual` (M,) is log(measured /
+    predicted)."""
     if len(residual) > MOST_ROWS:
         keep = thinned(len(residual), MOST_ROWS)
         matrix, residual = matrix[keep], residual[keep]
@@ -96,8 +86,7 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
 
 
 def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float, Array, Array]:
-    """Fit a Gaussian process to the errors of M measured configs. Return (length scale, weights (M,), absolute
-    leave-one-out errors (M,))."""
+    """Fit a Gaussian process to M errors. Return (length scale, weights (M,), absolute leave-one-out errors (M,))."""
     count = len(error)
     best: tuple[float, float, Array, Array] | None = None
     for length in lengths:
@@ -136,12 +125,9 @@ def _relevance(rows: Array, error: Array) -> Array:
 
 
 def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
-    """Return (negative log posterior, its gradient).
-
-    Args:
-        parameters: Logarithms of the noise, of the length scale and of the relevances, (2 + F,).
-        apart: Squared difference between every two rows in each feature, (F, M * M).
-    """
+    """Return (negative log posterior, its gradient). `parameters` (2 + F,) is the logarithms of the noise, of the
+    length scale and of the relevances. `apart` (F, M * M) is the squared difference between every two rows in each
+    feature."""
     count = len(error)
     noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
     share = np.exp(2.0 * (relevance - length))

@@ -113,8 +113,7 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and, unless empty, a kind of rows
-    (`features.row_kind`)."""
+    """Return the key of a model's interval for a GPU, a data type and a kind of rows (`features.row_kind`) or none."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
@@ -225,13 +224,8 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
     """Return the smallest width that covers the fraction `level` of a mixture of rows and errors of the analytical
-    model.
-
-    Args:
-        score: Width that each row needs, ascending, (N,).
-        share: Cumulative weights of the rows, (N,).
-        prior_weight: Fraction of the analytical model's errors in the mixture.
-    """
+    model. `score` (N,) is the width that each row needs, ascending, and `share` (N,) the cumulative weights of the
+    rows. `prior_weight` is the fraction of the analytical model's errors."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

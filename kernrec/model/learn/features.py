@@ -4,19 +4,13 @@ Models would memorize absolute times, counts and sizes, which identify a GPU or 
 the roofline or by other parts of the analytical model, work is per output or per thread, and resources are fractions of
 the GPU's resources.
 
-    schedule   the config: its tunables, threads and blocks, and the waves in which the blocks run
-    static     the resources that the config's code uses: registers, shared memory, and pipe times over the roofline
-    model      the fraction of the analytical model's time that each part takes
-    problem    the problem relative to the GPU: arithmetic intensity and compulsory bytes
-
 `FEATURES` documents all columns except those of tunables, which come last:
 
     tunable.<name>    log2(1 + value)
     alignment.<name>  log2 of the largest power of two that divides the value, or 0 for values below 1; full warps,
                       full sectors and conflict-free shared-memory banks depend on divisibility, not on size
 
-Increase `VERSION` if the meaning, order or number of features changes, because a model only works with the version that
-it was trained on.
+Increase `VERSION` if the meaning, order or number of features changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +35,8 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Quantities of C candidates on one GPU, from which features are computed. Arrays are (C,), or None if unknown."""
+    """Quantities of C candidates on one GPU, as the analytical model predicts them. Arrays are (C,), or None if
+    unknown."""
 
     gpu: GPU
     flops: float | Array
@@ -51,9 +46,7 @@ class ModelInputs:
     tunables: Mapping[str, Array]
     """Values of each tunable, (C,)."""
     latency_s: Array
-    """Latency in seconds, as predicted by the analytical model."""
     power_w: Array
-    """Mean power in watts, as predicted by the analytical model."""
     threads: Array | None = None
     """Threads per block in the longest launch."""
     blocks: Array | None = None
@@ -67,9 +60,9 @@ class ModelInputs:
     pipe_s: Array | None = None
     """Seconds that each of P pipes is busy, (P, C)."""
     busy_s: Array | None = None
-    """Seconds that the pipes are busy, as predicted by the analytical model."""
+    """Seconds that the pipes are busy."""
     wait_s: Array | None = None
-    """Seconds that blocks wait for latencies, as predicted by the analytical model."""
+    """Seconds that blocks wait for latencies."""
     l2_s: Array | None = None
     """Seconds that the traffic takes at L2 bandwidth."""
     dram_s: Array | None = None
@@ -79,13 +72,12 @@ class ModelInputs:
     fixed_s: Array | None = None
     """Seconds of launch overhead."""
     clock_hz: Array | None = None
-    """Core clock under the power limit in hertz. It is not a feature."""
+    """Core clock under the power limit in hertz."""
     capped: Array | None = None
-    """Whether the power limit lowers the clock. It is not a feature."""
+    """Whether the power limit lowers the clock."""
     core_j: Array | None = None
-    """Joules of core events at nominal voltage. They are not a feature."""
+    """Joules of core events at nominal voltage."""
     dram_j: Array | None = None
-    """Joules of DRAM traffic. They are not a feature."""
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -123,7 +115,6 @@ class Feature:
 
     @property
     def logarithmic(self) -> bool:
-        """Return whether the feature is a logarithm to base 2."""
         return self.unit.startswith("log2")
 
     @property
@@ -211,8 +202,7 @@ FEATURES: tuple[Feature, ...] = (
 
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """Return the names of the feature columns: the features of `groups` in order, then the columns of the tunables if
-    `groups` contains `schedule`."""
+    """Return the names of the features of `groups`, then, if `groups` contains `schedule`, of the tunables' columns."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed
@@ -243,8 +233,7 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return an array (C, F) with the features of tunables only. All other columns are NaN. `tunables` contains the
-    values of each tunable, (C,)."""
+    """Return the features (C, F) of tunables, (C,) each. All other columns are NaN."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")

@@ -39,8 +39,8 @@ class Forest:
     column: Array
     """Index of the feature that each split compares, plus F if missing values go right, uint16, (T (2**L - 1),)."""
     value: Array
-    """Thresholds of the splits, then values of the leaves, float32, (T (2**(L + 1) - 1),). Features equal to the
-    threshold go right."""
+    """Thresholds of splits, then values of leaves, float32, (T (2**(L + 1) - 1),). A feature at the threshold goes
+    right."""
     base: float
     """Constant added to the sum of leaves."""
 
@@ -114,8 +114,7 @@ class Forest:
 
     @classmethod
     def unpacked(cls, data: bytes | mmap.mmap) -> "Forest":
-        """Create a forest from the bytes of `packed`, whose hash the caller has verified. Raise `ValueError` if the
-        data is damaged."""
+        """Create a forest from the verified bytes of `packed`. Raise `ValueError` if the data is damaged."""
         header, arrays = unpack(data, intact=True)
         try:
             column, value = arrays["column"], arrays["value"]

@@ -94,17 +94,15 @@ class Model:
         return difference_score if SHAPE in self.forests else transfer_score
 
     def log_ratio(self, inputs: ModelInputs, gpu_known: bool = True) -> tuple[dict[str, Array], Array]:
-        """Predict the correction of each candidate's latency and power.
+        """Predict the correction of each of C candidates' latency and power.
 
         Args:
-            inputs: Inputs of C candidates.
             gpu_known: Whether the GPU is in the training data. For other GPUs, `SHAPE` trees only correct the
                 differences between the configs of a problem. This correction shrinks with the distance from the
                 training data, and `least_seconds` limits it.
 
         Returns:
-            (log(corrected / analytical), (C,), keyed by quantity; distances between candidates and training data,
-                (C,)).
+            (log(corrected / analytical), (C,), keyed by quantity; distances from the training data, (C,)).
         """
         in_engine = learned_model([(self, gpu_known)], inputs.gpu, inputs.tunables, [0] * len(inputs))
         latency, power, distance = in_engine.predict(inputs.quantities())

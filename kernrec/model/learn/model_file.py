@@ -1,7 +1,6 @@
 """Model files: arrays with the trees of each predicted quantity, and a JSON card that describes the model.
 
-    models/<name>.json                  the card: features, extent, intervals, scores, training data, versions, and the
-                                        SHA-256 of every other file
+    models/<name>.json                  the card, with the SHA-256 of every other file
     models/<name>.latency.<hash>.trees  the trees of one quantity, here of the latency
 
 Loading a model unpickles nothing. Files are written atomically, and the card last, so a reader sees either the old or
@@ -43,7 +42,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 
     Args:
         folder: Folder to write to, created if missing.
-        name: Name of the model, such as `matmul` or `matmul@rtx4090`. A model of this name is replaced.
+        name: Name such as `matmul` or `matmul@rtx4090`. A model of this name is replaced.
         training: Description of the training data, stored in the card unchanged.
     """
     if not _NAME.fullmatch(name):
@@ -108,12 +107,8 @@ def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
 
 
 def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
-    """Return a model and its card. Raise `UsageError` if a file cannot be read, is damaged, or does not fit this
-    version of kernrec.
-
-    Args:
-        trees: Whether to read the trees now. If False, they are read on first use, which can raise `UsageError`.
-    """
+    """Return a model and its card. Without `trees`, the trees are read on first use. Raise `UsageError`, then or now,
+    if a file cannot be read, is damaged, or does not fit this version of kernrec."""
     card = _json(path)
     if "format" in card and card["format"] != FORMAT:
         raise UsageError(
@@ -241,7 +236,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    """Read the trees of one quantity. Raise `UsageError` if they are invalid or do not match the card."""
     file = str(entry["file"])
     if Path(file).name != file:
         raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")

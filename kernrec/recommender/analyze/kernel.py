@@ -50,14 +50,12 @@ class PartOfSpace:
 def profile_promising(
     profiler: ConfigProfiler, gpu: GPU, query: Query, part: PartOfSpace
 ) -> tuple[list[ProfileFailure], int]:
-    """Profile the configs of a large space that may be among the best, and count the configs that were not profiled.
+    """Profile the configs of a large space that may be among the best. Return failures and the number of skipped
+    configs.
 
     Args:
         query: query with the objective and bounds of the first answer, which `first_front` receives during profiling.
         part: configs that can run the problem.
-
-    Returns:
-        Failures with their configs and reasons, and the number of configs that were not profiled.
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.

@@ -1,7 +1,4 @@
-"""Profile the configs of a user's kernel, store the profiles in a database, and explain failures.
-
-The compilers and the emulator are imported only if there is a config without a profile.
-"""
+"""Profile the configs of a user's kernel, store the profiles in a database, and explain failures."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,8 +29,7 @@ _STOPPED = 2
 """Number of timed-out compilations after which profiling ends if no config has succeeded."""
 
 Progress = Callable[[int, int], None]
-"""Callback that receives the number of finished configs and the total. The total may be an upper bound, or 0 if
-unknown."""
+"""Callback that receives the number of finished configs and the total, which may be 0 if it is unknown."""
 
 Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator["Outcome"]]
 """Function that profiles configs and yields outcomes, like `kernrec.profile.profile_user_kernel.profile_configs`."""
@@ -86,8 +82,7 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """Return the keys of the kernel's variants with valid profiles in the user's database, which is created if
-        needed."""
+        """Return the keys of the variants with valid profiles in the user's database. Create the database if needed."""
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
         return {key for table in tables for key in self._current(table)}
@@ -109,8 +104,7 @@ class ConfigProfiler:
             report: callback that receives the number of finished configs.
 
         Raises:
-            KernrecError: `hopeless` is true, and the first `_HOPELESS` configs all failed or `_STOPPED` compilations
-                reached the time limit.
+            KernrecError: `hopeless`, and no config succeeded before `_HOPELESS` failures or `_STOPPED` time limits.
         """
         failures: list[ProfileFailure] = []
         pending: list[ProfileRow] = []
@@ -148,8 +142,7 @@ class ConfigProfiler:
         """Return the error to raise if no config could be profiled.
 
         It is a `CompileError` if the source cannot be compiled, a `UsageError` if the arguments do not match the
-        kernel,
-        and otherwise a `KernrecError`.
+        kernel, and otherwise a `KernrecError`.
         """
         if failure.stopped:
             return KernrecError(failure.message)

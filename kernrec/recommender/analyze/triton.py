@@ -97,11 +97,7 @@ def source_file(function: Any) -> tuple[Path, str]:
 
 
 def argument(value: Any) -> Any:
-    """Convert an argument to the form in which a `TritonCall` describes it.
-
-    The values of integer arrays are written to the user's cache, because addresses may depend on them. 8-bit integers
-    are assumed to be weights.
-    """
+    """Convert an argument to its form in a `TritonCall`, and cache the values of integer arrays except 8-bit ones."""
     if value is None or isinstance(value, str | int | float | Mapping):
         return value
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)

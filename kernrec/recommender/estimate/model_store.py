@@ -98,8 +98,7 @@ class ModelStore:
         """Return the trained model of an op or kernel, or None if there is none.
 
         A model for the GPU takes precedence over a model for all GPUs. A model is skipped if it was trained with
-        another
-        calibration than the one in use.
+        another calibration than the one in use.
         """
         if not self._folders:
             return None
@@ -148,7 +147,6 @@ class ModelStore:
         return scope if scope is not None and self._readable(scope) else None
 
     def _readable(self, scope: "ModelScope") -> bool:
-        """Return whether the decision trees of a scope's model could be read."""
         try:
             for part in scope.model.parts(scope.gpu_known):
                 _ = scope.model.forests[part]

@@ -54,7 +54,7 @@ class ReferenceTime:
     deviation: float
     """Standard deviation of the logarithm of the time."""
     transferred: bool
-    """Whether the time comes from recordings of other GPUs only, or from a physical model."""
+    """Whether the time comes from a physical model, or only from recordings of other GPUs."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,6 @@ class Shrinkage:
     lead: float
     """log(reference time / predicted time of the kernel's best config); 0 if the best config is not faster."""
     share: float
-    """Fraction of the lead to keep."""
     deviation: float
     """Standard deviation of the logarithm of the kernel's time after shrinkage."""
 
@@ -83,11 +82,8 @@ def whole_deviation(problem: Problem) -> float:
 def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> ReferenceTime | None:
     """Return the fastest baseline at the GPU's default power limit and clock, or None if there is no baseline.
 
-    Baselines from recordings on this GPU take precedence over baselines that were transferred from other GPUs.
-
-    Args:
-        models: store that contains the models of backends.
-        inputs: kind of input data. The result is None unless the data are random, as in the recordings.
+    Baselines from recordings on this GPU take precedence over transferred baselines. Without random inputs, the result
+    is None, because all recordings have random inputs.
     """
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problem).op)) is None:
         return None

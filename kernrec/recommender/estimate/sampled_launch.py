@@ -1,8 +1,4 @@
-"""Convert profiles from a sample of blocks (`kernrec.profile.sample_profile`) to the form that a static table needs.
-
-The spec of a library kernel declares its waits for memory and the overlap of its tiles. For other kernels, emulated
-blocks show them. Such kernels may also read data again from L1 (`kernrec.profile.cache_behavior`).
-"""
+"""Convert profiles from a sample of blocks (`kernrec.profile.sample_profile`) to the form that a static table needs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -64,7 +60,6 @@ class SampledLaunch:
     longest: Array
     """Ratio of the work of the longest block to the work of an average block."""
     cache_bytes: Array
-    """Bytes of L1 that are available to one block."""
 
     def rereads(self, variants: Array) -> Rereads | None:
         """Return how many bytes a block of each variant loads again after other accesses; None if it is unknown."""
@@ -118,13 +113,10 @@ class SampledLaunch:
         return np.asarray(moved * np.clip(1.0 - l2_bytes / np.maximum(stacks, 1.0), 0.0, 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
-        """Return the L2 clock cycles that all atomic operations on the most contended address take.
+        """Return the L2 clock cycles that all atomic operations on the most contended address take, for `blocks`
+        blocks.
 
         Operations within a few hundred bytes are added, because the same L2 slices execute them.
-
-        Args:
-            variants: rows of the profiles.
-            blocks: number of blocks, one element per variant.
         """
         counted = (_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns"))
         turns = sum(counted, np.zeros(len(self.table.variant_keys)))
@@ -226,8 +218,7 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     """Add the cost of register spills and local memory to profiles.
 
     L1 writes all stores through to L2 (Khairy et al., "Accel-Sim", ISCA 2020, for Volta). Loads of local memory reach
-    L2
-    only if the stacks of the resident threads do not fit in L1.
+    L2 only if the stacks of the resident threads do not fit in L1.
     """
     warps = np.ceil(threads / 32.0)
     spilled = table.spill_bytes * warps  # A byte per lane fills one 32-byte sector per warp.
@@ -263,9 +254,7 @@ def footprints(
 ) -> list[Footprint]:
     """Return the data of each tensor that the blocks of some variants read and write.
 
-    Args:
-        tensor_bytes: sizes of the tensors, keyed by tensor name.
-        in_l2: names of the tensors that L2 holds, as far as they fit, when the launch starts.
+    `tensor_bytes` and `in_l2` contain the sizes of tensors and the names of the tensors in L2, as far as they fit.
     """
     touched = []
     for written, what in ((False, "read"), (True, "write")):

@@ -42,10 +42,7 @@ class Coverage:
 
 @dataclass(frozen=True, eq=False)
 class StaticTable:
-    """Configs and profiles of a kernel for one GPU, data type and layout. The rows of a table are those of `space`.
-
-    A table from a sample of blocks is valid for only one problem.
-    """
+    """Configs and profiles of a kernel for one GPU, data type and layout, with the rows of `space`."""
 
     kernel: Kernel
     gpu: GPU
@@ -53,7 +50,6 @@ class StaticTable:
     conditions: Conditions
     """Conditions for which `power` and the DRAM traffic of the launches are valid."""
     power: PowerModel
-    """Power model of the GPU, with the coefficients of `calibration` if it is not None."""
     calibration: Calibration | None
     """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
     launches: tuple[LaunchTable, ...]
@@ -230,10 +226,7 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return the total trips of a loop in all blocks and the trips of the longest block, for each config.
-
-        `blocks` is the number of blocks that have work, for each config.
-        """
+        """Return the total trips of a loop in `blocks` blocks, and the trips of the longest block, for each config."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)

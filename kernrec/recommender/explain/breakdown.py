@@ -27,7 +27,6 @@ _PARTS = {
     "l2": "L2",
     "dram": "DRAM",
 }
-"""Display names of the power model's components."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ class LaunchDetail(JsonForm):
     """Number of waves: blocks divided by the number of blocks that the whole GPU can run at once."""
     tail: float
     """Mean utilization over all waves: the number of waves divided by that number rounded up. If there is at most one
-    wave,
-    the fraction of the GPU that it fills.
-    """
+    wave, the fraction of the GPU that it fills."""
     time_s: Mapping[str, float]
     """Seconds that each resource is busy, keyed by resource. The busiest resource is the bottleneck."""
     in_turn_s: float
@@ -81,7 +78,6 @@ class Roofline(JsonForm):
     """Whether the operations were counted in the kernel's profile, because the op does not define their number."""
     dram_bytes: float
     intensity: float
-    """Operations per byte of DRAM traffic."""
     achieved_flops: float
     peak_flops: float
     bandwidth: float
@@ -116,7 +112,6 @@ class Explanation:
     """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
         roof = self.roofline
         return {
             **self.recommendation.as_dict(),

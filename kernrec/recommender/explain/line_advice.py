@@ -1,7 +1,4 @@
-"""Recommend changes of a kernel's source lines, ordered by the speedup that the model expects.
-
-A speedup estimates the launch time without the resource time that the line wastes.
-"""
+"""Recommend changes of a kernel's source lines, ordered by the speedup that the model expects."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -53,7 +50,6 @@ def line_advice(
 
     Args:
         subject: breakdown of a config that needs a single launch.
-        lines: costs of each source line.
         source: function that returns the text of a line, given a file name and a line number.
         has_f64: whether a parameter of the kernel has type f64. Then f64 arithmetic is assumed to be intended.
     """

@@ -55,7 +55,6 @@ class Change(JsonForm):
     """Change of a config or of the power limit, with its expected gain."""
 
     what: str
-    """Description of the change, such as `tile_y 2 -> 4`."""
     gain: float
     """Fraction of the objective (such as energy) that the change saves."""
     energy: float
@@ -71,13 +70,7 @@ class Change(JsonForm):
 def what_if(
     candidates: CandidateSet, position: int, point: int = 0, objective: Objective = Objective.ENERGY, top: int = 5
 ) -> list[Change]:
-    """Return the changes of one tunable, of two tunables or of the power limit that gain most, best first.
-
-    Args:
-        position: index of the candidate to change.
-        objective: `energy`, `latency` or `edp`.
-        top: maximum number of changes.
-    """
+    """Return at most `top` changes of one tunable, of two tunables or of the power limit that gain most, best first."""
     (kernel,) = candidates.kernels
     latency, energy = _comparable(candidates, position, point)
     costs = objective.value_of(latency, energy)
@@ -290,7 +283,6 @@ class Report:
     """Report on a config: its explanation, a comparison and recommended changes."""
 
     candidates: CandidateSet
-    """All configs of the kernel at several power limits."""
     point: int
     subject: Explanation
     other: Explanation | None
@@ -309,7 +301,6 @@ class Report:
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
         problem = {"problem": self.candidates.problem.key}
         answer = {**problem, **self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
         answer |= {"what_to_do": self.what_to_do, "notes": list(self.notes)}
@@ -329,8 +320,7 @@ def report(
 
     Args:
         request: request whose objective is `latency`, `energy` or `edp`.
-        config: values of some tunables.
-        against: values of some tunables, which select the config to compare with; None for no comparison.
+        against: values of tunables, which select the config to compare with; None for no comparison.
         top: maximum number of recommended changes.
 
     Raises:

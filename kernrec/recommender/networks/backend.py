@@ -29,7 +29,6 @@ from kernrec.recommender.result import Answer
 
 MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
-"""Batch sizes at which backends are compared."""
 
 Layers = Sequence[tuple[Layer, Problem]]
 """Pairs (layer, problem of one pass of the layer in the data type and layout of its answer)."""
@@ -93,13 +92,10 @@ def backend_of(
 def baselines_of_layer(
     context: Context, layer: Layer, problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> Sequence[Baseline]:
-    """Return the baselines of backends for one pass of a network's layer, fastest first.
+    """Return the baselines of backends (all by default) for one pass of a network's layer, fastest first.
 
     If kernrec's kernels need several passes for all items, each pass gets its share of a backend's single call.
-
-    Args:
-        problem: problem of one pass of the layer, in the data type and layout of the layer's answer.
-        backends: backends to include; all by default.
+    `problem` is the problem of one pass in the data type and layout of the layer's answer.
     """
     if layer.alone:
         return baselines_of(context, problem, gpu, point, backends)
@@ -132,7 +128,6 @@ def _baseline_of(program: str, baselines: Sequence[Baseline]) -> Baseline | None
 
 
 def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
-    """Return the scaled layers for each batch size in `BATCHES` that the network supports."""
     if any(layer.alone for layer, _ in layers):
         return []
     network = replace(workload, layers=tuple([replace(layer, problem=problem, parts=1) for layer, problem in layers]))

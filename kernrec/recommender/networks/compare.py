@@ -46,7 +46,6 @@ class NetworkSweep:
 
     answer: NetworkAnswer
     rows: tuple[SweptTotal, ...]
-    """Rows of the sweep: the default point, then descending power limits or clocks."""
     best: int
 
     def __repr__(self) -> str:
@@ -184,10 +183,9 @@ def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
     """Return the index of the recommended row.
 
     A bound on the slowdown selects the lowest energy within it. The objectives energy and EDP select their lowest
-    value.
-    Otherwise, the knee is selected: the point farthest below the line from the fastest point to the point of lowest
-    energy, with both costs scaled to 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack"). If the knee saves
-    almost nothing, the first row is selected.
+    value. Otherwise, the knee is selected: the point farthest below the line from the fastest point to the point of
+    lowest energy, with both costs scaled to 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack"). If the
+    knee saves almost nothing, the first row is selected.
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])
@@ -266,7 +264,6 @@ class Unfit:
 
     @property
     def note(self) -> Note:
-        """Note on how much memory is required."""
         return Note(f"batch {self.batch} does not fit the {self.gpu.title}", f"{self.error}.")
 
     def as_dict(self) -> dict[str, Any]:

@@ -46,8 +46,7 @@ _BRIDGES = {
     25e9: ("rtx2080", "rtx2080-super"),
 }
 """Bandwidth of NVLink bridges between two GPUs in bytes per second and direction, with the GPUs that support them (data
-sheets, and the GA102 and TU102 whitepapers).
-"""
+sheets, and the GA102 and TU102 whitepapers)."""
 _PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
 _PCIE |= {"blackwell": 63e9}
 """Bandwidth of 16 PCIe lanes in bytes per second and direction, keyed by GPU generation (PCIe 3.0, 4.0 or 5.0)."""
@@ -62,7 +61,6 @@ class Exchange(JsonForm):
     latency_s: Estimate
     """Total latency of the all-reduces, at the mean power of the layers."""
     link: str
-    """Link between the GPUs, with its bandwidth."""
 
     @property
     def note(self) -> Note:
@@ -104,7 +102,6 @@ def all_reduce_s(size: float, gpus: int, rate: float) -> float:
 
 
 def _summed_bytes(layer: Layer) -> float | None:
-    """Return the bytes of the all-reduce after a layer, or None if there is none."""
     if "shared experts" in layer.name:  # These outputs are added to those of the other experts before the all-reduce.
         return None
     if layer.problem.op != "moe" and "k" not in layer.split:

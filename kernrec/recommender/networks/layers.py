@@ -199,7 +199,6 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     """Return the answer for a layer, and a note if its data type or layout was replaced (otherwise an empty text).
 
     Args:
-        problem: problem of the layer.
         exactly: whether the user fixed the data type, so that it must not be replaced.
         answer: function that returns the answer for a problem, or raises `KernrecError`.
 

@@ -88,9 +88,7 @@ def shortage(
 ) -> DoesNotFitError:
     """Return the error for a network that exceeds a GPU's memory, with the smallest change that makes it fit.
 
-    Args:
-        memory: memory that one GPU needs.
-        other: function that returns the network and its layers for another batch size and number of GPUs.
+    `other` returns the network and its layers for another batch size and number of GPUs.
     """
     remedies = []
     if workload.one_network:

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 WORTH_IT = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
-maintenance.
-"""
+maintenance."""
 
 Costs = tuple[Estimate, Estimate]
 
@@ -89,9 +88,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether the kernel saves at least `WORTH_IT` of the baseline's cost, even at the unfavorable ends of both
-        intervals. None without a baseline.
-        """
+        """Whether the kernel saves `WORTH_IT` of the baseline's cost in the worst case; None without a baseline."""
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain
@@ -128,7 +125,6 @@ class LayerAnswer(FormerNames):
 
     @property
     def source(self) -> str:
-        """Source of the latency in `run_costs`."""
         if self.best is not None and not self.runs_backend:
             return self.best.source
         return self.baseline.source if self.baseline is not None else ""
@@ -423,8 +419,7 @@ class NetworkAnswer(JsonForm):
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
         """Return plain values for JSON with expected regrets, keyed by objective.
 
-        A layer's regret is the loss from not choosing the best config. The network's regret is the sum of these losses
-        relative to its cost.
+        A layer's regret is the loss from not choosing the best config. The network's regret is relative to its cost.
         """
         document = self.as_dict()
         lost: dict[str, float] = {}

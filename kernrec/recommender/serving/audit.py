@@ -1,5 +1,4 @@
-"""Audit a deployment: list the tuned files that the serving engine looks for, those that are missing, and the gain from
-each file.
+"""Audit a deployment: list its tuned files, the missing ones, and the gain from each file.
 
 An engine runs the entry of a tuned file with the nearest number of tokens. So a written file has an entry for each
 number of tokens in the engine's own files. Where tuning gains nothing, the entry is the engine's default config.
@@ -38,7 +37,6 @@ TRITONS = (
     "3.1.0", "3.2.0", "3.3.0", "3.3.1", "3.4.0", "3.5.0", "3.5.1", "3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0",
 )  # fmt: skip
 TOKENS = (1, 16, 128, 1024, 4096)
-"""Default numbers of tokens per step for which configs are compared."""
 _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
@@ -150,17 +148,13 @@ class AuditRequest:
     """Request for an audit: model, GPU, engine and options. Names are as users type them."""
 
     model: str
-    """Folder with a `config.json`, or that file. If `download` is true, it may also be a model's name on the Hugging
-    Face
-    Hub.
-    """
+    """Folder with a `config.json`, or that file, or a model's name on the Hugging Face Hub if `download` is true."""
     gpu: str
     engine: str
     tp: int = 1
     ep: int = 1
     triton: str | None = None
-    """Release of Triton for SGLang; None for the installed release, or else the newest one for which SGLang has files.
-    """
+    """Release of Triton for SGLang; None for the installed release, or else SGLang's newest one."""
     release: str | None = None
     """Release of the engine; None for the installed release, or else the newest one that kernrec knows."""
     device: str = ""
@@ -314,8 +308,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     """Return the entries to write to a tuned file, with the keys that the engine uses (`TunedFile.entry`).
 
     Each entry uses the comparison with the nearest number of tokens (by ratio). It is the best config of this
-    comparison
-    if the gain is large enough, otherwise the engine's default config for the entry's number of tokens.
+    comparison if the gain is large enough, otherwise the engine's default config for the entry's number of tokens.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}
@@ -327,10 +320,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Return the path of a new tuned file, relative to the folder of new files.
-
-    Files that the engine reads only from its own package are in the subfolder `package/`.
-    """
+    """Return the path of a new tuned file: in `package/` if the engine reads it only from its own package."""
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"

@@ -1,7 +1,6 @@
 """Judge the entries of autotuners' files for a GPU: those of Triton, Inductor, FlashInfer and Helion.
 
-The files do not contain the kernels, so kernrec predicts no times. It compares an entry with the limits of the GPU, the
-GPU and versions of the tuning, the times in the file, and other files for the same problem.
+The files do not contain the kernels, so kernrec predicts no times.
 """
 
 import re
@@ -37,8 +36,7 @@ _OTHER_NOTE = "the file does not contain the kernel: capture the program (kernre
 def judge_caches(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
     """Judge each entry of autotuners' files for a GPU. Different configs for one problem are doubtful.
 
-    Args:
-        wanted: versions of the software that will use the files, keyed by its name.
+    `wanted` contains the versions of the software that will use the files, keyed by its name.
 
     Raises:
         UsageError: a file cannot be read, or it is not of an autotuner whose files kernrec judges.

@@ -56,12 +56,11 @@ class Comparison:
     own_cost: Cost | None
     """Cost of the engine's default config; None if this config cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """Configs and costs of the candidates and the default config, best first. Measured costs come before predicted
-    costs."""
+    """Configs and costs of the candidates and the default config, best first, those with measured costs before others.
+    """
     compared: tuple[Tiles, ...]
     """All compared configs, with the default config first. Some may be unable to run."""
     spread: float = PAIR_SPREAD
-    """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
     analyzed: bool = True
     """Whether costs come from an analysis of the kernel's code, not from the formula of `expert_ranking`."""
 
@@ -82,8 +81,7 @@ class Comparison:
     @property
     def interval(self) -> tuple[float, float]:
         """90 % interval of `ratio`. If the default config is predicted to be the best, it extends from 1 to the gain
-        that
-        the second-best config may have.
+        that the second-best config may have.
         """
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
@@ -95,10 +93,7 @@ class Comparison:
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return candidate configs whose tiles fit in the GPU's shared memory.
-
-    They are the highest-ranked configs of `expert_ranking` if it supports the file, otherwise a short list.
-    """
+    """Return the highest-ranked configs that fit in the GPU's shared memory, or a short list if none can be ranked."""
     if ranks(file, gpu):
         return shipped_ranking().ranked(file, tokens, gpu, BEST_RANKED)
     return listed_candidates(file, tokens, gpu)
@@ -212,9 +207,7 @@ def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
 
 NOTHING = 1.03
 """Maximum ratio of the default config's time to the best config's time that counts as no gain. Measured times of the
-same
-config differ by up to 3 % (vLLM's issue 44688).
-"""
+same config differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
 """Ratio below which the upper end of its interval must be for the advice not to create the file."""
 
@@ -239,12 +232,10 @@ def worth(made: Comparison) -> Verdict:
 
 
 def verdict_of(missing: bool, taken: str, made: Sequence[Comparison]) -> Verdict:
-    """Return the advice on a tuned file, considering all numbers of tokens.
+    """Return the advice on a tuned file, given comparisons of configs for each number of tokens.
 
-    Args:
-        missing: whether the engine has no such file.
-        taken: kernel that the engine runs instead of the tuned kernel; empty if it runs the tuned kernel.
-        made: comparisons of configs, one for each number of tokens.
+    `missing` states whether the engine has no such file. `taken` is the kernel that the engine runs instead of the
+    tuned kernel; empty if it runs the tuned kernel.
     """
     if not missing:
         return Verdict.SHIPPED

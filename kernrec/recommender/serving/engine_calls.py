@@ -1,7 +1,6 @@
 """Describe launches of an engine's kernel with given configs, in the form that `kernrec analyze` can analyze.
 
 If the engine is not installed, a kernel with the same tunables replaces the engine's kernel (`kernels/experts.py`).
-Engines may launch more thread blocks than there are tiles. These blocks end immediately and are omitted.
 """
 
 import ast

@@ -116,8 +116,7 @@ def launched(engine: str, file: TunedFile, tiles: Tiles) -> dict[str, int]:
     """Return the constants and options with which the engine compiles the kernel for a config.
 
     Triton's default values replace missing options. vLLM limits `BLOCK_SIZE_K` to the size of a block of weights that
-    share
-    a scale.
+    share a scale.
     """
     config = {"num_warps": 4, "num_stages": 3, **tiles}
     config.pop("SPLIT_K", None)
@@ -187,10 +186,7 @@ def _of_state(shape: StateShape) -> list[Tiles]:
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the kernel that an engine runs instead of the tuned kernel; empty if it runs the tuned kernel.
-
-    The engine's flag that selects the tuned kernel may follow in parentheses.
-    """
+    """Return the kernel that an engine runs instead of the tuned one, with the flag to change this; may be empty."""
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":

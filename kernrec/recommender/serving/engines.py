@@ -1,7 +1,7 @@
 """Derive the names and locations of the tuned files that vLLM and SGLang look for.
 
-The rules follow vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and
-SGLang 0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_config.py`).
+The rules follow vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and SGLang
+0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_config.py`).
 """
 
 import math
@@ -19,9 +19,7 @@ from kernrec.util.light_dataclass import dataclass
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
 """Minimum size of a block of weights that share a scale. vLLM reduces the model's block size down to this value if it
-does
-not divide the number of columns on a GPU.
-"""
+does not divide the number of columns on a GPU."""
 
 
 class Kind(StrEnum):
@@ -71,7 +69,6 @@ class StateShape:
 
     heads: int
     width: int
-    """Width of a head."""
     state: int
     """Number of state elements for each element of a head."""
     groups: int
@@ -86,7 +83,6 @@ class TunedFile:
     kind: Kind
     name: str
     layers: str
-    """Description of the layers whose kernel the file configures."""
     products: tuple[ProductShape, ...] = ()
     """Matmuls that run with the file's configs, in order."""
     dtype: str | None = None
@@ -209,10 +205,7 @@ def reads_files(quantization: Quantization, engine: str) -> bool:
 
 
 def _group(model: ServedModel, width: int) -> int:
-    """Return how many weights along k share a scale on one GPU.
-
-    The model's group size is halved until it divides the depth of both matmuls.
-    """
+    """Return how many weights along k share a scale on one GPU, so that groups divide the depth of both matmuls."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2

@@ -44,8 +44,7 @@ SPACE: Array = np.array(
 )  # fmt: skip
 """Configs of the search space of the published near-best sets, (C, 6), in the order of `TUNABLES`."""
 LEAST_SM = {None: 80, "fp8_w8a8": 89}
-"""Minimum compute capability, times 10, by quantization: 8.0 for pipelined loads in Triton, 8.9 for fp8 on tensor
-cores."""
+"""Minimum compute capability, times 10, by quantization: 8.0 pipelines loads, and 8.9 multiplies fp8."""
 _DEEPEST = 256
 
 _LATENCY_S = 700e-9
@@ -67,15 +66,12 @@ class ExpertRanking:
     factor: float
     """Factor for 90 % intervals: nine of ten recorded times are within this ratio of the predicted times."""
     pair_spread: float
-    """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
 
     def scores(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return the logarithm of each config's odds of being near the best, (C,).
+        """Return the logarithm of the odds of being near the best, for each config (C, 6) in the order of `TUNABLES`,
+        (C,).
 
-        The score is a mean over both matmuls of an expert, weighted by the size of their weights.
-
-        Args:
-            configs: configs in the order of `TUNABLES`, (C, 6).
+        The result is a mean over both matmuls of an expert, weighted by the size of their weights.
         """
         shapes, alike = _as_16_bits(file, np.concatenate([configs, space(file, gpu)]))
         weight = np.array([shape.rows * shape.depth for shape in shapes], float)
@@ -144,11 +140,8 @@ def features(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> Arra
 def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple[Array, Array]:
     """Return the seconds of one matmul of experts with each config, (C,), and features for the decision trees, (C, F).
 
-    The seconds must still be multiplied by `ExpertRanking.level`.
-
-    Args:
-        tokens: number of tokens in a step; each token chooses `shape.top` experts at random.
-        configs: configs in the order of `TUNABLES`, (C, 6).
+    The configs (C, 6) are in the order of `TUNABLES`. Each token chooses `shape.top` experts at random. The seconds
+    must still be multiplied by `ExpertRanking.level`.
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth

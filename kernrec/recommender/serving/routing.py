@@ -1,6 +1,6 @@
 """Route tokens to experts at random, in the form that kernels of experts read.
 
-A choice is a pair of a token and an expert that the token selects. Kernels read choices sorted by expert.
+A choice is a pair of a token and an expert that the token selects.
 """
 
 import numpy as np

@@ -21,9 +21,7 @@ _NONE = {"python": "None"}
 def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path, own: str) -> TritonCall:
     """Return the launch that processes one token of each of `batch` sequences, with contiguous states.
 
-    Args:
-        path: file with the kernel's source.
-        own: vLLM's kernel as `module:function`.
+    `path` contains the kernel's source. `own` is vLLM's kernel as `module:function`.
     """
     heads, width, state = shape.heads, shape.width, shape.state
     mixed = heads * width + 2 * shape.groups * state  # Outputs of the preceding convolution for each token

@@ -50,7 +50,6 @@ FOLDERS = {
         Kind.LORA: "kernels/ops/lora/dense/csgmv_configs",
     },
 }
-"""Folder of each kind of file in an installed package, keyed by engine and kind."""
 _DEVICE = re.compile(r"device(?:_name)?=([^,]+?)(?=,|(?:_down)?\.json$)")
 _TRITON = re.compile(r"triton_(\d+_\d+_\d+)/")
 
@@ -62,10 +61,8 @@ class Shipped:
     engine: str
     version: str
     source: str
-    """Origin of the names, as text."""
     names: Mapping[Kind, frozenset[str]]
-    """Paths of the files, relative to the folder of each kind. SGLang paths begin with a folder such as
-    `triton_3_6_0/`."""
+    """Paths of the files, relative to the folder of each kind. SGLang paths state the release of Triton."""
     folder: Path | None = None
     """Folder of the installed package; None if the names come from kernrec's table."""
 
@@ -74,8 +71,7 @@ class Shipped:
         Triton.
 
         SGLang may read the file for another release, preferably the newest. The path is relative to the folder of the
-        file's
-        kind, and empty if the engine has no such file.
+        file's kind, and empty if the engine has no such file.
         """
         names = self.names.get(kind, frozenset())
         if name in names:
@@ -99,10 +95,9 @@ def release(name: str) -> tuple[int, ...]:
 
 
 def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
-    """Return the tuned files that a release of an engine (`vllm` or `sglang`) contains.
+    """Return the tuned files of an engine (`vllm` or `sglang`) in the release `wanted`.
 
-    Args:
-        wanted: the release; None for the installed release, or else the newest in kernrec's table.
+    If `wanted` is None, use the installed release, or else the newest in kernrec's table.
 
     Raises:
         UsageError: the release is neither installed nor in kernrec's table.
@@ -170,7 +165,6 @@ FORMATS = (
     "a model's config.json or its folder, a tuned file with the name that vLLM or SGLang gives it, Triton's"
     " FUNCTION.autotune.json, Inductor's or Helion's .best_config, or FlashInfer's autotune_configs.json"
 )
-"""Description of the inputs that `kernrec audit` accepts."""
 _NAME = re.compile(
     r"(?:E=(?P<experts>\d+),)?N=(?P<width>\d+)(?:,K=(?P<depth>\d+))?,device_name=(?P<device>[^,]+?)"
     r"(?:,dtype=(?P<dtype>\w+))?(?:,block_shape=\[(?P<block>\d+, ?\d+)\])?"
@@ -312,8 +306,7 @@ def is_tuned_file(path: Path) -> bool:
 def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) -> JudgedFile:
     """Judge whether a GPU can run each entry of a tuned file of vLLM or SGLang, and how fast the entry is if possible.
 
-    Args:
-        wanted: versions of the software that will use the file, keyed by its name.
+    `wanted` contains the versions of the software that will use the file, keyed by its name.
 
     Raises:
         UsageError: the file cannot be read, or is not a tuned file.

@@ -1,9 +1,7 @@
 """Lower bound and features of backends' attention, for prompts and for single tokens.
 
-A prompt is computed in tiles of 128 queries, each of which reads the keys within its window. If a launch has few tiles,
-the longest tile is the bottleneck. A generated token reads the keys and values within its window. If there are few
-heads and sequences, these keys are split over the SMs. The query heads that share a key and value head are rows of one
-tile.
+A prompt is computed in tiles of 128 queries, each of which reads the keys within its window. A generated token reads
+the keys and values within its window. If there are few heads and sequences, these keys are split over the SMs.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,8 +32,8 @@ prompts. All constants of this module were fitted to recordings of three backend
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
-"""Clocks of a wave of tiles in addition to its arithmetic, keyed by whether tensor cores run asynchronously (sm_90,
-sm_100, sm_103)."""
+"""Clocks of a wave of tiles in addition to its arithmetic, keyed by asynchronous tensor cores (sm_90, sm_100,
+sm_103)."""
 _SPLIT_KEYS = 128
 """Minimum number of keys in a part, if the keys of a token are split over several blocks."""
 _CHAIN_CLK = 400.0
@@ -45,8 +43,7 @@ _FEW_BLOCKS = 0.6
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the kind of a problem: the data type of the queries, followed by that of the keys and values if it
-    differs."""
+    """Return the data type of the queries, followed by that of the keys and values if it differs."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
@@ -132,8 +129,6 @@ def _bound(
     device: Device, sizes: Mapping[str, Array], total_s: Array, flops: Array, moved: Array, memory_s: Array,
     blocks: Array, shares: Mapping[str, Array], more: Mapping[str, Array],
 ) -> Bound:  # fmt: skip
-    """Return the bound and the features of prompts or of single tokens. `more` contains the features that only one of
-    the two has."""
     gpu, window, group = device.gpu, _window(sizes), sizes["heads"] / sizes["kv_heads"]
     parts = device.parts(flops, moved)
     count = len(total_s)

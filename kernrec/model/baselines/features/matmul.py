@@ -1,7 +1,7 @@
 """Lower bound of backends' matmuls, and the features with which trees correct it.
 
 The bound includes tiles that run in waves, DRAM and L2. Libraries select a tile and split the reduction by a heuristic.
-The bound assumes the fastest of a few tiles. Matmuls outside of tensor cores use other tiles (`simt_products`).
+The bound assumes the fastest of a few tiles.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,8 +66,7 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
-    """Return (engine object that computes bounds and features, features that are equal for all matmuls, keyed by
-    name)."""
+    """Return (engine object that computes bounds and features, features that are equal for all matmuls)."""
     gpu, kind = device.gpu, device.precision
     figures = [
         kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, device.peak_flops, gpu.memory_bandwidth,

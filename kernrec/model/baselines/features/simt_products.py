@@ -22,15 +22,14 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
     "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single matmuls as (rows, columns), keyed by generation of the kernels. `later` GPUs use the tiles of the
-A100, and 128 x 128."""
+"""Tiles of single matmuls as (rows, columns), keyed by generation. `later` GPUs use the A100's, and 128 x 128."""
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
     "volta": ((64, 128), (64, 64), (128, 32), (32, 128)),
     "ampere": ((128, 128),),
     "later": ((128, 128),),
 }
-"""Tiles of batched matmuls as (rows, columns), keyed by generation of the kernels."""
+"""Tiles of batched matmuls as (rows, columns), keyed by generation."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
 """Fraction of the FMA rate that a 128 x 128 tile reaches, and exponent e for smaller tiles: their fraction is
 multiplied by (area / 128**2) ** e."""
