@@ -55,7 +55,7 @@ class SourceAnalysis:
     block: Sequence[int] = (128,)
     query: Query = Query()
     entry: str | None = None
-    """Name of the kernel without a spec, or None for the only kernel of the source."""
+    """Name of the kernel if there is no spec, or None for the only kernel of the source."""
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:

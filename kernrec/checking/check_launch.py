@@ -161,8 +161,8 @@ def has_no_effect(function: Function, raw: RawFinding) -> bool:
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
     """Return whether only `selp`, or comparisons combined with other predicates, use a register.
 
-    Up to `steps` arithmetic instructions may come before them. Compilers generate such code if they move a load ahead
-    of a condition.
+    Up to `steps` arithmetic instructions may lie between the register and its use. Compilers generate such code if they
+    move a load ahead of a condition.
     """
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(

@@ -201,7 +201,7 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Name the following buffer in the emulator's message about an access just before it, as with a negative index.
+    """Correct the buffer in the emulator's message about an access just before a buffer, as with a negative index.
 
     The emulator names the previous buffer, because its address range contains the address.
     """

@@ -219,7 +219,7 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements in the buffer behind a pointer. Raise `UnknownError` without an allocation."""
+        """Return the number of elements behind a pointer. Raise `UnknownError` if no allocation is found."""
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
             for name in _ALLOCATIONS:
@@ -294,7 +294,7 @@ class _Launch:
         return values[::-1]
 
     def _resolved(self, node: "Node", names: Mapping[str, str], steps: int = 0) -> str:
-        """Convert an expression of the host code to Python notation, with values for variables."""
+        """Convert an expression of the host code to Python notation, and replace variables by their values."""
         self.nodes_left -= 1
         if steps > _MOST_STEPS or self.nodes_left < 0:
             raise UnknownError

@@ -72,7 +72,7 @@ def folded(text: str) -> str:
     """Return the value of a constant expression. Return any other expression unchanged.
 
     Raises:
-        UnknownError: The expression is too long, or its value is too large, undefined or not a number.
+        UnknownError: The expression is too long, or its value is too large, undefined (division by zero) or no number.
     """
     if len(text) > _MOST_CHARACTERS:
         raise UnknownError
@@ -277,7 +277,7 @@ class HostProgram:
         return fields
 
     def _members(self, kind: str) -> Iterator[tuple[str, str, int]]:
-        """Yield (type, declarator, number of array elements) of members. Raise `UnknownError` without a structure."""
+        """Yield (type, declarator, number of array elements) per member. Raise `UnknownError` if `kind` is unknown."""
         fields = self.structures.get(kind.replace("struct ", "").strip())
         if fields is None:
             raise UnknownError

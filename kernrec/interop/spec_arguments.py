@@ -88,7 +88,7 @@ class SpecArguments:
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
         """Set the shape of every buffer, from the user's description or from the dimensions.
 
-        `expression` translates an expression to the spec's notation. Its first argument is an option for messages.
+        `expression` translates an expression to the spec's notation. Its first argument is the option named in errors.
         """
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():

@@ -89,7 +89,7 @@ def whole_numbers(wrong: str, text: str) -> list[int]:
 
 
 def blocks_to_try(text: str) -> list[tuple[int, ...]]:
-    """Parse blocks such as `64,128` or `16x16,32x8` without repeats. Raise `UsageError` for over 1024 threads."""
+    """Parse distinct blocks such as `64,128` or `16x16,32x8` of at most 1024 threads. Raise `UsageError` otherwise."""
     blocks = []
     for part in text.split(","):
         extents = part.strip().split("x")
