@@ -1,7 +1,4 @@
-"""Find a GPU by name or alias. Only the catalog file that contains the GPU is read.
-
-The files in `catalog/` use the units of data sheets, and a `GPU` uses SI units.
-"""
+"""Find a GPU by name or alias. The files in `catalog/` use the units of data sheets, and a `GPU` uses SI units."""
 
 import re
 from collections.abc import Mapping
@@ -90,7 +87,7 @@ def catalog_gpu(name: str) -> GPU | None:
 
 
 _added: dict[str, GPU] = {}
-"""GPUs outside the catalog that this process has registered, keyed by name."""
+"""GPUs from files, keyed by name."""
 
 
 def add_gpu(gpu: GPU) -> GPU:

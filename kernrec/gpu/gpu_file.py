@@ -20,7 +20,6 @@ GENERATIONS = {
     60: "pascal", 61: "pascal", 70: "volta", 75: "turing", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper",
     100: "blackwell", 103: "blackwell", 120: "blackwell", 121: "blackwell",
 }  # fmt: skip
-"""GPU generation, keyed by compute capability."""
 RATES = ("f64", "f32", "f16", "bf16", "i32", "i32_add")
 TENSOR_RATES = ("f64", "f16", "bf16", "tf32", "fp8", "fp4", "i8")
 

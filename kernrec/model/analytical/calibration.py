@@ -53,9 +53,8 @@ class Calibration:
     core_energy: float = 1.0
     dram_energy: float = 1.0
     rows: int = 0
-    """Number of measured configs that the multipliers of time were fitted to."""
+    """Number of measured configs for the multipliers of time. `energy_rows` is the number for those of energy."""
     energy_rows: int = 0
-    """Number of measured configs that the multipliers of energy were fitted to."""
     gpus: tuple[str, ...] = ()
     problems: int = 0
     time_factor: tuple[float, float] | None = None
@@ -210,7 +209,7 @@ def analytical_fingerprint() -> list[float]:
 
 
 def fingerprint_change(earlier: Sequence[float]) -> float:
-    """Return the largest relative difference between an earlier fingerprint and the current one. Return infinity if the
+    """Return the largest relative difference between an earlier fingerprint and the current one, or infinity if the
     earlier one has another length or invalid values."""
     now = _cached_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):

@@ -313,9 +313,9 @@ def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Float
 
 
 def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return (integer, special, f64) including conversions: the warp instructions of the integer pipe, and the clock
-    cycles of the special-function pipe and of the f64 pipe. `functions` are the clock cycles of the special-function
-    pipe without conversions."""
+    """Return (integer, special, f64) with conversions: the warp instructions of the integer pipe, and the clock
+    cycles of the special-function and f64 pipes. `functions` is the special-function pipe's clock cycles without
+    conversions."""
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))
@@ -345,8 +345,8 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the load of L2 in sectors: those that it reads, plus those that it could have read during atomic
-    operations. A turn of an atomic operation occupies an L2 slice for one clock."""
+    """Return the sectors that L2 reads, plus the sectors that it could have read during atomic operations. A turn of an
+    atomic operation occupies an L2 slice for one clock."""
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 

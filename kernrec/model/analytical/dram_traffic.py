@@ -75,7 +75,7 @@ def dram_bytes(
         sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array (N,).
         blocks: Number of tiles that the thread blocks of each launch visit, (N,).
         concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time, (N,).
-        moved: Array (N,) to write the result to. By default, a new array is allocated.
+        moved: Array (N,) for the result. By default, it is a new array.
     """
     count = len(blocks)
     columns = np.empty((access.steps + len(sizes), count))
@@ -101,10 +101,9 @@ class Footprint:
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """Fraction of a block's bytes that the preceding block along x, y or z does not access."""
+    """Fraction of a block's bytes that the previous block does not access, along x, y and z."""
     size_bytes: Array
     written: bool
-    """Whether the launch writes these bytes instead of reading them."""
     scratch: bool = False
     in_window: tuple[Array, ...] = ()
     """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. If the tuple is
@@ -149,10 +148,10 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Rereads:
-    """Bytes that a block loads again, grouped by how much other data it accesses before. Arrays are (C,)."""
+    """Bytes that a block loads again, by how much other data it accesses in between. Arrays are (C,)."""
 
     far_bytes: tuple[Array, ...]
-    """Bytes per block that are loaded again after accesses to more than 1, 2, 4, ... times `first_bytes`."""
+    """Bytes per block that are loaded again after the block accessed more than 1, 2, 4, ... times `first_bytes`."""
     first_bytes: float
     cache_bytes: Array
     """A block's share of L1 in bytes. It may be larger than the block's share of L2."""

@@ -6,7 +6,7 @@
                   - the part of a block's latency that other blocks do not hide: dependent instructions, barriers,
                     exposed load latency, code that uses different pipes in turn, and the time that DRAM needs for
                     the block's bytes beyond the load latency.
-                After the last round, the longest block exceeds an average block and waits for other blocks.
+                The last round also takes the extra time of the longest block, and its waits for other blocks.
     core time   smooth maximum of the times of the SMs and of L2 (bandwidth, or atomic operations on one sector)
     DRAM time   bytes between L2 and DRAM, divided by the bandwidth that this access pattern reaches
     latency     smooth maximum of core time and DRAM time, plus launch overhead

@@ -54,13 +54,8 @@ class VoltageCurve:
     """Fraction of the knee's voltage by which the voltage rises from clock 0 to the knee."""
 
     def over_knee(self, clock_hz: ArrayLike) -> Floats:
-        """Return the core voltage at a clock, as a fraction of the voltage at the knee.
-
-        With x = clock_hz / knee_hz, this is
-
-            1 + slope * (x - 1) + steepness * (x - 1)**2     above the knee
-            1 - rise * (1 - x)                               below the knee
-        """
+        """Return the core voltage at a clock, as a fraction of the voltage at the knee. With x = clock_hz / knee_hz, it
+        is 1 + slope (x - 1) + steepness (x - 1)**2 above the knee, and 1 - rise (1 - x) below the knee."""
         ratio = np.multiply(clock_hz, 1.0 / self.knee_hz)
         above = np.maximum(ratio - 1.0, 0.0)
         below = np.maximum(1.0 - ratio, 0.0)
@@ -103,8 +98,7 @@ INPUTS = (RANDOM, ZEROS)
 _MOST_CACHED = 16
 PARTNER_HEADROOM = 1.35
 """Assumed highest power limit / TDP of GeForce boards by NVIDIA's partners, if the catalog has no limit above the TDP.
-An RTX 3090 (350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv); RTX 4090 boards (450 W) accept 600
-W."""
+An RTX 3090 (350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv). RTX 4090s (450 W) accept 600 W."""
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
@@ -218,13 +212,10 @@ class PowerModel:
         return np.asarray(self.leakage_w * self.voltage(clock_hz) ** self.leakage_exponent)
 
     def event_j(self, event: str) -> float:
-        """Return the energy in joules of one event at nominal voltage. Raise `UsageError` if the event is unknown.
-
-        Args:
-            event: `issue.<class>` (one warp instruction; an unlisted class counts as `issue.other`), `mma.<dtype>` (one
-                FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`, `l2.sectors` (32 bytes) or
-                `dram.bytes`.
-        """
+        """Return the energy in joules of one event at nominal voltage. Events are `issue.<class>` (one warp
+        instruction; an unlisted class counts as `issue.other`), `mma.<dtype>` (one FLOP of a tensor core),
+        `shared.wavefronts` (128 bytes), `l1.requests`, `l2.sectors` (32 bytes) and `dram.bytes`. Raise `UsageError` for
+        other events."""
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
             energy = self.energy_j["issue.other"]

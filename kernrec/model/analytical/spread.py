@@ -42,8 +42,7 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width for one latency's individual error. Two of them add in quadrature to
-        `ratio`."""
+        """Return the logarithmic half-width for one latency's individual error. Two errors add in quadrature."""
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
@@ -147,8 +146,8 @@ class Estimate(float):
         return self.value / factor, self.value * factor
 
     def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """Return the value and its intervals, keyed by quantity and unit: for example, `latency_s`,
-        `latency_interval_s` and `latency_own_interval_s`."""
+        """Return the value and its intervals with keys such as `latency_s`, `latency_interval_s`,
+        `latency_own_interval_s`."""
         whole: dict[str, float | list[float]] = {
             f"{quantity}_{unit}": self.value,
             f"{quantity}_interval_{unit}": [self.low, self.high],

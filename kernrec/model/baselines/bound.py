@@ -11,11 +11,11 @@ Each op has a module in `kernrec.model.baselines.features`, which defines
     bound   a function (device, sizes (D, N), layout) -> `Bound`. Trees for GPUs without recordings use only features
             that mean the same on every GPU. The names of these features begin with one of `RATIOS`
 
-It may also set these flags to True:
+and may set these flags to True:
 
     PHYSICAL_POWER       the trees for power correct the power model (`PowerBase`) instead of the power limit
     SUSTAINED            the trees for GPUs without recordings correct a bound at `sustained_flops`
-    SUSTAINED_SIBLINGS   the trees for unrecorded GPUs of a recorded architecture do so
+    SUSTAINED_SIBLINGS   the trees for unrecorded GPUs of a recorded architecture correct a bound at `sustained_flops`
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -64,7 +64,6 @@ class Precision:
     b_bytes: float
     """Bytes of a weight element, including its part of the scales."""
     c_bytes: float
-    """Bytes of a result element."""
     quantising_bytes: float
     """Bytes that quantization reads and writes per activation element."""
 
@@ -99,8 +98,7 @@ class Timing:
     launch_clk: float
     """Clocks of an empty launch that is timed in this way."""
     working_sets: float
-    """Number of copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed between
-    launches."""
+    """Number of copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed in between."""
     sustained: bool = False
     """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`)."""
     alone: bool = False
@@ -277,7 +275,7 @@ class Device:
         return l2_bytes_per_clk(self.gpu) * self.gpu.boost_clock_hz
 
     def seconds(self, clocks: float) -> float:
-        """Convert a number of clocks to seconds at the boost clock."""
+        """Convert clocks to seconds at the boost clock."""
         return clocks / self.gpu.boost_clock_hz
 
     @cached_property

@@ -43,7 +43,7 @@ def has_epilogue(problem: Problem) -> bool:
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the seconds that bias and activation take: (in the matmul's kernel, additionally if not fused)."""
+    """Return the seconds that bias and activation add: (in the matmul's kernel, in a separate kernel in addition)."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)

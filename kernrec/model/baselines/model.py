@@ -45,8 +45,8 @@ class VendorModel:
         default_factory=dict, repr=False, compare=False
     )
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Cached times, keyed by problem and name of the GPU: (times of several problems that were predicted together,
-    index of this problem) for each recorded set that predicts the problem."""
+    """Cached times, keyed by problem and name of the GPU. An entry has (times of several problems that were predicted
+    together, index of this problem) for each recorded set that predicts the problem."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -74,8 +74,8 @@ class VendorModel:
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
-        """Predict a superseded version's latency and power on a GPU. Return None if its recordings there do not cover
-        the problem."""
+        """Predict a superseded version's latency and power, or return None if its recordings do not cover the
+        problem."""
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
             if has_card and backend in recorded.backends and recorded.is_case(plain.sizes):
@@ -105,7 +105,7 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return `latencies`, possibly without slower backends, but with the fastest one of each recorded set."""
+        """Return a subset of `latencies` that contains the fastest backend of each recorded set."""
         plain = as_recorded(problem)
         if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
@@ -132,8 +132,7 @@ class VendorModel:
         return {backend: reason for backend, reason in refused.items() if backend not in run}
 
     def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Predict several problems and cache the results for `predict`. This takes little longer than one
-        prediction."""
+        """Predict several problems in little more time than one, and cache the results for `predict`."""
         if len(self._predicted) > _KEPT:
             self._predicted.clear()
         plain = dict.fromkeys(map(as_recorded, problems))

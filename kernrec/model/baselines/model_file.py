@@ -1,8 +1,6 @@
-"""Files of a baseline model: a JSON card that describes the training data, and a file with compressed trees.
-
-The trees of each GPU are compressed separately, because a query needs the trees of only one GPU. The card is written
-last and contains the SHA-256 of the trees. Loading a model unpickles nothing.
-"""
+"""Files of a baseline model: a JSON card that describes the training data, and a file with compressed trees. The trees
+of each GPU are compressed separately, because a query needs the trees of only one GPU. The card is written last and
+contains the SHA-256 of the trees. Loading a model unpickles nothing."""
 
 import hashlib
 import json

@@ -61,7 +61,7 @@ class Busy:
     peak_s: float
     """Arithmetic at the data sheet's rate."""
     block_s: float = 0.0
-    """Longest block."""
+    """Time of the longest block."""
     dram_share: float = _DRAM_SHARE
     """Fraction of a copy's bandwidth that the kernel reaches."""
 

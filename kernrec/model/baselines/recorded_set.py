@@ -93,7 +93,6 @@ class RecordedSet:
         return dtype in self.dtypes + self.alike and layout in self.layouts + self.alike
 
     def has_case(self, problem: Problem) -> bool:
-        """Return whether the problem's dimensions belong to the case that the set covers."""
         return self.is_case(problem.sizes)
 
     @cached_property
@@ -169,7 +168,6 @@ class Head:
 
     @cached_property
     def column(self) -> dict[str, int]:
-        """Return the column index of each feature."""
         return {name: place for place, name in enumerate(self.columns)}
 
     @cached_property
@@ -185,8 +183,7 @@ class Head:
 
 
 def is_unaligned(sizes: Mapping[str, int]) -> bool:
-    """Return whether n or k of a matmul is not a multiple of 8, so that 16-bit kernels cannot load 16 bytes at a
-    time."""
+    """Return whether n or k of a matmul is not a multiple of 8, so 16-bit kernels cannot load 16 bytes at a time."""
     return bool(sizes["n"] % 8 or sizes["k"] % 8)
 
 
@@ -203,13 +200,11 @@ class SetModel:
     """Trees, keyed by (quantity, GPU). The quantity is `latency` or `power`. Instead of a GPU, a key may contain an
     architecture (for its unrecorded GPUs) or `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """(Seconds of an empty call, ratio of work to lower bound) by recorded GPU. Empty if calls were timed in a
-    stream."""
+    """(Seconds of an empty call, ratio of work to lower bound) by GPU. Empty if calls were timed in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """Power of each recorded GPU according to the power model, which the trees for power correct. None if they correct
-    the power limit instead."""
+    """Power of each recorded GPU that the trees for power correct. None if they correct the power limit instead."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a problem has an unrecorded size in a dimension of `RecordedSet.grid`. For matmuls in a set
@@ -223,8 +218,7 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """Return the distance of each problem from the recorded sizes and work, (N,), or None if all are within their
-        range."""
+        """Return each problem's distance from the recorded sizes and work, (N,), or None if all are within range."""
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())

@@ -62,9 +62,8 @@ class Reader:
     """Whether the trees come from other GPUs, because the quantity was not recorded on this GPU."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Correct an estimate `base`, (S, N) or (1, N), by the trees. Return values (S, N) from `least` (N,) to
-        `most`. `table` (F, N) contains the features that all backends share, and `own` the features that differ, (S,
-        N) each."""
+        """Correct an estimate `base`, (S, N) or (1, N), by the trees. Return values (S, N) from `least` (N,) to `most`.
+        `table` (F, N) contains the features that all backends share, and `own` the others, (S, N) each."""
         values = np.empty((self.backends, table.shape[1]))
         of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
         self.in_engine.fill(table, of_backends, base, least, most, values)
@@ -113,8 +112,7 @@ class Kind:
     @cached_property
     def items(self) -> tuple[int, int, int]:
         """Return (single, batched, largest). `DIMS[single]` and `DIMS[batched]` are the dimensions that count items in
-        single and in batched problems; an index is -1 if there is none. `largest` is the largest number of items to
-        evaluate."""
+        single and in batched problems, or -1. `largest` is the largest number of items to evaluate."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -160,8 +158,8 @@ class Kind:
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
-        """Return the trees that predict a quantity, prepared for a bound's table and cached until the table's features
-        differ."""
+        """Return the trees that predict a quantity, prepared for a bound's table and cached while its features stay the
+        same."""
         reader = self._readers.get(quantity)
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity] = self._new_reader(quantity, bound)

@@ -48,9 +48,7 @@ class Adaptation:
     weights: Array
     """Weight of each measured config in the Gaussian process, (M,)."""
     length: float
-    """Length scale of the Gaussian process."""
     interval: Interval
-    """Interval around corrected predictions for this GPU and problem."""
 
     def correction(self, matrix: Array) -> Array:
         """Return the correction to add to the log prediction of each candidate, (C,), given their features (C, F)."""
@@ -59,8 +57,8 @@ class Adaptation:
 
 
 def adapt(matrix: Array, residual: Array) -> Adaptation:
-    """Fit a correction to M >= 1 measured configs with features `matrix` (M, F). `residual` (M,) is log(measured /
-    predicted)."""
+    """Fit a correction to M >= 1 measured configs, given their features `matrix` (M, F) and their log(measured /
+    predicted) `residual` (M,)."""
     if len(residual) > MOST_ROWS:
         keep = thinned(len(residual), MOST_ROWS)
         matrix, residual = matrix[keep], residual[keep]
@@ -125,9 +123,8 @@ def _relevance(rows: Array, error: Array) -> Array:
 
 
 def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
-    """Return (negative log posterior, its gradient). `parameters` (2 + F,) is the logarithms of the noise, of the
-    length scale and of the relevances. `apart` (F, M * M) is the squared difference between every two rows in each
-    feature."""
+    """Return (negative log posterior, its gradient). `parameters` (2 + F,) is the logarithms of noise, length scale and
+    relevances. `apart` (F, M * M) is the squared difference between every two rows in each feature."""
     count = len(error)
     noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
     share = np.exp(2.0 * (relevance - length))

@@ -113,7 +113,7 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and a kind of rows (`features.row_kind`) or none."""
+    """Return the key of a model's interval for a GPU, a data type and, unless it is empty, a kind of rows."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
@@ -129,7 +129,6 @@ class Interval:
     kind: str
     """Kind of the held-out groups: `problem`, `GPU` or `kernel`, or `config` after an adaptation."""
     level: float = LEVEL
-    """Fraction of true values that the interval covers."""
 
     @property
     def pooled(self) -> bool:
@@ -148,7 +147,7 @@ class Interval:
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """Return (lower ends, upper ends) of the intervals around predictions, (C,) each. `distance` is the distance of
-        each candidate from the training data, (C,), or of all candidates."""
+        the candidates from the training data, (C,) or one number."""
         factor = factor_at(self.width, distance)
         return value / factor, value * factor
 

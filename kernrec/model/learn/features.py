@@ -35,8 +35,7 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Quantities of C candidates on one GPU, as the analytical model predicts them. Arrays are (C,), or None if
-    unknown."""
+    """Quantities of C candidates on one GPU from the analytical model. Arrays are (C,), or None if unknown."""
 
     gpu: GPU
     flops: float | Array
@@ -267,7 +266,7 @@ OTHER_ROWS = "other rows"
 
 
 def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
-    """Return the kind of tensor rows of a config, given the index of its row in `tunables`: a value of `ROW_KINDS`,
-    `OTHER_ROWS`, or an empty text if the tunable `unaligned` has no value."""
+    """Return the kind of tensor rows that the config with index `row` is made for: a value of `ROW_KINDS`,
+    `OTHER_ROWS`, or an empty text if `tunables` does not state it."""
     values = tunables.get(_TUNABLE)
     return "" if values is None or row >= len(values) else ROW_KINDS.get(int(values[row]), OTHER_ROWS)

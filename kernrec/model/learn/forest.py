@@ -1,8 +1,5 @@
-"""Evaluate boosted trees without XGBoost, for queries.
-
-Importing XGBoost takes longer than a whole recommendation. Therefore, training converts each tree to a complete binary
-tree in arrays. Each level costs one comparison, and no pointers are needed.
-"""
+"""Evaluate boosted trees without XGBoost, because importing XGBoost takes longer than a whole recommendation. Training
+converts each tree to a complete binary tree in arrays. Each level costs one comparison, and no pointers are needed."""
 
 import json
 import mmap
@@ -39,8 +36,7 @@ class Forest:
     column: Array
     """Index of the feature that each split compares, plus F if missing values go right, uint16, (T (2**L - 1),)."""
     value: Array
-    """Thresholds of splits, then values of leaves, float32, (T (2**(L + 1) - 1),). A feature at the threshold goes
-    right."""
+    """Thresholds, then leaves, float32, (T (2**(L + 1) - 1),). A feature equal to its threshold goes right."""
     base: float
     """Constant added to the sum of leaves."""
 

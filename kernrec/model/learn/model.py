@@ -1,10 +1,9 @@
 """Trained model for queries: boosted trees that correct the analytical model, with intervals and scores.
 
-A correction can make a config faster than the analytical model predicts. On a GPU with recordings, the training data
-limits the correction. On other GPUs, only a physical minimum limits it (`least_seconds`): every SM must do the
-arithmetic of its blocks at the rate of its pipes, the compulsory bytes must pass once between DRAM and L2, and a launch
-has an overhead. The fastest recorded config of each Triton matmul on an A100 and an H100 took at least 0.95 times this
-minimum.
+A correction can make a config faster than the analytical model predicts. On GPUs without recordings, only a physical
+minimum limits the correction (`least_seconds`): every SM must do the arithmetic of its blocks at the rate of its pipes,
+the compulsory bytes must pass once between DRAM and L2, and a launch has an overhead. The fastest recorded config of
+each Triton matmul on an A100 and an H100 took at least 0.95 times this minimum.
 """
 
 from collections.abc import Callable, Mapping, Sequence

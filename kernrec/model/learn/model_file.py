@@ -38,13 +38,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
 
 def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> Path:
-    """Write a model, and return the path of its card. Raise `KernrecError` if a file cannot be written.
-
-    Args:
-        folder: Folder to write to, created if missing.
-        name: Name such as `matmul` or `matmul@rtx4090`. A model of this name is replaced.
-        training: Description of the training data, stored in the card unchanged.
-    """
+    """Write a model, and return the path of its card. A model of the same name, such as `matmul` or `matmul@rtx4090`,
+    is replaced, and a missing folder is created. The card stores `training`, a description of the training data. Raise
+    `KernrecError` if a file cannot be written."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"invalid model name {name!r:.60}: lower-case letters, digits and _ @ . + - are allowed")
     xgboost = import_optional("xgboost", "training a model", "train")
@@ -172,8 +168,8 @@ _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
 
 
 def problem_count(training: Mapping[str, Any]) -> int:
-    """Return the number of training problems in the `training` entry of a card. Cards of shipped models store only this
-    number, and other cards store the problems."""
+    """Return the number of training problems in the `training` entry of a card, which contains this number or the
+    problems."""
     problems = training["problems"]
     return problems if isinstance(problems, int) else len(problems)
 

@@ -49,8 +49,7 @@ _COLUMNS = (
     *(f"{what}.{name} {rows}x{across}" for rows, across in _TILES for name in ("gemm", "winograd")
       for what in ("waves", "full")),
 )  # fmt: skip
-"""Names of the features, in the order in which the trees number them. Another order would lead to other trees, because
-it decides between equally good splits."""
+"""Names of the features, in the order in which the trees number them. The order decides between equally good splits."""
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:

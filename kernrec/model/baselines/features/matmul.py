@@ -1,8 +1,5 @@
-"""Lower bound of backends' matmuls, and the features with which trees correct it.
-
-The bound includes tiles that run in waves, DRAM and L2. Libraries select a tile and split the reduction by a heuristic.
-The bound assumes the fastest of a few tiles.
-"""
+"""Lower bound of backends' matmuls, and the features with which trees correct it. The bound includes tiles that run in
+waves, DRAM and L2. It assumes the fastest of a few tiles, because libraries select a tile by a heuristic."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -56,7 +53,6 @@ def is_matvec(sizes: Mapping[str, int]) -> bool:
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of matmuls with sizes (D, N)."""
     products, constants = device.once(("products", layout), lambda device: _prepared(device, layout))
     count = sizes.shape[1]
     work, figures = np.empty((_ROWS["work"], count)), np.empty((_ROWS["figures"], count))

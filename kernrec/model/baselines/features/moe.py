@@ -33,7 +33,6 @@ _MOST_POPULAR = 5e3
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of mixtures of experts with sizes (D, N)."""
     tokens, hidden, intermediate, experts, topk, tp, ep, routing, gated = sizes
     gpu, kind = device.gpu, device.precision
     inner, local, wide = intermediate / tp, np.maximum(experts // ep, 1), 1 + gated

@@ -58,7 +58,6 @@ class RowOp:
     """Seconds of a call that moves almost no data, as the recorder timed it."""
 
     def bound(self, device: Device, sizes: Array, layout: str) -> Bound:
-        """Return the lower bound and the features of problems with sizes (D, N)."""
         if len(sizes) == 1:
             rows, columns = np.ceil(sizes[0] / _ELEMENTS), np.minimum(sizes[0], _ELEMENTS)
         else:
