@@ -232,9 +232,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
     return np.asarray(limits.unified_bytes - carved)
 
 
-# For arrays, the numbers of blocks and the limiters are looked up in two small tables per compute capability. A table
-# value is `blocks * 4 + limiter`. So the minimum of two values selects the lower number of blocks and, in a tie, the
-# resource that comes first in `LIMITERS`.
+# For arrays, two small tables per compute capability contain `blocks * 4 + limiter`. The minimum of two values selects
+# the lower number of blocks and, in a tie, the resource that comes first in `LIMITERS`.
 
 
 @cache

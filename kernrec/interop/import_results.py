@@ -38,7 +38,6 @@ class Recording:
     recorder: str | None = None
     """Source of the measurements, such as a person, a paper or a repository."""
     mapped: tuple[MappedColumn, ...] = ()
-    """Columns of a table whose names or units differ from kernrec's."""
     ignored: tuple[str, ...] = ()
     """Columns of a table, or names in the file's configs, that are not tunables."""
 

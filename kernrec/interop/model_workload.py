@@ -1,7 +1,7 @@
 """List the layers of a decoder-only language model as serving engines run them, from the model's `config.json`.
 
-Projections of the same input, such as queries, keys and values, form a single matmul. In the phase `decode`, one new
-token attends to all tokens before it. The phase `prefill` computes logits only for the last token of the prompt.
+Projections of the same input, such as queries, keys and values, form a single matmul. The phase `prefill` computes
+logits only for the last token of the prompt.
 """
 
 from collections.abc import Iterator

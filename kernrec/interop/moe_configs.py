@@ -149,7 +149,6 @@ def read_moe_configs(
     """Parse a file with tuned configs, by default for expert matmuls.
 
     Args:
-        text: Content of the file.
         title: Name of the file for error messages.
         needed: Members that each config must have: `EXPERTS`, `STATE_SPACE` or `LORA`.
 

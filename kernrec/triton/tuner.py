@@ -135,13 +135,7 @@ class _Running:
 
 
 class Tuner:
-    """Selector of the configs that Triton measures for an autotuned function.
-
-    Args:
-        top_k: Number of configs to measure.
-        objective: Objective to minimize.
-        gpu: Common name of the GPU. The default is KERNREC_GPU, or else the GPU of this process.
-    """
+    """Selector of the configs that Triton measures for an autotuned function. For the arguments, see `autotune`."""
 
     def __init__(self, top_k: int, objective: Objective, gpu: str | None) -> None:
         self._top_k, self._objective, self._gpu = top_k, objective, gpu

@@ -26,8 +26,7 @@ PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memor
 # Lanes per SM and clock of two pipes. They are the same for all compute capabilities in the catalog (CUDA C++
 # Programming Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
-# Conversions from and to 64-bit types. On GPUs with fewer f64 lanes than this, they run in the f64 pipe, at the rate of
-# the f64 pipe.
+# Conversions from and to 64-bit types. On GPUs with fewer f64 lanes than this, the f64 pipe runs them at its own rate.
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
 """Minimum compute capabilities (times ten) at which ptxas converts integers to f32 by I2FP (key `i2f`), and f32 to half
@@ -219,13 +218,12 @@ class _Counts:
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
         self.zeros = zeros
-        # The assembler removes these PTX instructions, so they need no time. Profiles of machine code do not contain
-        # them.
+        # The assembler removes these PTX instructions, so they need no time. Profiles of machine code lack them.
         self.removed = self.classes("mov", "ld_const")
 
     @property
     def stretches(self) -> list["_Counts"]:
-        """Return the numbers of warp instructions in each stretch of the code."""
+        """Return the numbers of warp instructions in each stretch (consecutive part) of the code."""
         by_number: dict[str, dict[str, Floats]] = {}
         for metric, column in self.column.items():
             if metric.startswith("stretch."):
@@ -313,9 +311,8 @@ def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Float
 
 
 def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return (integer, special, f64) with conversions: the warp instructions of the integer pipe, and the clock
-    cycles of the special-function and f64 pipes. `functions` is the special-function pipe's clock cycles without
-    conversions."""
+    """Return (integer, special, f64) with conversions: warp instructions of the integer pipe, and clock cycles of the
+    special-function and f64 pipes. `functions` is the special-function pipe's cycles without conversions."""
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))

@@ -139,7 +139,7 @@ class Footprint:
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
-        """Return the distinct bytes that a box of `extents` neighboring blocks accesses, estimated from `fresh`."""
+        """Return the distinct bytes that a box of neighboring blocks accesses. `extents` is its size in blocks."""
         distinct_bytes = self.own_bytes
         for share, extent in zip(self.fresh, extents, strict=True):
             distinct_bytes = distinct_bytes * (1.0 + share * (extent - 1.0))

@@ -68,8 +68,8 @@ class LaunchWork:
     - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic; 1 for streams.
     - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
-    - `OVERLAPPED`: Fraction of these waits during which other warps of the block have work, because no barrier holds
-      them back. NaN means that all waits overlap, except one wait for each barrier.
+    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block have work, because no barrier
+      holds them back. NaN means that all waits overlap, except one wait for each barrier.
     - `LONE_WAITS`: Number of the longest block's waits for L2, outside of loops, without other work to do.
     - `LOOPS` and following: Two rows for each loop in `Demand.terms`: the total trips of all blocks, and the trips of
       the longest block.
@@ -97,9 +97,8 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """Create the work of N launches. `terms` is the number of blocks in the grid, then the trips of each loop over
-        all blocks. `depth` is the trips of each loop in the longest block. `LaunchWork.rows` documents the other
-        arguments."""
+        """Create the work of N launches. `terms` is the number of blocks, then the trips of each loop over all blocks.
+        `depth` is the trips of each loop in the longest block. `LaunchWork.rows` documents the other arguments."""
         work = cls.empty(len(variants), len(depth))
         traffic = dram_bytes, dram_slowdown, serial_clk
         figures = terms[0], concurrent, warps, prefetch, *traffic, rounds, overlapped, waits

@@ -212,10 +212,9 @@ class PowerModel:
         return np.asarray(self.leakage_w * self.voltage(clock_hz) ** self.leakage_exponent)
 
     def event_j(self, event: str) -> float:
-        """Return the energy in joules of one event at nominal voltage. Events are `issue.<class>` (one warp
-        instruction; an unlisted class counts as `issue.other`), `mma.<dtype>` (one FLOP of a tensor core),
-        `shared.wavefronts` (128 bytes), `l1.requests`, `l2.sectors` (32 bytes) and `dram.bytes`. Raise `UsageError` for
-        other events."""
+        """Return the energy in joules of one event at nominal voltage: `issue.<class>` (one warp instruction; an
+        unlisted class counts as `issue.other`), `mma.<dtype>` (one FLOP of a tensor core), `shared.wavefronts` (128
+        bytes), `l1.requests`, `l2.sectors` (32 bytes) or `dram.bytes`. Raise `UsageError` for others."""
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
             energy = self.energy_j["issue.other"]

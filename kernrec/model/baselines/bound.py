@@ -93,7 +93,7 @@ PARTS = ("math", "dram", "l2", "launch")
 
 @dataclass(frozen=True)
 class Timing:
-    """How a recorder timed a backend."""
+    """Way in which a recorder timed a backend."""
 
     launch_clk: float
     """Clocks of an empty launch that is timed in this way."""
@@ -208,7 +208,7 @@ def features(
 
 @lru_cache(maxsize=64)
 def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
-    """Return the rates of a GPU for a data type and the way in which recordings were timed."""
+    """Return the rates of a GPU for a data type. They depend on how the recorder timed backends."""
     tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
     peak = rate_of(gpu, dtype)
     if timing.sustained and tensor:

@@ -61,9 +61,8 @@ class CompactTrees:
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:
-    """Convert trees from XGBoost's JSON to the metadata and arrays that `expand` reads. All leaves are scaled by
-    `share`, and `base` is added to their sum. Raise `ValueError` for more than 256 features, or more than 256 cuts per
-    feature."""
+    """Convert trees from XGBoost's JSON to the metadata and arrays that `expand` reads. Leaves are scaled by `share`,
+    and `base` is added to their sum. Raise `ValueError` for more than 256 features, or 256 cuts of a feature."""
     ordered = [_by_level(tree) for tree in trees]
     inner = np.concatenate([part["inner"] for part in ordered])
     column = np.concatenate([part["column"] for part in ordered])

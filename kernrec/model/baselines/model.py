@@ -74,8 +74,7 @@ class VendorModel:
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
-        """Predict a superseded version's latency and power, or return None if its recordings do not cover the
-        problem."""
+        """Predict a superseded version's costs. Return None if its recordings do not cover the problem and GPU."""
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
             if has_card and backend in recorded.backends and recorded.is_case(plain.sizes):
@@ -170,8 +169,7 @@ class VendorModel:
         taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes
-        # Skip all sets for f32 matmuls with few rows or columns. Few recordings contain the kernels that cuBLAS uses
-        # for such matmuls, so `physics` is more accurate.
+        # For f32 matmuls with few rows or columns, `physics` is more accurate than the few recordings.
         few_rows = self.op == "matmul" and problem.dtype == "f32" and is_matvec(sizes)
         for place, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu):
             if few_rows or not recorded.is_case(sizes):

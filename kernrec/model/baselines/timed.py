@@ -153,13 +153,12 @@ class Kind:
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the data type and layout of the recordings, or None if the problems have the same."""
+        """Return the recorded data type and layout if they differ from those of the problems, or else None."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
-        """Return the trees that predict a quantity, prepared for a bound's table and cached while its features stay the
-        same."""
+        """Return the trees of a quantity, prepared for a bound's table and cached while the features stay the same."""
         reader = self._readers.get(quantity)
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity] = self._new_reader(quantity, bound)

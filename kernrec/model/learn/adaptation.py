@@ -57,8 +57,7 @@ class Adaptation:
 
 
 def adapt(matrix: Array, residual: Array) -> Adaptation:
-    """Fit a correction to M >= 1 measured configs, given their features `matrix` (M, F) and their log(measured /
-    predicted) `residual` (M,)."""
+    """Fit a correction to M configs with features `matrix` (M, F). `residual` (M,) is log(measured / predicted)."""
     if len(residual) > MOST_ROWS:
         keep = thinned(len(residual), MOST_ROWS)
         matrix, residual = matrix[keep], residual[keep]

@@ -83,8 +83,7 @@ class Extent:
     def distance(self, matrix: Array) -> Array:
         """Return the distance of candidates with features (C, F) from the training data, (C,): 0 within all ranges,
         otherwise log(1 + r) / 2. Here, r is the root mean square, over a group of features, of the excess beyond their
-        ranges in standard deviations. The group with the largest r is used, because a problem of another size differs
-        in few features."""
+        ranges in standard deviations. The largest r counts, because another problem size changes few features."""
         distances = np.empty(len(matrix))
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
         return distances

@@ -118,7 +118,7 @@ class Model:
 
 
 ANALYTICAL = " of the analytical model"
-"""Part of a score's name, which says that the score is the analytical model's."""
+"""Part of the names of the analytical model's scores."""
 
 
 def learned_model(

@@ -168,8 +168,7 @@ _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
 
 
 def problem_count(training: Mapping[str, Any]) -> int:
-    """Return the number of training problems in the `training` entry of a card, which contains this number or the
-    problems."""
+    """Return the number of training problems in a card's `training` entry, which has the problems or their number."""
     problems = training["problems"]
     return problems if isinstance(problems, int) else len(problems)
 

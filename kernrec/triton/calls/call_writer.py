@@ -99,12 +99,7 @@ def _key(record: LaunchRecord, contents: Mapping[str, bytes]) -> str:
 
 
 def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str:
-    """Return the text of a call file.
-
-    Args:
-        files: Name of the .npy file with the contents of each array, keyed by parameter.
-        about: Text of the comment at the top.
-    """
+    """Return the text of a call file. `files` maps parameters to .npy files, and `about` is the comment at the top."""
     lines = [f"# {record.name}, {about}"]
     lines += [f"# left out: {note}" for note in record.notes]
     lines.append(f"function = {_value(record.target)}")

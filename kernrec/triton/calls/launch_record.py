@@ -173,11 +173,7 @@ def _extents(grid: Any, names: Mapping[str, Any]) -> list[int]:
 
 
 def constant(name: str, value: Any) -> Any:
-    """Return the value of a `tl.constexpr` parameter as it appears in a call file.
-
-    Raises:
-        NoCallError: The value cannot be written as Python source.
-    """
+    """Return a `tl.constexpr` value for a call file. Raise `NoCallError` if Python source cannot express it."""
     value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
     if isinstance(value, bool) or type(value) in (int, str):
         return value
