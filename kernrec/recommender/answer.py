@@ -119,7 +119,7 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the most energy that a picked candidate saves at another operating point without becoming slower.
+    """Return the largest energy saving of a picked candidate at another operating point where it is not slower.
 
     The result is None if the saving is too small to mention, or if the query sets a power limit or clock.
     """

@@ -201,7 +201,7 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     model: tuple[Array, Array] | None,
 ) -> tuple[Costs, KernelMeasurements]:
-    """Replace predicted costs by measurements, and return the scale of the other predictions.
+    """Return costs in which measurements replace predictions, and the measurements with the scaled predictions.
 
     At operating points without measurements, the measurements at the point that has most of them correct the
     predictions.

@@ -29,7 +29,7 @@ _STOPPED = 2
 """Number of timed-out compilations after which profiling ends if no config has succeeded."""
 
 Progress = Callable[[int, int], None]
-"""Callback that receives the number of finished configs and the total, which may be 0 if it is unknown."""
+"""Callback that receives the number of finished configs and the total (an upper bound, or 0 if unknown)."""
 
 Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator["Outcome"]]
 """Function that profiles configs and yields outcomes, like `kernrec.profile.profile_user_kernel.profile_configs`."""

@@ -111,7 +111,7 @@ class ModelScope:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
 
     def after(self, measured: int) -> "ModelScope":
-        """Return the scope after adaptation to measurements of this problem, which needs at least `FEWEST` of them."""
+        """Return the scope after adaptation to measurements of this problem, if there are at least `FEWEST`."""
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
@@ -252,7 +252,7 @@ def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
 def adapted(
     predicted: Costs, scored: Array, features: Array, positions: Array, measured: Sequence[MeasuredAnswer]
 ) -> Costs:
-    """Adapt the costs from a trained model to at least `FEWEST` measurements on the same GPU and problem.
+    """Adapt the costs from a trained model to measurements of this GPU and problem, if there are at least `FEWEST`.
 
     Args:
         predicted: costs of the candidates of a kernel at one operating point, corrected by the model.

@@ -181,7 +181,7 @@ class StaticTable:
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Return whether neither the launch geometry nor the profiles depend on the problem."""
+        """Return whether the launch geometry and the profiles are the same for all problems."""
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
@@ -226,7 +226,7 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return the total trips of a loop in `blocks` blocks, and the trips of the longest block, for each config."""
+        """Return the trips of a loop in all `blocks` blocks together, and in the longest block, for each config."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)

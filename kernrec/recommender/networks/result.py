@@ -88,7 +88,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether both `may_be_worth_it` and `certain` are true; None without a baseline."""
+        """Whether `may_be_worth_it` and `certain` are both true; None without a baseline."""
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain
@@ -419,7 +419,7 @@ class NetworkAnswer(JsonForm):
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
         """Return plain values for JSON with expected regrets, keyed by objective.
 
-        A layer's regret is the loss from not choosing the best config. The network's regret is relative to its cost.
+        A layer's regret is the loss from not choosing the best config. The network's is their sum, relative to its cost.
         """
         document = self.as_dict()
         lost: dict[str, float] = {}

@@ -64,7 +64,7 @@ def is_same_gpu(first: TunedCache, second: TunedCache) -> bool:
 
 
 def _chosen(cache: TunedCache) -> list[TunedEntry]:
-    """Return the entries that the tool uses: only the fastest config of each problem for Triton."""
+    """Return the entries that the tool uses: the fastest entry with times, or else all entries without an error."""
     timed = [entry for entry in cache.entries if entry.times_s]
     if not timed:
         return [entry for entry in cache.entries if not entry.error]
