@@ -1,8 +1,8 @@
 """Build the answer to a query from a candidate set: recommendations with their ranks, notes and comparisons.
 
 Measured recommendations share a rank if their 90 % intervals overlap the interval of the best of them. Predicted
-recommendations rank by expected cost. A predicted rank is ambiguous if its interval overlaps that of a neighbor. These
-comparisons exclude shared errors: all of the shared error of one kernel, and half of its variance across kernels.
+recommendations rank by expected cost. A predicted rank is ambiguous if its interval overlaps that of a neighbor. Shared
+errors cancel out: all shared errors of configs of one kernel, and half of the shared variance of different kernels.
 """
 
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the engine's inputs of `build_recommendations` for each candidate, and the costs of the fastest one."""
+    """Return the engine's description of the candidates in `picked` and `beside`, and the fastest candidate's costs."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)

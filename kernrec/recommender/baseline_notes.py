@@ -91,7 +91,7 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the op's data types with recordings of backends, and data types that are about as fast."""
+    """Return the op's data types that backends were recorded for, or that are about as fast as a recorded one."""
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}

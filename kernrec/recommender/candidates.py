@@ -113,8 +113,7 @@ class CandidateSet:
     def __init__(
         self, ranked: RankedSpace, number: int, kernels: range | None = None, points: range | None = None
     ) -> None:
-        """Create a view of one problem's candidates at the `points`, of which the first is the reference for
-        comparisons.
+        """Create a view of one problem's candidates. The first operating point is the reference for comparisons.
 
         `kernels` and `points` contain indices; None for all.
         """
@@ -234,7 +233,7 @@ class CandidateSet:
         """Factor on each candidate's costs in comparisons, (C,); None if no config counts as run.
 
         A config counts as run if it was measured, or if its kernel has a model trained on this GPU. Any other config
-        ranks before it only if its lead is larger than its error.
+        ranks before such a config only if its lead is larger than its error.
         """
         if not self.any_ran:
             return None

@@ -1,7 +1,7 @@
 """Find the configs that may be best for a problem (contenders), and the expected loss of the recommended config.
 
-A config's total error has a part of its own (`costs.Estimates.own`). Configs of one kernel share half of the variance
-of the other part. The other half is common to all kernels on the problem and cancels out.
+Part of a config's error is its own (`costs.Estimates.own`). Configs of one kernel share half of the remaining variance.
+The other half is common to all kernels on the problem and cancels out.
 """
 
 import math
@@ -277,8 +277,8 @@ class Regret:
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
     """Return the expected loss from running the recommended config instead of the best config.
 
-    For `pareto`, return the losses of latency and energy. The candidates have one operating point and costs that were
-    predicted without measurements.
+    For `pareto`, return the losses of latency and energy. `candidates` must have one operating point, and costs that
+    were predicted without measurements.
     """
     hashes = {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels}
     rows = [

@@ -78,8 +78,7 @@ class Context:
         return other
 
     def kernel(self, name: str) -> Kernel:
-        """Return the kernel with this name from the library, or else the user's most recently analyzed, or a shared
-        one.
+        """Return the kernel with this name: the library's, else the user's most recently analyzed, else a shared one.
 
         The name may begin with the kernel's file or module (`rows.py:kernel`, `package.rows:kernel`).
 

@@ -168,7 +168,7 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace a problem's data type: first those with a kernel, most similar first.
+    """Return the data types that can replace a problem's data type: those with a kernel first, then by similarity.
 
     Data types that the GPU computes slower than f32 are excluded, and quantized ones without a kernel.
     """

@@ -76,7 +76,6 @@ class Alias(Generic[_Value]):
     """Descriptor that returns another, possibly nested, attribute of the instance.
 
     Args:
-        doc: docstring of the attribute.
         paths: path to the other attribute, such as `place.number`. Several paths give a tuple.
     """
 

@@ -287,7 +287,7 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return how many configs have instructions of the kind `metric` without emulation, and the largest fraction."""
+    """Return how many configs have `metric` instructions, which were not emulated, and their largest fraction."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles

@@ -52,12 +52,11 @@ class Recordings:
     def published(
         self, predictions: Sequence["BaselinePrediction"], backends: Sequence[str] = ()
     ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
-        """Yield recorded rows of the problem, each with a prediction (from `ordered`) that has the recorded time and
-        power.
+        """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
 
         Each backend, version and variant has at most one row: the fastest with at least the problem's number of items.
-        A row with more items must be faster than the backend's standard variant. Values that were not recorded come
-        from the first prediction for the same backend, or else from the first of all predictions.
+        A variant without a row for this number must be faster than the standard variant. Values that were not recorded
+        come from the first prediction for the same backend, or else from the first of all predictions.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.backend: each.latency_s.value for each in predictions}

@@ -70,7 +70,7 @@ KERNREC, MIXED = "kernrec", "mixed"
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Return the libraries that a sequence or a comma-separated text names, and `KERNREC`, `MIXED` or an empty text.
+    """Return the libraries that a sequence or comma-separated text names, and `KERNREC`, `MIXED` or an empty name.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.

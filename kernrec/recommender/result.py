@@ -117,7 +117,8 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     alike: int = 0
     """Number of further configs in this row, which have the same machine code or nearly the same costs."""
     unsure: float = 1.0
-    """Factor on predicted costs in comparisons with measured configs, to allow for their error; otherwise 1."""
+    """Factor on costs in comparisons with measured configs, to allow for prediction errors; 1 if measured or learned.
+    """
     inputs: str = RANDOM
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False

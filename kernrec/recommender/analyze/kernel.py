@@ -32,7 +32,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 LARGE = 10_000
-"""Number of configs up to which all configs of a space are profiled."""
+"""Maximum number of configs of a space in which all configs are profiled."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,16 @@ class PartOfSpace:
     variants: Array
     """Index of the variant to which each config belongs, (C,). Configs of one variant are profiled together."""
     profiled: Array
+    """Whether each config has a profile, bool (C,)."""
 
 
 def profile_promising(
     profiler: ConfigProfiler, gpu: GPU, query: Query, part: PartOfSpace
 ) -> tuple[list[ProfileFailure], int]:
-    """Profile the configs of a large space that may be among the best. Return failures and the number of skipped
-    configs.
+    """Profile the promising configs of a large space. Return the failures and the number of skipped configs.
 
     Args:
         query: query with the objective and bounds of the first answer, which `first_front` receives during profiling.
-        part: configs that can run the problem.
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.

@@ -104,7 +104,8 @@ class ConfigProfiler:
             report: callback that receives the number of finished configs.
 
         Raises:
-            KernrecError: `hopeless`, and no config succeeded before `_HOPELESS` failures or `_STOPPED` time limits.
+            KernrecError: `hopeless` is true, no config succeeded, and `_HOPELESS` configs failed or `_STOPPED` timed
+                out.
         """
         failures: list[ProfileFailure] = []
         pending: list[ProfileRow] = []

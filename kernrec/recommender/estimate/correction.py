@@ -201,8 +201,7 @@ class ModelScope:
 def interval_of(
     model: Model, quantity: str, gpu: str | None, dtype: str, kernel_known: bool, row_kind: str = ""
 ) -> Interval:
-    """Return the widest interval of a model's estimates for new problems, a new GPU or a new kernel, as far as it
-    applies.
+    """Return the widest of a model's intervals for new problems, a new GPU and a new kernel, as far as they apply.
 
     Args:
         quantity: `latency` or `energy`.

@@ -1,14 +1,13 @@
 """Expected costs of each candidate, with intervals and sources.
 
-All configs of a kernel on a problem share most of the prediction's error. If the analytical model is 30 % too low,
+All configs of a kernel on a problem share most of the prediction's error. If all predicted times are 30 % too low,
 every unmeasured config would rank before all measured configs. So measurements also scale the other predictions.
 
 Let r be the logarithms of measured / predicted over the n measured configs of a kernel, for latency or for power. The
 error of a prediction has an individual part with the variance s = OWN x V and a part that all configs share, with the
-variance t = (1 - OWN) x V. V is the variance behind the interval `INTERVAL`. The expected value of the shared part is w
-x median(r) with
+variance t = (1 - OWN) x V. V is the variance behind the interval `INTERVAL`. The shared part is expected to be
 
-    w = t / (t + s / n)
+    w x median(r) with w = t / (t + s / n)
 
 For one measurement, w is 0.65; for five, it is 0.90. If predictions are so much too low that median(r)**2 exceeds t,
 median(r)**2 replaces t. Then, in doubt, a measured config ranks first. After scaling, a fraction 1 - w of the shared
@@ -69,6 +68,7 @@ class Estimates:
         self.kind = kind
         """Kind of each estimate: index of a column of `kinds`, in the shape of `value`."""
         self.kinds = kinds
+        """Intervals and sources of each kind, as returned by `kinds_of`, (4, K)."""
 
     @cached_property
     def _numbers(self) -> Array:
@@ -138,6 +138,7 @@ class Costs:
         self.kind = kind
         """Kind of each latency and energy: index of a column of `kinds`, (2, C) or (2, points, C)."""
         self.kinds = kinds
+        """Intervals and sources of each kind of latency and energy, as returned by `kinds_of`, (2, 4, K)."""
 
     @property
     def latency(self) -> Estimates:
@@ -193,7 +194,7 @@ class Rescaling:
     latency: float
     power: float
     configs: int
-    """Number of measured configs behind the factors."""
+    """Number of measured configs that determine the factors."""
     latency_common: float
     """Fraction of the variance of the shared latency error that remains after scaling."""
     power_common: float

@@ -81,9 +81,9 @@ class LaunchGeometry:
 
 
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
-    """Return the number of prefetched loop trips of each config: `declared`, (configs,), or 0.
+    """Return the number of prefetched loop trips of each config, (configs,).
 
-    The number is 0 for code without asynchronous copies that was profiled from a sample of blocks.
+    It is `declared`, or 0 if the code was profiled from a sample of blocks and has no asynchronous copies.
     """
     if launch.sample is None or not declared.any():
         return declared

@@ -112,9 +112,9 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        If both the op's and the kernel's model apply, use the op's model only if it was trained on the kernel, and
-        either was trained on the GPU, or neither model was and the op's model was tested on held-out GPUs. If the op's
-        model was trained to correct the kernel's model, apply both.
+        If both the op's and the kernel's model apply, use the op's model only if both conditions hold: (1) it was
+        trained on the kernel; (2) it was trained on the GPU, or neither model was and the op's model was tested on
+        held-out GPUs. If the op's model was trained to correct the kernel's model, apply both.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:

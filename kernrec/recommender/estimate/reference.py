@@ -2,7 +2,8 @@
 
 The reference time is the baseline of the fastest backend, or the time of a Triton kernel according to a model trained
 on this GPU. The lead of a kernel is log(reference time / predicted time). A lead means that the kernel is fast or the
-prediction is wrong. Weighting both by the inverse of their variance keeps this fraction of the lead:
+prediction is wrong. Weighting prediction and reference time by the inverse of their variances keeps this fraction of
+the lead:
 
     (among**2 + reference**2) / (own**2 + among**2 + reference**2)
 
@@ -82,8 +83,8 @@ def whole_deviation(problem: Problem) -> float:
 def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> ReferenceTime | None:
     """Return the fastest baseline at the GPU's default power limit and clock, or None if there is no baseline.
 
-    Baselines from recordings on this GPU take precedence over transferred baselines. Without random inputs, the result
-    is None, because all recordings have random inputs.
+    Baselines from recordings on this GPU take precedence over transferred baselines. The result is None unless `inputs`
+    are random, as in all recordings.
     """
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problem).op)) is None:
         return None

@@ -26,10 +26,10 @@ _ROW_BYTES = 123.0
 The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096: with runs of 64
 bytes, this kernel reaches 0.62 and 0.65 of the bandwidth of a copy.
 
-A bank can activate a row while other banks move data. So the longer of the two times counts. Recorded matmuls that
-stream weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Compared with runs of 512 bytes, runs
-of 64 bytes take 1.70 to 1.92 times as long, and runs of 128 bytes 1.02 to 1.13 times. The sum of both times would be
-1.46 at 128 bytes.
+A bank can activate a row while other banks move data. So only the longer of activation and transfer counts. Recorded
+matmuls that stream weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Compared with runs of 512
+bytes, runs of 64 bytes take 1.70 to 1.92 times as long, and runs of 128 bytes 1.02 to 1.13 times. The sum of both times
+would be 1.46 at 128 bytes.
 """
 _NEAR_TURN_CLK = 1.25
 """Clock cycles that L2 needs for an atomic operation on another sector within the same 512 bytes.
@@ -113,8 +113,7 @@ class SampledLaunch:
         return np.asarray(moved * np.clip(1.0 - l2_bytes / np.maximum(stacks, 1.0), 0.0, 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
-        """Return the L2 clock cycles that all atomic operations on the most contended address take, for `blocks`
-        blocks.
+        """Return the L2 clock cycles of all atomic operations by `blocks` blocks on the most contended address.
 
         Operations within a few hundred bytes are added, because the same L2 slices execute them.
         """
@@ -254,7 +253,7 @@ def footprints(
 ) -> list[Footprint]:
     """Return the data of each tensor that the blocks of some variants read and write.
 
-    `tensor_bytes` and `in_l2` contain the sizes of tensors and the names of the tensors in L2, as far as they fit.
+    `tensor_bytes` contains the size of each tensor. `in_l2` names the tensors in L2, as far as they fit.
     """
     touched = []
     for written, what in ((False, "read"), (True, "write")):

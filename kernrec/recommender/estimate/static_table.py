@@ -54,7 +54,7 @@ class StaticTable:
     """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
     launches: tuple[LaunchTable, ...]
     usable: Array
-    """Whether each config's code does not spill registers, bool (rows,); always true for profiles of sampled blocks."""
+    """Whether each config's code has no register spills, bool (rows,); always true for profiles of sampled blocks."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
@@ -241,7 +241,7 @@ class StaticTable:
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
         """Return the total number of events in one launch of a config on a problem, keyed by profile metric.
 
-        `requested` includes sectors that hit in L1, if the kernel was profiled from a sample of blocks.
+        `requested` states whether to include sectors that hit in L1, which only sampled profiles can exclude.
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles

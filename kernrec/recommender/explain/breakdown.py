@@ -78,6 +78,7 @@ class Roofline(JsonForm):
     """Whether the operations were counted in the kernel's profile, because the op does not define their number."""
     dram_bytes: float
     intensity: float
+    """Operations per byte of DRAM traffic."""
     achieved_flops: float
     peak_flops: float
     bandwidth: float

@@ -17,7 +17,7 @@ _FEW = 0.25
 _MANY_READS = 8
 """Minimum number of reads of each byte for advice to reuse data in registers or shared memory."""
 _CHEAP_DIVISION = 0.1
-"""Cost of a shift or multiplication, as a fraction of the instructions of a division."""
+"""Instructions of a shift or multiplication, as a fraction of the instructions of a division."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 _ON_CHIP = ("LSU", "L1", "L2")
 

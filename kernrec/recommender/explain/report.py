@@ -195,7 +195,6 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
     The default power limit comes first, then the requested limit, then a range of limits.
 
     Args:
-        request: request that names an op or a kernel.
         best: result of `recommended` for a request that names an op; None to compute it when needed.
 
     Raises:

@@ -78,7 +78,7 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
 
 
 def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
-    """Return the network of a request and its layers, as the parts that one GPU runs; at least one.
+    """Return the network of a request and its layers (at least one), as the parts that one GPU runs.
 
     The layers have the requested batch size, data type and layout.
 

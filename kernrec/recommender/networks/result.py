@@ -88,7 +88,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether the kernel saves `WORTH_IT` of the baseline's cost in the worst case; None without a baseline."""
+        """Whether both `may_be_worth_it` and `certain` are true; None without a baseline."""
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain

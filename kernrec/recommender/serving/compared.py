@@ -56,8 +56,7 @@ class Comparison:
     own_cost: Cost | None
     """Cost of the engine's default config; None if this config cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """Configs and costs of the candidates and the default config, best first, those with measured costs before others.
-    """
+    """Configs and costs of the candidates and the default config: measured costs first, then best first."""
     compared: tuple[Tiles, ...]
     """All compared configs, with the default config first. Some may be unable to run."""
     spread: float = PAIR_SPREAD
@@ -146,7 +145,7 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
-        """Return the configs that can run, with their costs, and omit configs that the engine launches alike."""
+        """Return the configs that can run, with their costs. Omit configs that the engine launches like others."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
@@ -209,7 +208,7 @@ NOTHING = 1.03
 """Maximum ratio of the default config's time to the best config's time that counts as no gain. Measured times of the
 same config differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
-"""Ratio below which the upper end of its interval must be for the advice not to create the file."""
+"""Ratio as in `NOTHING`. The advice is not to create the file if the interval of the ratio ends below this value."""
 
 
 class Verdict(StrEnum):

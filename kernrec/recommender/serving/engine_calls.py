@@ -200,9 +200,7 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
 
 @cache
 def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
-    """Return the name of each parameter of a function in a file, and whether it has a default value.
-
-    The file is not executed.
+    """Return the name of each parameter of a function, and whether it has a default value, without executing the file.
 
     Raises:
         UsageError: the file has no such function.

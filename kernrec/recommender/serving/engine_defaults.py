@@ -186,7 +186,10 @@ def _of_state(shape: StateShape) -> list[Tiles]:
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the kernel that an engine runs instead of the tuned one, with the flag to change this; may be empty."""
+    """Return the kernel that an engine runs instead of the tuned kernel; empty if it runs the tuned kernel.
+
+    The engine's flag that selects the tuned kernel may follow in parentheses.
+    """
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":

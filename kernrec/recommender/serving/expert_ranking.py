@@ -44,7 +44,7 @@ SPACE: Array = np.array(
 )  # fmt: skip
 """Configs of the search space of the published near-best sets, (C, 6), in the order of `TUNABLES`."""
 LEAST_SM = {None: 80, "fp8_w8a8": 89}
-"""Minimum compute capability, times 10, by quantization: 8.0 pipelines loads, and 8.9 multiplies fp8."""
+"""Minimum compute capability, times 10, by quantization: 8.0 for pipelined loads, 8.9 for fp8 on tensor cores."""
 _DEEPEST = 256
 
 _LATENCY_S = 700e-9
@@ -68,10 +68,10 @@ class ExpertRanking:
     pair_spread: float
 
     def scores(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return the logarithm of the odds of being near the best, for each config (C, 6) in the order of `TUNABLES`,
-        (C,).
+        """Return the logarithm of each config's odds of being near the best, (C,).
 
-        The result is a mean over both matmuls of an expert, weighted by the size of their weights.
+        The columns of `configs`, (C, 6), are in the order of `TUNABLES`. The result is a mean over both matmuls of an
+        expert, weighted by the size of their weights.
         """
         shapes, alike = _as_16_bits(file, np.concatenate([configs, space(file, gpu)]))
         weight = np.array([shape.rows * shape.depth for shape in shapes], float)
@@ -79,7 +79,7 @@ class ExpertRanking:
         return np.asarray(weight / weight.sum() @ np.stack(parts))
 
     def times_s(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return the predicted total seconds of both matmuls for each of the configs (C, 6), (C,)."""
+        """Return the predicted total seconds of both matmuls, (C,), for each of the configs (C, 6)."""
         shapes, alike = _as_16_bits(file, configs)
         parts = [formula(shape, tokens, gpu, alike)[0] for shape in shapes]
         return np.asarray(self.level * np.sum(parts, axis=0))

@@ -67,8 +67,7 @@ class Shipped:
     """Folder of the installed package; None if the names come from kernrec's table."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
-        """Return the path of the file that the engine reads for a file name, and whether it is for this release of
-        Triton.
+        """Return the path of the file that the engine reads for a name, and whether it is for this release of Triton.
 
         SGLang may read the file for another release, preferably the newest. The path is relative to the folder of the
         file's kind, and empty if the engine has no such file.
@@ -228,8 +227,7 @@ class JudgedEntry:
     config: Mapping[str, Any]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or the other GPU or version for which it was tuned; may be empty.
-    """
+    """Reason why the entry cannot run or is doubtful, or the GPU or version it was tuned for; may be empty."""
     ratio: float | None = None
     """Ratio of the entry's time to the lowest time of any config; None if times are not known."""
     measured: bool = False
