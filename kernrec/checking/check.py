@@ -104,7 +104,7 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Create the arguments that descriptions for `kernrec check` define. They are keyed by name, numbers by position.
+    """Create the arguments that descriptions for `kernrec check` define, keyed by name (arrays) or position (numbers).
 
     Raises:
         UsageError: A description cannot be read, names a file, is a texture or a tensor map, or is too large.

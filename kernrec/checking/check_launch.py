@@ -159,10 +159,10 @@ def has_no_effect(function: Function, raw: RawFinding) -> bool:
 
 
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether only `selp`, or comparisons combined with other predicates, use a register.
+    """Return whether a register is only an input of `selp`, or of comparisons combined with other predicates.
 
-    Up to `steps` arithmetic instructions may lie between the register and its use. Compilers generate such code if they
-    move a load ahead of a condition.
+    Up to `steps` arithmetic instructions may come between. Compilers generate such code if they move a load ahead of a
+    condition.
     """
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
@@ -298,7 +298,7 @@ def program_launch(
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:
-    """Compile a source with line information, in a separate process. Raises `CompileError` if this fails."""
+    """Compile a source with line information, in a separate process. Raise `CompileError` if this fails."""
     ((_, result),) = compile_many(
         [replace(job, options=(*job.options, LINE_INFO))], processes=1, timeout_s=_COMPILE_LIMIT_S
     )

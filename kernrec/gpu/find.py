@@ -87,7 +87,7 @@ def catalog_gpu(name: str) -> GPU | None:
 
 
 _added: dict[str, GPU] = {}
-"""GPUs from files, keyed by name."""
+"""GPUs outside the catalog, keyed by name."""
 
 
 def add_gpu(gpu: GPU) -> GPU:

@@ -27,7 +27,7 @@ _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
 `_MANY` for each of three or more."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_ENLARGED = 1 << 32
-"""Maximum number of accessed bytes in a buffer that kernrec enlarges."""
+"""kernrec enlarges a buffer only if the kernel accesses at most this many bytes of it."""
 _MOST_ENLARGED = 32
 """Maximum number of buffers to enlarge, because the launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)

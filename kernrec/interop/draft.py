@@ -115,9 +115,10 @@ def analyze_command(source: Path, entry: str, gpu: str) -> str:
 
 
 def kernel_names(text: str) -> list[str]:
-    """Return the names of a CUDA program's kernels, as the option `--entry` accepts them. Unlaunched kernels come last.
+    """Return the names of a CUDA program's kernels, as the option `--entry` accepts them.
 
     A template is listed once for each instance (`scale<float, 4>`), or by its name if the program has no instance.
+    Kernels that the program never launches come last.
     """
     launched = set(re.findall(r"([A-Za-z_]\w*)\s*(?:<[^<>;(){}]*>)?\s*<<<", text))
     kernels = sorted(signatures(text), key=lambda each: each.name not in launched)
@@ -223,7 +224,7 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
 
 
 def compiled_name(signature: Signature, instance: str | None, entries: Mapping[str, int]) -> str:
-    """Return a kernel's name in the source, or in the compiled code if overloads or several instances share this name.
+    """Return a kernel's name in the source, or in the compiled code if several overloads or instances have this name.
 
     Args:
         instance: Instance such as `scale<float, 4>` of a template, or None for any other kernel.

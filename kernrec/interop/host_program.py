@@ -121,7 +121,7 @@ def whole(text: str, rounded: Callable[[float], int]) -> str:
 
 
 def divided(text: str, size: int) -> str:
-    """Return a buffer's number of elements, from its size `text` in bytes and the `size` of an element in bytes."""
+    """Return a buffer's number of elements, an expression, from its size `text` and its element size, both in bytes."""
     if re.fullmatch(r"\d+", text):
         return str(-(-int(text) // size))
     for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):

@@ -186,7 +186,7 @@ class Family:
     head_norms: bool = False
     """Whether each attention head normalizes its queries and keys."""
     tied: bool = False
-    """Default for `Decoder.tied`."""
+    """Value of `Decoder.tied` if the config does not state it."""
     missing: str = ""
     """Description of parts of the model that are not in the list of layers, or an empty string."""
 

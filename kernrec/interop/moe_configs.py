@@ -47,7 +47,7 @@ VERSION = "triton_version"
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Mixture-of-experts layer, GPU and number of tokens, which determine an entry in a file."""
+    """Mixture-of-experts layer, GPU and number of tokens, which determine a file and an entry in it."""
 
     experts: int
     width: int
