@@ -125,7 +125,7 @@ class CandidateSet:
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
         self.every_point = len(points) == len(ranked.points)
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Part of the engine's candidates: index of the problem, first and end kernel, first and end operating point."""
+        """Slice of the engine's candidates: problem, first and end kernel, first and end operating point."""
         self.starts = [0]
         """Position of the first candidate of each kernel with candidates, then the total number of candidates."""
         self._nonempty = []

@@ -419,7 +419,7 @@ class NetworkAnswer(JsonForm):
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
         """Return plain values for JSON with expected regrets, keyed by objective.
 
-        A layer's regret is the loss from not choosing the best config. The network's is their sum, relative to its cost.
+        A layer's regret is the loss from not choosing the best config. The network's is the sum relative to its cost.
         """
         document = self.as_dict()
         lost: dict[str, float] = {}
