@@ -21,7 +21,7 @@ _KEYS = ("ptx", "launches", "entry", "grid", "block", "shared", "arguments")
 
 @dataclass(frozen=True)
 class CudaCall:
-    """A recorded launch of a CUDA kernel, read from a call file."""
+    """Recorded launch of a CUDA kernel."""
 
     path: Path
     ptx: Path
@@ -34,7 +34,7 @@ class CudaCall:
     launches: int = 1
 
     def kernel(self) -> tuple[Kernel, list[str]]:
-        """Return (kernel, notes): the launched kernel, and notes on it for the user."""
+        """Return (launched kernel, notes on it for the user)."""
         return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared, captured=True)
 
     def seconds(self, gpu: GPU, database: Path, budget: int) -> float:
@@ -55,7 +55,7 @@ class CudaCall:
 
 
 def is_cuda_call(path: Path) -> bool:
-    """Return whether a file is a call file of a CUDA kernel, instead of a Triton function."""
+    """Return whether a call file describes a CUDA kernel instead of a Triton function."""
     try:
         return path.suffix == ".toml" and bool(re.search(r"^ptx\s*=", path.read_text(encoding="utf-8"), re.MULTILINE))
     except (OSError, UnicodeDecodeError):
@@ -63,7 +63,7 @@ def is_cuda_call(path: Path) -> bool:
 
 
 def read_cuda_call(path: Path) -> CudaCall:
-    """Read a call file. Raises `UsageError` if the file has another format."""
+    """Read a call file. Raise `UsageError` if the file has another format."""
     data = read_toml(path, path.name)
     for key in data:
         if key not in _KEYS:
@@ -96,5 +96,5 @@ def read_cuda_call(path: Path) -> CudaCall:
 
 
 def short_name(entry: str) -> str:
-    """Return the name of a kernel, without its parameters and namespaces, from its mangled name."""
+    """Return a kernel's name without parameters and namespaces from its mangled name."""
     return identifier(source_name(entry))

@@ -20,16 +20,12 @@ shared_optin:Q host_tables:i direct_managed:i sm_blocks:i window:i reserved_shar
 register_read_only:i semaphores:i pools:i rdma:i rdma_flush:I rdma_order:i pool_handles:I deferred:i ipc:i cluster:i
 function_pointers:i
 """
-"""Fields of `cudaDeviceProp` in order, with types in the notation of Python's module `struct`. Only CUDA 12 has the
-fields with a minus sign.
-"""
+"""Fields of `cudaDeviceProp`, with types of Python's module `struct`. Only CUDA 12 has the fields with a minus sign."""
 _RESERVED_BYTES = 63 * 4
 
 
 def attributes(gpu: GPU) -> dict[int, int]:
-    """Return the attributes of a GPU whose values the emulator knows, keyed by the attribute's number in
-    `cudaDeviceAttr`.
-    """
+    """Return the known attributes of a GPU, keyed by number in `cudaDeviceAttr`."""
     limits = gpu.limits
     return {
         1: limits.max_threads_per_block,
@@ -81,7 +77,7 @@ def device_name(gpu: GPU) -> str:
 
 
 def properties(gpu: GPU, version: int) -> bytes:
-    """Return the bytes of the structure `cudaDeviceProp` for a GPU, as in major version 12 or 13 of CUDA."""
+    """Return a GPU's `cudaDeviceProp` as bytes. `version` is the major version of CUDA, 12 or 13."""
     a = attributes(gpu)
     memory_clock, name = a[36], device_name(gpu).encode()[:255]
     values: dict[str, object] = {

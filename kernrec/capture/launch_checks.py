@@ -24,18 +24,14 @@ from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 
 _CHUNK = 64
 _MOST_LAUNCHES = 8
-"""Maximum number of launches per kernel to check. Further launches of the kernel run without checks."""
+"""Maximum number of launches per kernel to check."""
 _MOST_TRACKED = 1 << 30
-"""Maximum device memory, in bytes, in which races between blocks are checked. The checks take seven times as much."""
+"""Maximum bytes of device memory to check for races between blocks. The checks take seven times as much."""
 _BUFFER = re.compile(r"\bb(\d+)\b")
 
 
 class LaunchChecks:
-    """Checks of all launches of a program, and their findings.
-
-    Args:
-        seconds: Time limit of the checks per launch. The remaining blocks of the launch run without checks.
-    """
+    """Checks of all launches of a program, and their findings. Each launch is checked for at most `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -45,7 +41,7 @@ class LaunchChecks:
         """Findings of each kernel, and the numbers of its checked blocks and of all its blocks, keyed by kernel."""
 
     def selects(self, launch: KernelLaunch) -> bool:
-        """Return whether a launch is to be checked, and count it."""
+        """Count a launch, and return whether to check it."""
         with self._lock:
             count = self._launches[launch.entry] = self._launches.get(launch.entry, 0) + 1
             return count <= _MOST_LAUNCHES
@@ -54,8 +50,7 @@ class LaunchChecks:
         """Run all blocks of a launch, with checks until the time limit.
 
         Args:
-            launch: The launch. Its buffers should not be much larger than the allocations in them, because the checks
-                need memory for each byte.
+            launch: The launch. Its buffers should fit its allocations, because the checks need memory for each byte.
             options: Options of the emulation without checks.
             together: Whether all blocks must run at the same time.
 
@@ -122,13 +117,12 @@ class LaunchChecks:
 
 
 def _file_of(module: LoadedModule, function: Function) -> str:
-    """Return the name of the file from which a kernel was compiled, or an empty string without line information."""
     place = module.lines.of(function.instructions[0].line)
     return Path(place.file).name if place is not None else ""
 
 
 def _buffer_names(module: LoadedModule, function: Function, launch: KernelLaunch) -> dict[int, str]:
-    """Return the name of the kernel's parameter that points to each buffer, keyed by the number of the buffer."""
+    """Return the kernel parameter that points to each buffer, keyed by the number of the buffer."""
     place = module.lines.of(function.instructions[0].line)
     names: list[str] = []
     if place is not None and Path(place.file).is_file():

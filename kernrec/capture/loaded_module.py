@@ -30,19 +30,15 @@ UNCOMPRESSED = "compile with nvcc --no-compress"
 
 
 class Image(NamedTuple):
-    """One image in a fat binary. An image is PTX or machine code."""
+    """PTX or machine code in a fat binary."""
 
     sm: int
     ptx: str | None
-    """PTX text of the image, or None if it is machine code."""
+    """PTX text of the image, or None for machine code."""
 
 
 def images_of(data: bytes) -> list[Image]:
-    """Return the images in a fat binary, a cubin or PTX text.
-
-    Raises:
-        KernrecError: The code is damaged, or this machine cannot decompress it.
-    """
+    """Return the images in a fat binary, a cubin or PTX text. Raise `KernrecError` if they cannot be read."""
     if data.startswith(b"\x7fELF"):
         return [Image(int.from_bytes(data[0x30:0x32], "little") & 0xFF, None)]
     if not data.startswith(FAT_BINARY):
@@ -74,15 +70,13 @@ def _target(ptx: str) -> int:
 
 
 def best_ptx(images: Sequence[Image], sm: int) -> str | None:
-    """Return the PTX for the newest architecture up to `sm`, because a driver could compile it for `sm`. If there is no
-    such PTX, return the PTX for the oldest architecture. If no image is PTX, return None.
-    """
+    """Return the PTX for the newest architecture up to `sm`, or else for the oldest one, or None if there is no PTX."""
     texts = sorted((image.sm, image.ptx) for image in images if image.ptx is not None)
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 
 
 def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
-    """Decompress an image to `size` bytes. Raises `KernrecError` if the image is too large or damaged."""
+    """Decompress an image to `size` bytes. Raise `KernrecError` if the image is too large or damaged."""
     if size > _LARGEST:
         raise KernrecError(f"a code image of {size} bytes in the program is too large; at most {_LARGEST} are read")
     try:
@@ -92,7 +86,7 @@ def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
 
 
 def _lz4(data: bytes, size: int) -> bytes:
-    """Decompress data in the LZ4 block format. Raises `IndexError` if the data is truncated."""
+    """Decompress data in the LZ4 block format. Raise `IndexError` if the data is truncated."""
     out, place, end = bytearray(), 0, len(data)
     while place < end:
         token = data[place]
@@ -114,9 +108,7 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Return (length, index of the byte after the length) in the LZ4 format. If `count`, the first part of the length,
-    is 15, read more parts from `place` on.
-    """
+    """Return (length, index of the next byte) in the LZ4 format. If the first part `count` is 15, read more parts."""
     if count == 15:
         while data[place] == 255:
             count += 255
@@ -147,11 +139,11 @@ CUDA_ERROR = {
     "success": 0, "value": 1, "configuration": 9, "function": 98, "image": 209, "ptx": 218, "symbol": 500,
     "address": 700, "resources": 701, "timeout": 702, "assert": 710, "launch": 719, "cooperative": 720, "unknown": 999,
 }  # fmt: skip
-"""Numbers of CUDA errors (`cudaError_t`), keyed by kernrec's names for these errors."""
+"""Numbers of CUDA errors (`cudaError_t`), keyed by kernrec's names."""
 
 
 class LaunchError(KernrecError):
-    """A launch that a GPU would reject, or that failed. The attribute `number` is the number of the CUDA error."""
+    """A GPU would reject a launch, or the launch failed. `number` is the number of the CUDA error."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
@@ -179,13 +171,7 @@ class FunctionFacts:
         return self.static_shared, self.constant, self.local, self.most_threads, self.registers, self.version
 
     def check(self, gpu: GPU, grid: Sequence[int], block: Sequence[int], shared: int) -> None:
-        """Raise `LaunchError` if a GPU would reject a launch of this kernel.
-
-        Args:
-            grid: Number of thread blocks along each axis.
-            block: Threads per block along each axis.
-            shared: Dynamic shared memory per block in bytes.
-        """
+        """Raise `LaunchError` if a GPU would reject a launch with `shared` bytes of dynamic shared memory per block."""
         threads, limits = math.prod(block), gpu.limits
         text = f"{self.name}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}, {shared}>>>"
         if reason := impossible_shape(grid, block):
@@ -199,7 +185,7 @@ class FunctionFacts:
 
 
 class LoadedModule:
-    """A module of code that a captured program loaded.
+    """Code that a captured program loaded as a module.
 
     Args:
         number: Number of the module in the program.
@@ -213,22 +199,20 @@ class LoadedModule:
         self._free = free_address
         self._parsed: Module | None = None
         self.placed: dict[str, np.ndarray] = {}
-        """Memory of each variable, keyed by the variable's name."""
+        """Memory of each variable, keyed by name."""
         self.addresses: dict[str, int] = {}
-        """Address of each variable in global memory, keyed by the variable's name."""
+        """Address of each variable in global memory, keyed by name."""
         self.buffers: dict[str, np.ndarray] = {}
-        """Memory of each variable that the program did not register, keyed by the variable's name."""
+        """Memory of each variable that the program did not register, keyed by name."""
         self.tables: dict[str, bytes] = {}
-        """Initial content of each variable that contains addresses, such as a table of virtual functions, keyed by the
-        variable's name.
-        """
+        """Initial contents of variables that contain addresses, such as tables of virtual functions, keyed by name."""
         self._initial_constants: dict[str, np.ndarray] = {}
         self._facts: dict[str, FunctionFacts] = {}
         self._prepared = False
 
     @property
     def ptx(self) -> str:
-        """PTX text of the module. If several files were linked, their texts are joined."""
+        """PTX text of the module. The texts of linked files are joined."""
         return "\n".join(self._texts)
 
     @cached_property
@@ -254,9 +238,7 @@ class LoadedModule:
         return self._parsed
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
-        """Set the memory and address of a variable. If the variable already has a value, copy it to the memory;
-        otherwise write its initial value.
-        """
+        """Set the memory and address of a variable. Copy its value, or else its initial value, to the memory."""
         if name in self.placed:
             if name in self.buffers:
                 memory[:] = self.placed[name][: len(memory)]
@@ -271,15 +253,13 @@ class LoadedModule:
             memory[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)[: len(memory)]
 
     def variable(self, name: str) -> Variable:
-        """Return the declaration of a variable. Raises `LaunchError` if the PTX has no variable of this name."""
+        """Return the declaration of a variable. Raise `LaunchError` if the PTX has no such variable."""
         if not self._texts or (variable := self.module.variables.get(name)) is None:
             raise LaunchError(CUDA_ERROR["symbol"], f"the program's PTX has no variable {name}")
         return variable
 
     def prepare(self) -> None:
-        """Allocate memory for variables that the program did not register, and replace symbols in initial values by
-        their addresses.
-        """
+        """Allocate variables that the program did not register, and replace symbols in initial values by addresses."""
         if self._prepared or not self._texts:
             return
         self._prepared = True
@@ -307,7 +287,7 @@ class LoadedModule:
         return memory
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return the current content of each `__constant__` variable, keyed by the variable's name."""
+        """Return the current content of each `__constant__` variable, keyed by name."""
         variables = self.module.variables
         registered = {
             name: m for name, m in self.placed.items() if name in variables and variables[name].space == "const"
@@ -315,7 +295,7 @@ class LoadedModule:
         return {**self._initial_constants, **registered}
 
     def facts(self, name: str) -> FunctionFacts:
-        """Return the properties of a kernel. Raises `LaunchError` if the module has no PTX of this kernel."""
+        """Return the properties of a kernel. Raise `LaunchError` if the module has no PTX of this kernel."""
         if not self._texts:
             targets = ", ".join(f"sm_{sm}" for sm in sorted({image.sm for image in self._images})) or "nothing"
             raise LaunchError(

@@ -32,13 +32,11 @@ _EXPORTS = {
     "nvidia-ml": "nvml*",
     "cudart": "cuda*; __cuda*",
 }
-"""Symbols that each library exports. If it also exported the symbols of the C++ standard library, these would replace
-the ones that other libraries in the program use.
-"""
+"""Symbols that each library exports. Others, such as the C++ standard library's, would replace those of the program."""
 
 
 def libraries() -> Path:
-    """Return the folder of the compiled replacement libraries, after compiling them if it does not exist.
+    """Return the folder of the replacement libraries. Compile them if it does not exist.
 
     Raises:
         KernrecError: The system is not Linux or has no C++ compiler, or the compiler fails.
@@ -116,18 +114,17 @@ def _defined() -> list[str]:
 
 
 def _public(name: str) -> dict[str, str | None]:
-    """Return a dictionary with the names of all public functions of the library `driver` or `runtime`. If a function
-    only writes a number to its first argument, its value is this number as text. If it only reports success, its value
-    is an empty text. Otherwise, its value is None.
+    """Return the value of each public function of the library `driver` or `runtime`.
+
+    The value is the number that a function writes to its first argument, as text. It is an empty text if the function
+    only reports success, and None otherwise.
     """
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}
 
 
 def _stubs(name: str) -> str:
-    """Return C++ code with a stub for each public function of a library. A definition in the library's C++ sources
-    takes precedence over the stub.
-    """
+    """Return C++ stubs for the public functions of a library. Definitions in its C++ sources take precedence."""
 
     def stub(call: str, value: str | None) -> str:
         if value is None:
@@ -147,7 +144,7 @@ def _run_tool(command: list[str]) -> None:
 
 SOCKET_VARIABLE = "KERNREC_CAPTURE_SOCKET"
 _TRITON_CALLS = 50
-"""Maximum number of call files to write for one Triton function."""
+"""Maximum number of call files per Triton function."""
 _STATIC_RUNTIME = b"libcudart_static_"
 _ELF32 = b"\x7fELF\x01"
 _OLD_RUNTIME = re.compile(rb"libcudart\.so\.(\d+)")
@@ -164,7 +161,6 @@ def run_program(
         command: The program and its arguments. A .cu file is compiled first.
         gpu: The GPU that the program sees.
         folder: Folder for call files of Triton functions.
-        recorder: Collects the launches of CUDA kernels.
         build_options: Options of nvcc for a .cu file.
         budget: Maximum number of PTX instructions for a batch of thread blocks.
 
@@ -211,7 +207,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 def accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
-    """Accept connections of processes until the socket is closed. For each process, a thread serves its CUDA calls."""
+    """Accept connections of processes until the socket is closed. A thread serves the CUDA calls of each process."""
     while True:
         try:
             connection, _ = listener.accept()
@@ -222,7 +218,6 @@ def accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -
 
 
 def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> None:
-    """Compile a CUDA program of one file, and link it with the replacement of the runtime library."""
     from kernrec.compile.nvcc import nvcc_version, required_nvcc
 
     if not source.is_file():
@@ -269,8 +264,10 @@ def _runs_on_gpu(command: Sequence[str]) -> bool:
 
 
 def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: Path) -> dict[str, str]:
-    """Return the environment variables with which Python programs of a command write launches of Triton functions to
-    `folder`, and launches that cannot be captured to the file `refused`."""
+    """Return environment variables that make Python programs write Triton launches to `folder`.
+
+    The file `refused` gets the launches that cannot be captured.
+    """
     if importlib.util.find_spec("triton") is None:
         return {}
     from kernrec.triton.calls.hooks import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, REFUSED_VARIABLE, SITE

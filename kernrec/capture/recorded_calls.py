@@ -41,11 +41,9 @@ from kernrec.util.files import write_whole
 SLOTS = 80
 """Number of address ranges for allocations, as in native/core.cpp. The last range is shared by several allocations."""
 PER_FUNCTION = 8
-"""Maximum number of call files per kernel. Each further launch is counted in the call file with the closest number of
-threads.
-"""
+"""Maximum number of call files per kernel. The call file with the closest number of threads counts further launches."""
 LARGEST_CONTENT = 64 << 20
-"""Maximum size in bytes of a buffer whose contents are written to a file."""
+"""Maximum size in bytes of a buffer to write to a file."""
 _LARGEST_VARIABLE = 256 << 10
 POINTER_BYTES = 8
 _ELEMENTS = {
@@ -63,7 +61,7 @@ _ELEMENTS = {
 
 @dataclass
 class Call:
-    """Group of equal launches of a kernel, from which one call file is written."""
+    """Equal launches of a kernel, for one call file."""
 
     name: str
     key: str
@@ -71,7 +69,7 @@ class Call:
     ptx: str
     threads: int
     contents: dict[str, np.ndarray]
-    """Content of each buffer, keyed by the buffer's name, until `save_contents` moves the contents to files."""
+    """Content of each buffer in memory, keyed by name. `save_contents` moves it to files."""
     files: list[str] = field(default_factory=list)
     launches: int = 0
     notes: list[str] = field(default_factory=list)
@@ -117,10 +115,7 @@ class Recorder:
     def add(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int] | None = None) -> None:
         """Record a launch, before it runs and changes its buffers.
 
-        Args:
-            module: Code of the kernel.
-            launch: Launch to record.
-            allocations: Size in bytes of each allocation in the last address range, keyed by the allocation's address.
+        `allocations` maps the address of each allocation in the last address range to its size in bytes.
         """
         if self.checks is not None:
             return
@@ -140,11 +135,7 @@ class Recorder:
                 min(calls.values(), key=lambda call: abs(call.threads - threads)).launches += 1
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the recorded launches to call files in a folder, which is created if needed, and return their paths.
-
-        Raises:
-            UsageError: The folder cannot be written to.
-        """
+        """Write call files to a folder, and return their paths. Raise `UsageError` if the folder cannot be written."""
         files = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -191,9 +182,7 @@ class _Description:
             self._arguments.append((parameter, raw, number, offset))
 
     def _buffer_at(self, address: int) -> tuple[int, np.ndarray] | None:
-        """Return (first address, memory) of the buffer or allocation that contains an address. Return None if there is
-        none.
-        """
+        """Return (first address, memory) of the buffer or allocation that contains an address, or None."""
         slot = address >> BUFFER_SHIFT
         if not 1 <= slot <= len(self._names):
             return None
@@ -209,9 +198,9 @@ class _Description:
         return images[number] if handle >> WINDOW_SHIFT == IMAGE_WINDOW and 0 <= number < len(images) else None
 
     def _words(self, structure: bytes, memory_of: dict[int, np.ndarray]) -> list[str]:
-        """Return the values that initialize a structure in PTX: bytes or, if the structure contains pointers, words of
-        8 bytes. A pointer becomes the address of a PTX variable. The memory to which the pointers point is added to
-        `memory_of`, keyed by address.
+        """Return a structure's initial values in PTX: bytes, or words of 8 bytes if it contains pointers.
+
+        A pointer becomes the address of a PTX variable. Its memory is added to `memory_of`, keyed by address.
         """
         words = [int.from_bytes(structure[i : i + 8], "little") for i in range(0, len(structure), 8)]
         places = [self._buffer_at(word) for word in words]
@@ -224,8 +213,9 @@ class _Description:
         ]
 
     def key(self, exact: bool) -> str:
-        """Return a key that identifies equal launches. It does not depend on floating-point arguments. If `exact` is
-        true, it depends on the contents of buffers that affect addresses or run time.
+        """Return a key of equal launches, which ignores floating-point arguments.
+
+        If `exact`, it depends on the contents of buffers that affect addresses or run time.
         """
         launch = self._launch
         shape = [self._module.digest, launch.entry, launch.grid, launch.block, launch.shared_bytes]
@@ -308,7 +298,7 @@ def _shape(image: Image) -> list[int]:
 
 
 def _texture(name: str, image: Image, file: str) -> str:
-    """Describe a texture in the form of a call file. The texels are in `file`, or random if its name is empty."""
+    """Describe a texture in the form of a call file. The texels are in `file`, or random if it is empty."""
     sampler = image.sampler
     modes = [sampler.filter, sampler.address, *(["normalized"] if sampler.normalized else [])]
     modes += ["unit_range"] if sampler.unit_range else []
@@ -362,8 +352,10 @@ def _memory(address: int, memory: np.ndarray, with_values: bool) -> str:
 
 
 def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str]]) -> str:
-    """Return PTX in which structures that a kernel receives by value are constants instead of parameters. `structures`
-    maps each parameter to its values from `_words`. A GPU keeps both constants and parameters in constant memory.
+    """Return PTX in which structures that a kernel receives by value are constants.
+
+    `structures` maps each parameter to its values from `_words`. A GPU keeps both constants and parameters in constant
+    memory.
     """
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
     for name, words in structures.items():

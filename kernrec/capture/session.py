@@ -1,8 +1,7 @@
 """Serve the CUDA calls of one process of a captured program: memory, code, textures and launches.
 
 The replacement libraries in `native/` send requests over a socket. A request or reply is a list of byte strings: their
-number, their lengths, and then their bytes. A reply begins with the number of a CUDA error, which is 0 if there was no
-error.
+number, their lengths, and then their bytes. A reply begins with the number of a CUDA error, or 0.
 """
 
 import array
@@ -89,9 +88,7 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return (buffers, images). `buffers` contains the given buffers and one buffer per image, which has no gaps
-        between rows. `images` contains the images, keyed by name.
-        """
+        """Return (the given buffers and one buffer without row gaps per image, images keyed by name)."""
         if not any(self._memory):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)
@@ -114,11 +111,9 @@ _BARRIER_BYTES = 8
 _UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
 """Requests that do not change the memory, code or textures of the process."""
 _RECENT = 16
-"""Maximum number of recent launches to keep in memory, because they may run again."""
+"""Maximum number of recent launches to keep for reuse."""
 _MOST_KEPT = 1 << 18
-"""Maximum number of threads of a cooperative launch that is kept in memory after it ran. A larger launch would take too
-much memory, because all its threads have registers at once.
-"""
+"""Maximum number of threads of a cooperative launch to keep, because all of them have registers at once."""
 _TOGETHER = 1 << 22
 """Maximum number of threads of a cooperative launch, which all run at the same time."""
 
@@ -126,11 +121,7 @@ _TOGETHER = 1 << 22
 class Session:
     """Connection to one process of a captured program, from the first CUDA call of the process to its end.
 
-    Args:
-        connection: Socket to the process.
-        gpu: GPU that the process sees.
-        recorder: Records the launches.
-        budget: Maximum number of PTX instructions for a batch of thread blocks.
+    `budget` is the maximum number of PTX instructions for a batch of thread blocks.
     """
 
     def __init__(self, connection: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
@@ -141,8 +132,7 @@ class Session:
         self._modules: dict[int, LoadedModule] = {}
         self._failed = CUDA_ERROR["success"]
         self._emulations: dict[tuple[object, ...], Emulation] = {}
-        """Emulations of recent launches, keyed by the properties that are fixed in an emulation. Changes of memory or
-        code clear the mapping."""
+        """Emulations of recent launches, keyed by their fixed properties. Changes of memory or code clear them."""
         self._verbs: dict[bytes, Callable[..., Sequence[object]]] = {
             b"device": self._device,
             b"map": self._map,

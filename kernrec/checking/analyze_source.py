@@ -1,5 +1,4 @@
-"""Analyze and explain kernel sources: bottleneck, slow lines, better block sizes and power limits. An untrusted source
-is analyzed in a process with limits (`analyze_source`), the user's own source in this process."""
+"""Analyze and explain kernel sources: an untrusted source in a process with limits, the user's own in this process."""
 
 import os
 import re
@@ -41,13 +40,13 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """Request to analyze a kernel: all configs of its spec or, if it has no spec, one launch and other block sizes."""
+    """Request to analyze a kernel: all configs of its spec or, without a spec, one launch and other block sizes."""
 
     source: str
     """Text of the source in CUDA C++ or PTX."""
     gpu: str
     spec: str | None = None
-    """Content of a `kernel.toml` file that describes the kernel. Its key `source` must be `kernel.cu`."""
+    """Content of the kernel's `kernel.toml`, or None. Its key `source` must be `kernel.cu`."""
     shape: str | None = None
     """Sizes of dimensions that replace the defaults in the spec."""
     arguments: Sequence[str] = ()
@@ -56,14 +55,13 @@ class SourceAnalysis:
     block: Sequence[int] = (128,)
     query: Query = Query()
     entry: str | None = None
-    """Name of the kernel if there is no spec. It may be None if the source has only one kernel."""
+    """Name of the kernel if there is no spec, or None for the only kernel of the source."""
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:
-    """Analyze a source in a process with limits. Nothing is stored, because the profiles are deleted at the end.
+    """Analyze a source in a process with limits, and store nothing.
 
-    Returns:
-        The same values as `kernrec analyze --json`, and an explanation of the top recommendation.
+    Return the values of `kernrec analyze --json`, and an explanation of the top recommendation.
 
     Raises:
         UsageError: The source, the spec or the launch cannot be used.
@@ -89,7 +87,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
 
 
 def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Analyze a source for a request from `analyze_source`. This runs in the process with limits."""
+    """Analyze a source in the process with limits, for a request from `analyze_source`."""
     objective, top, inputs, l2 = request["wanted"]["query"]
     query = Query(objective_named(objective), top=top, inputs=inputs, l2=l2)
     wanted = SourceAnalysis(**{**request["wanted"], "query": query})
@@ -106,7 +104,7 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: int = 2) -> tuple[Analysis, list[str]]:
-    """Analyze a source in this process. Return (analysis, notes). The notes say how the source was read.
+    """Analyze a source in this process. Return (analysis, notes on how the source was read).
 
     Args:
         folder: Folder for the source.
@@ -143,8 +141,7 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
     Args:
         source: Text of the source in CUDA C++ or PTX.
-        arguments: Descriptions of the arguments in the order of the parameters, or a mapping from parameter names to
-            values.
+        arguments: Descriptions of the arguments in the order of the parameters, or values keyed by parameter.
         grid: Number of thread blocks along one to three axes.
         block: Threads per block along one to three axes.
         query: Objective and bounds.
@@ -164,9 +161,7 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
 
 def _description(name: str, value: Any) -> str:
-    """Describe an argument in the form that `kernrec check` accepts. An array is described by its type and size,
-    without its values.
-    """
+    """Describe an argument in the form that `kernrec check` accepts. Arrays are described without their values."""
     dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
     if shape:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"
@@ -205,7 +200,7 @@ def analyze_any(
 
 @dataclass(frozen=True)
 class SourceReport:
-    """Explanation of a kernel's performance, for the launch that its source file makes."""
+    """Explanation of a kernel's performance in the launch that its source file makes."""
 
     report: Report
     advice: tuple[LineAdvice, ...]
@@ -214,15 +209,15 @@ class SourceReport:
 
     @property
     def what_to_do(self) -> str:
-        """The line advice with the largest gain. If no line has advice, this is the advice for the config."""
+        """The line advice with the largest gain, or the advice for the config if there is none."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 
 def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, query: Query) -> SourceReport:
-    """Explain the performance of a kernel, with the launch that the host code in its file makes.
+    """Explain the performance of a kernel in the launch that the host code in its file makes.
 
     Args:
-        words: Name of the kernel, and what the user specified about its launch.
+        words: Name of the kernel, and the user's options about its launch.
         database: Path of the database for the profiles.
         query: Objective by which to judge other configs, and conditions of the launch.
 

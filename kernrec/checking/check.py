@@ -45,11 +45,11 @@ class SourceLaunch:
     gpu: str = "a100"
     """Name of the GPU for which the source is compiled."""
     entry: str | None = None
-    """Name of the kernel. It may be None if the source has only one kernel."""
+    """Name of the kernel, or None for the only kernel of the source."""
     shared_bytes: int = 0
     """Dynamic shared memory per block in bytes."""
     defines: Mapping[str, str] = field(default_factory=dict)
-    """Names and values of macros for compiling CUDA C++."""
+    """Values of macros for compiling CUDA C++, keyed by macro."""
 
     @property
     def file(self) -> str:
@@ -104,8 +104,7 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Create the arguments that descriptions in the form of `kernrec check` define, keyed by name. The name of a number
-    is its position.
+    """Create the arguments that descriptions for `kernrec check` define, keyed by name (arrays) or position (numbers).
 
     Raises:
         UsageError: A description cannot be read, names a file, is a texture or a tensor map, or is too large.
@@ -123,14 +122,14 @@ def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str
 Reference = Mapping[str, Any] | Callable[..., Any]
 
 BUDGET = 20_000_000
-"""Maximum number of PTX instructions for a batch of thread blocks, beyond which a kernel counts as an endless loop."""
+"""Maximum number of PTX instructions for a batch of thread blocks, against endless loops."""
 _TERMS = 4096.0
-"""Number of terms per sum that the default tolerance assumes, because the actual number is not known."""
+"""Number of terms per sum that the default tolerance assumes."""
 
 
 @dataclass(frozen=True)
 class OutputCheck:
-    """Comparison of one output of a kernel with its expected values."""
+    """Comparison of a kernel's output with its expected values."""
 
     error: float
     """Largest error of an element, relative to the larger of the element's value and the output's RMS."""
@@ -141,7 +140,7 @@ class OutputCheck:
     where: tuple[int, ...]
     """Index of the element with the largest error."""
     actual: float
-    """Value of the element with the largest error, as computed by the kernel."""
+    """Computed value of the element with the largest error."""
     expected: float
 
     @property
@@ -157,14 +156,14 @@ class CheckResult:
     """`ok`, `incorrect` (wrong result), `compile`, `timeout` or `crash` (out-of-bounds or misaligned access, data race
     in shared memory, deadlock, endless loop, unknown instruction, or lack of memory)."""
     message: str
-    """Description of the error in one line, or an empty string if the outcome is `ok`."""
+    """One line that describes the error, or an empty string if the outcome is `ok`."""
     outputs: Mapping[str, OutputCheck]
     counts: Mapping[str, int]
-    """Numbers of events that the emulator counted, as in `kernrec check`. Empty if the kernel did not finish."""
+    """Numbers of emulated events, as in `kernrec check`, or empty if the kernel did not finish."""
     registers: int | None
-    """Number of registers per thread. None if the source is PTX."""
+    """Registers per thread, or None if the source is PTX."""
     spill_bytes: int | None
-    """Bytes of spilled registers that each thread stores to and loads from local memory. None if the source is PTX."""
+    """Bytes of local memory that each thread stores and loads for spilled registers, or None if the source is PTX."""
     arrays: Mapping[str, np.ndarray]
     """Contents of all arrays after the launch, keyed by name."""
 
@@ -208,8 +207,7 @@ def check(
         launch: Source, arguments and launch. The arrays in it do not change.
         reference: For each output, the expected array or a NumPy expression over the arguments; or a function that
             receives the arguments by name and returns the expected arrays by name. If None, nothing is compared.
-        tolerance: Largest error that counts as correct. The default is the error that rounding can cause, and 0 for
-            integers.
+        tolerance: Largest error that counts as correct. The default allows for rounding, and is 0 for integers.
         limits: Limits of time, memory and sizes.
 
     Raises:

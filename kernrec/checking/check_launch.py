@@ -1,4 +1,4 @@
-"""Run the launches of a program, or of one kernel, block by block in the emulator, and find errors of their threads."""
+"""Emulate the launches of a program or of one kernel, block by block, and find errors of their threads."""
 
 import re
 import time
@@ -41,7 +41,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _CHUNK = 64
 _FIRST = 1024
-"""Number of thread blocks to run from the start of the grid before others are sampled."""
+"""Number of thread blocks at the start of the grid that run before samples of other blocks."""
 _LAST = 64
 
 _ARITHMETIC = frozenset({"add", "mul", "fma", "max", "min", "cvt", "mov"})
@@ -83,7 +83,6 @@ def check_launch(
     Args:
         module: Module that was compiled with line information.
         launch: The launch. The contents of its buffers change.
-        describer: Converts reports of the emulator to findings.
         uninitialized: Names of buffers that nothing wrote before the launch.
 
     Raises:
@@ -133,9 +132,7 @@ def without_guesses(checked: Checked, draft: Draft) -> Checked:
 
 
 def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
-    """Return (kinds, notes): the kinds of memory that can be checked without false findings, and a note on each skipped
-    check.
-    """
+    """Return (kinds of memory to check without false findings, a note on each skipped check)."""
     notes = []
     shared = not any(map(_moves_shared_memory, function.instructions))
     if not shared:
@@ -147,8 +144,11 @@ def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[C
 
 
 def has_no_effect(function: Function, raw: RawFinding) -> bool:
-    """Return whether it is harmless that a load reads an unwritten value. This is so if the value is only copied within
-    shared memory, as in a stencil, or if the compiler moved the load ahead of a condition."""
+    """Return whether it is harmless that a load reads an unwritten value.
+
+    This is so if the value is only copied within shared memory, as in a stencil, or if the compiler moved the load
+    ahead of a condition.
+    """
     load = function.instructions[raw.source]
     value = load.operands[0] if load.operands else None
     if raw.kind != "uninitialized-shared" or load.opcode != "ld" or not isinstance(value, Register):
@@ -159,9 +159,11 @@ def has_no_effect(function: Function, raw: RawFinding) -> bool:
 
 
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether a register is used only as an input of `selp`, or of comparisons whose results are combined with
-    other predicates, after at most `steps` arithmetic instructions. Compilers generate this code if they move a load
-    ahead of a condition."""
+    """Return whether a register is only an input of `selp`, or of comparisons combined with other predicates.
+
+    Up to `steps` arithmetic instructions may come between. Compilers generate such code if they move a load ahead of a
+    condition.
+    """
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
         (ins.opcode == "selp" and ins.operands[-1] != Register(name))
@@ -208,7 +210,7 @@ def _chunks(blocks: int) -> Iterator[Sequence[int]]:
 
 
 def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
-    """Return the reason why a GPU would reject a launch, or an empty string if it would accept the launch."""
+    """Return the reason why a GPU would reject a launch, or an empty string."""
     threads, function = prod(launch.block), module.functions[launch.entry]
     if reason := impossible_shape(launch.grid, launch.block):
         return reason
@@ -243,7 +245,7 @@ _COMPILE_LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class ProgramLaunch:
-    """A launch of a kernel that is ready to be checked."""
+    """Kernel launch that is ready to be checked."""
 
     module: Module
     launch: KernelLaunch
@@ -263,7 +265,7 @@ def program_launch(
     """Prepare the launch of one kernel in a CUDA file.
 
     Args:
-        words: Name of the kernel, and what the user specified about its launch.
+        words: Name of the kernel, and the user's options about its launch.
         seconds: Maximum run time of the launch.
         zeros: Whether integer arrays with unknown values contain zeros, because other values may be out of range.
         assume: Whether to assume sizes that the file does not contain. A note lists them.
@@ -296,7 +298,7 @@ def program_launch(
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:
-    """Compile a source with line information, in a separate process. Raises `CompileError` if this fails."""
+    """Compile a source with line information, in a separate process. Raise `CompileError` if this fails."""
     ((_, result),) = compile_many(
         [replace(job, options=(*job.options, LINE_INFO))], processes=1, timeout_s=_COMPILE_LIMIT_S
     )
@@ -306,9 +308,7 @@ def compiled_with_lines(job: CompileJob) -> Compiled:
 
 
 def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[str, int]:
-    """Return the config that has the block size of the launch in the host code. If there is none, return the first
-    config that can run.
-    """
+    """Return the config with the block size of the host code's launch, or else the first config that can run."""
     block = (*(draft.launch.block if draft.launch and draft.launch.block else ()), 1, 1)[:3]
     values: list[dict[str, int]] = [{}]
     for tunable in kernel.tunables:
@@ -321,9 +321,7 @@ def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[st
 
 
 def _buffers(kernel: Kernel, problem: Problem, folder: Path, zeros: bool) -> dict[str, np.ndarray]:
-    """Return buffers that contain random numbers or, if they index other buffers, valid indices. The buffers are keyed
-    by name.
-    """
+    """Return buffers of random numbers or, if they index other buffers, of valid indices, keyed by name."""
     buffers = Tensors(kernel, problem, folder).filled
     for name, tensor in problem.tensors.items():
         sample = kernel.initial_values.get(name)
@@ -333,7 +331,7 @@ def _buffers(kernel: Kernel, problem: Problem, folder: Path, zeros: bool) -> dic
 
 
 def entries_of(path: Path, include: Sequence[str]) -> list[str]:
-    """Return the names of the kernels in a CUDA file. Each instance of a template is a kernel."""
+    """Return the names of the kernels in a CUDA file, including each instance of a template."""
     from kernrec.interop.draft import kernel_names
     from kernrec.kernel.source_files import whole_source
 

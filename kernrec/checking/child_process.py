@@ -1,7 +1,6 @@
 """Run a task on an untrusted source in a child process with limits, and report its outcome in one line.
 
-The parent writes `request.json` and arrays to a folder, and the child (`kernrec.checking.worker`) writes `result.json`
-and arrays. If a source crashes the compiler or the emulator, only the child process ends.
+Parent and child (`kernrec.checking.worker`) exchange `request.json`, `result.json` and arrays in a folder.
 """
 
 import json
@@ -40,9 +39,7 @@ class Limits:
 
     @property
     def wall_s(self) -> float:
-        """Elapsed time in seconds after which a process is killed. It is longer than `time_s`, because other processes
-        may use the CPU.
-        """
+        """Seconds after which a process is killed: longer than `time_s`, because other processes may use the CPU."""
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -58,11 +55,9 @@ PACKAGE = Path(paths.__file__).resolve().parent
 
 
 def limit_process(limits: Limits, folder: Path) -> bool:
-    """Permanently limit the resources and file accesses of this process and its children. They may write only to
-    `folder`.
+    """Permanently limit this process and its children, which may write only to `folder`.
 
-    Returns:
-        Whether access to files is now restricted to this folder and to files that are needed to run.
+    Return whether reading is now restricted to this folder and to files that are needed to run.
     """
     if sys.platform == "win32":
         return False
@@ -111,17 +106,16 @@ class Ended:
     """Outcome of a task in a child process."""
 
     outcome: Outcome
-    """Outcome of the task. It is `ok` if the task finished and `result` contains its result."""
+    """Outcome of the task: `ok` if `result` contains its result."""
     message: str
-    """Reason for a failure in one line, or an empty string if the task succeeded."""
+    """Reason for a failure in one line, or an empty string."""
     result: dict[str, Any]
 
 
 def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limits) -> Ended:
-    """Run a task in a child process with limits.
+    """Run a task of the worker in a child process with limits.
 
     Args:
-        task: Name of a task of the worker.
         request: Arguments of the task, as JSON values. Arrays are in files in the folder.
         folder: Private folder of the task, the only one to which the child process can write.
 
@@ -180,7 +174,7 @@ def _ended(status: int, file: Path, limits: Limits) -> Ended:
 
 
 _NAME = "array."
-"""Prefix of the names of arrays in a file, so that they differ from the parameters of `numpy.savez`."""
+"""Prefix of array names in a file, so that they differ from the parameters of `numpy.savez`."""
 
 
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -190,6 +184,6 @@ def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load_arrays(file: Path) -> dict[str, np.ndarray]:
-    """Return the arrays in an .npz file that `save_arrays` wrote, keyed by name."""
+    """Return the arrays in a file that `save_arrays` wrote, keyed by name."""
     with np.load(file, allow_pickle=False) as content:
         return {name.removeprefix(_NAME): content[name] for name in content.files}

@@ -1,4 +1,4 @@
-"""Describe the errors that `kernrec check` finds in kernels: a message, the source line and the usual fix for each."""
+"""Describe the errors that `kernrec check` finds in kernels: message, source line and usual fix."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """An error that was found in a kernel."""
+    """Error in a kernel."""
 
     kind: str
     """Kind of the error, which is a key of `FIXES`."""
@@ -72,7 +72,7 @@ class Finding:
     """Description of the error, without its location in the source file."""
     file: str = ""
     line: int = 0
-    """Number of the source line, or 0 if the compiler did not provide it."""
+    """Number of the source line, or 0 if unknown."""
     block: str = ""
     thread: str = ""
     memory: str = ""
@@ -101,7 +101,7 @@ class Describer:
 
         Args:
             function: The kernel that ran, with its calls inlined.
-            lines: Source lines of the kernel's PTX, which was compiled with line information.
+            lines: Source lines of the kernel's PTX.
             origins: Original file and line of each line of the compiled source. Empty if an original file was compiled.
             file: Name of the source file, for kernels without line information.
         """
@@ -173,14 +173,11 @@ class Describer:
         return Finding(kind, self.kernel, text, *place, raw.block, raw.thread, memory, byte)
 
     def of_error(self, error: str, buffers: Sequence[str] = ()) -> Finding | None:
-        """Return the finding for an error that ended the launch.
+        """Return the finding for an error that ended the launch, or None if the kernel is not at fault.
 
         Args:
             error: Message of the emulator.
             buffers: Names of the launch's buffers, in the order of their addresses.
-
-        Returns:
-            The finding, or None if the kernel is not at fault, for example if the emulator lacks an instruction.
         """
         match = _PLACE.match(error)
         text = _before_buffer(match[4] if match else error.partition(": ")[2] or error, buffers)
@@ -204,9 +201,9 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Rewrite the emulator's message about an access shortly before a buffer, as with a negative index. The emulator
-    names the previous buffer, because its address range contains the address. The result names the buffer that follows
-    the address.
+    """Correct the buffer in the emulator's message about an access just before a buffer, as with a negative index.
+
+    The emulator names the previous buffer, because its address range contains the address.
     """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)
@@ -222,9 +219,7 @@ def _plain_name(name: str) -> str:
 
 
 def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[str, str]) -> str:
-    """Return a JUnit report in XML with the findings of each checked kernel, and with the reason for each kernel that
-    could not be checked.
-    """
+    """Return a JUnit report in XML with each kernel's findings, or with the reason why it could not be checked."""
     failed = sum(bool(findings) for findings in kernels.values())
     sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}
     suite = ElementTree.Element("testsuite", {"name": f"kernrec check {file}", **{k: str(v) for k, v in sizes.items()}})

@@ -1,7 +1,7 @@
 """Evaluate expected outputs, given as NumPy expressions: `alpha * x + y`, `a.reshape(64, 32) @ b.reshape(32, 16)`.
 
-Expressions may contain only arithmetic, comparisons, indices, slices and the functions listed here. kernrec evaluates
-the syntax tree itself and never calls `eval`. Numbers are float64, or int64 if the arrays contain integers.
+Expressions may contain only arithmetic, comparisons, indices, slices and the functions listed here. kernrec never calls
+`eval`. Numbers are float64, or int64 if the arrays contain integers.
 """
 
 import ast
@@ -110,9 +110,7 @@ def _call(func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]
 
 
 def _numeric(name: str, result: Any) -> Any:
-    """Return the result of the NumPy function `name` unchanged. Raises `UsageError` if it is an array of Python
-    objects, which could grow without bounds.
-    """
+    """Return `result` unchanged. Raise `UsageError` for Python objects, which could grow without bounds."""
     kind = np.asarray(result).dtype
     if kind.kind not in "biuf":
         raise UsageError(f"reference: {name} is an array of {kind}; expected whole or floating-point numbers")

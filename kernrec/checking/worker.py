@@ -1,8 +1,7 @@
 """Compile and emulate, or analyze, one source: the main program of the child in `kernrec.checking.child_process`.
 
-The process imports everything before it loses access to files. At the end, it writes a file `result.json` with
-`outcome` and either `message` or `result`. If the caller made an error, the file contains only `misuse`. If a package
-is not installed, it contains only `missing`.
+The process imports everything before it loses access to files. Its `result.json` has `outcome` and either `message` or
+`result`. After an error of the caller, it has only `misuse`. If a package is not installed, it has only `missing`.
 """
 
 import contextlib
@@ -110,7 +109,7 @@ def _expected(reference: Mapping[str, str], arguments: Mapping[str, np.ndarray])
 
 
 def _entry(entries: list[str] | tuple[str, ...], name: str | None) -> str:
-    """Return the kernel that has a given name. For a C++ kernel, the name is compared with the mangled name."""
+    """Return the name in the compiled code of the kernel that the user calls `name`, or of the only kernel."""
     if not entries:
         raise UsageError("the source has no kernel: expected a function that is __global__, or .entry in PTX")
     if name is None and len(entries) == 1:

@@ -1,9 +1,5 @@
-"""Define catalog entries of GPUs, the resource limits of their SMs, and occupancy.
-
-The rules of occupancy are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` in the CUDA toolkit). Registers
-are allocated per warp in each partition of the SM. Shared memory is allocated per block, with an additional amount that
-the driver reserves.
-"""
+"""Define catalog entries of GPUs, the resource limits of their SMs, and occupancy. The rules of occupancy are those of
+NVIDIA's occupancy calculator (`cuda_occupancy.h` in the CUDA toolkit)."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -30,7 +26,6 @@ class SmLimits:
     """Resource limits of an SM, which all GPUs of a compute capability share. Sizes are bytes or 32-bit registers."""
 
     sm: int
-    """Compute capability, such as 89."""
     max_threads_per_block: int
     max_warps_per_sm: int
     max_blocks_per_sm: int
@@ -38,16 +33,16 @@ class SmLimits:
     registers_per_block: int
     max_registers_per_thread: int
     register_allocation_unit: int
-    """Number of registers. The registers allocated for a warp are a multiple of this number."""
+    """Granularity of a warp's register allocation, in registers."""
     warp_allocation_granularity: int
-    """Number of partitions of the SM. The number of warps allocated for a block is a multiple of this number."""
+    """Granularity of a block's warp allocation, in warps: the number of partitions of the SM."""
     smem_per_sm: int
     smem_per_block: int
     """Maximum shared memory that a block can use if the kernel opts in, in bytes."""
     smem_reserved_per_block: int
     """Additional shared memory that the driver reserves for each block, in bytes."""
     smem_allocation_unit: int
-    """Bytes. The shared memory allocated for a block is a multiple of this size."""
+    """Granularity of a block's shared memory allocation, in bytes."""
     schedulers: int
     unified_bytes: int
     """Bytes of the memory that L1 and shared memory divide between them."""
@@ -68,7 +63,6 @@ class GPU:
     sm: int
     """Compute capability, such as 89."""
     sms: int
-    """Number of streaming multiprocessors."""
     base_clock_hz: float
     boost_clock_hz: float
     tensor_clock_hz: float
@@ -82,21 +76,18 @@ class GPU:
     l2_bytes: int
     tdp_w: float
     power_min_w: float
-    """Lowest power limit that can be set, in watts."""
     power_max_w: float
-    """Highest power limit that can be set, in watts."""
+    """Highest power limit that can be set, in watts. `power_min_w` is the lowest one."""
     idle_w: float | None
     """Idle power in watts. None if no source states it."""
     datasheet_f32_flops: float
-    """Data sheet's f32 peak in FLOP/s."""
     datasheet_tensor_flops: Mapping[str, float]
-    """Data sheet's dense tensor-core peak in FLOP/s, keyed by dtype."""
+    """Dense tensor-core peak in FLOP/s according to the data sheet, keyed by dtype."""
     fma_per_clk_sm: Mapping[str, int]
-    """Fused multiply-adds per SM and clock outside the tensor cores, keyed by dtype. The key `i32_add` has the rate of
-    integer additions. Dtypes without hardware support are missing."""
+    """FMAs per SM and clock outside the tensor cores, keyed by dtype. `i32_add` is the rate of integer additions.
+    Dtypes without hardware support are missing."""
     tensor_fma_per_clk_sm: Mapping[str, int]
-    """Dense fused multiply-adds per SM and clock on tensor cores, keyed by dtype. Floats other than f64 accumulate in
-    f32."""
+    """Dense FMAs per SM and clock on tensor cores, keyed by dtype. Floats other than f64 accumulate in f32."""
     limits: SmLimits
     sources: Mapping[str, str]
     """Document that each figure comes from, keyed by field name."""
@@ -179,11 +170,8 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Return the occupancy of a kernel, with arrays if any argument is an array.
-
-    Args:
-        smem_bytes: Static and dynamic shared memory per block, in bytes.
-    """
+    """Return the occupancy of a kernel that uses `smem_bytes` of static and dynamic shared memory per block. If any
+    argument is an array, the result contains arrays."""
     if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
         return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
     return _single(limits, int(threads), int(registers), int(smem_bytes))
@@ -244,15 +232,14 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
     return np.asarray(limits.unified_bytes - carved)
 
 
-# For arrays, the numbers of blocks and the limiters are looked up in two small tables per compute capability. A table
-# value is `blocks * 4 + limiter`. So the minimum of two values selects the lower number of blocks and, in a tie, the
-# resource that comes first in `LIMITERS`.
+# For arrays, two small tables per compute capability contain `blocks * 4 + limiter`. The minimum of two values selects
+# the lower number of blocks and, in a tie, the resource that comes first in `LIMITERS`.
 
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return (values, columns, values of shared memory): the tables of `blocks * 4 + limiter` for `_elementwise`. The
-    last entries of each table are 0 blocks, for numbers beyond the table."""
+    """Return the tables of `blocks * 4 + limiter` for `_elementwise`: (by registers and warps, its row length, by
+    shared memory). Entries beyond the range of a table are 0 blocks."""
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]

@@ -1,7 +1,4 @@
-"""Find a GPU by name or alias. Only the catalog file that contains the GPU is read.
-
-The files in `catalog/` use the units of data sheets, and a `GPU` uses SI units.
-"""
+"""Find a GPU by name or alias. The files in `catalog/` use the units of data sheets, and a `GPU` uses SI units."""
 
 import re
 from collections.abc import Mapping
@@ -61,11 +58,8 @@ class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
 
 def find_gpu(name: str) -> GPU:
     """Return the GPU with this catalog name, alias or NVML device name. Case, spaces, `-`, `_` and the leading words
-    NVIDIA, GeForce, Tesla and RTX are ignored. A GPU from a file (`gpu_file`) is found only by its exact name.
-
-    Raises:
-        UnknownGPU: No GPU has this name. The message suggests similar names.
-    """
+    NVIDIA, GeForce, Tesla and RTX are ignored. A GPU from a file (`gpu_file`) is found only by its exact name. Raise
+    `UnknownGPU`, which suggests similar names, if no GPU has this name."""
     if (gpu := catalog_gpu(name)) is not None:
         return gpu
     if name in _added:
@@ -79,8 +73,7 @@ def find_gpu(name: str) -> GPU:
 
 
 def find_gpus(names: str) -> list[GPU]:
-    """Return the distinct GPUs in a comma-separated list of names. Raise `UsageError` if the list is empty, or a name
-    is unknown."""
+    """Return the distinct GPUs in a comma-separated list. Raise `UsageError` if it is empty, or a name is unknown."""
     gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
     if not gpus:
         raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec list gpus` lists them)")
@@ -94,7 +87,7 @@ def catalog_gpu(name: str) -> GPU | None:
 
 
 _added: dict[str, GPU] = {}
-"""GPUs outside the catalog that this process has registered, keyed by name."""
+"""GPUs outside the catalog, keyed by name."""
 
 
 def add_gpu(gpu: GPU) -> GPU:

@@ -1,7 +1,4 @@
-"""Read the description of a GPU that is not in the catalog from a TOML file in data-sheet units.
-
-`kernrec list gpus rtx4090` prints a catalog entry in this format, as a starting point.
-"""
+"""Read the description of a GPU that is not in the catalog from a TOML file in data-sheet units."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -23,7 +20,6 @@ GENERATIONS = {
     60: "pascal", 61: "pascal", 70: "volta", 75: "turing", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper",
     100: "blackwell", 103: "blackwell", 120: "blackwell", 121: "blackwell",
 }  # fmt: skip
-"""GPU generation, keyed by compute capability."""
 RATES = ("f64", "f32", "f16", "bf16", "i32", "i32_add")
 TENSOR_RATES = ("f64", "f16", "bf16", "tf32", "fp8", "fp4", "i8")
 
@@ -54,12 +50,8 @@ _TEXTS = ("name", "title", "chip")
 
 
 def read_gpu_file(path: Path) -> GPU:
-    """Return the GPU that a file describes, and register it so that `find_gpu` finds its name in this process.
-
-    Raises:
-        UsageError: The file cannot be read, or a figure is missing, impossible or inconsistent with other figures. The
-            one-line message names the file, the figure and the expected value.
-    """
+    """Return the GPU that a file describes, and register it so that `find_gpu` finds its name in this process. Raise
+    `UsageError` if the file cannot be read, or a figure is missing, impossible or inconsistent with other figures."""
     with file_errors(path, "read"), open_input(path) as file:
         content = file.read(_LARGEST_BYTES + 1)
     try:
@@ -97,14 +89,8 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
-    """Return the GPU that a parsed GPU file describes.
-
-    Args:
-        source: Text that states where the figures come from.
-
-    Raises:
-        UsageError: A figure is missing, impossible or inconsistent with other figures.
-    """
+    """Return the GPU that a parsed GPU file describes. `source` states where the figures come from. Raise `UsageError`
+    if a figure is missing, impossible or inconsistent with other figures."""
     _check_names("", data, (*_TEXTS, *_FIGURES, *_TABLES), _OPTIONAL[""])
     texts = {name: _text(name, data[name]) for name in _TEXTS}
     figures = {name: _figure(name, data[name], span) for name, span in _FIGURES.items()}
@@ -136,7 +122,6 @@ def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
 
 
 def _check_consistent(gpu: GPU, f32_tflops: float, tables: Mapping[str, Mapping[str, float]]) -> None:
-    """Raise `UsageError` if the name is in the catalog, or if a peak or the bandwidth contradicts other figures."""
     if catalog_gpu(gpu.name) is not None:
         raise UsageError(f"name is {gpu.name!r}, already in the catalog (--gpu {gpu.name}); choose another name")
     boost = gpu.boost_clock_hz / 1e6

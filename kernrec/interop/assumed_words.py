@@ -27,7 +27,7 @@ _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
 `_MANY` for each of three or more."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_ENLARGED = 1 << 32
-"""Maximum number of accessed bytes in a buffer that kernrec enlarges."""
+"""kernrec enlarges a buffer only if the kernel accesses at most this many bytes of it."""
 _MOST_ENLARGED = 32
 """Maximum number of buffers to enlarge, because the launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)
@@ -43,7 +43,6 @@ def assumed_words(
 
     Args:
         missing: Missing parts, in the form of `Draft.missing`.
-        source: Text of the program.
         axes: (number of grid axes, number of block axes) along which the kernel reads its position, 1 to 3 each.
         threads: Maximum number of threads per block.
         unsized: C++ types of the elements of buffers with an unknown size, keyed by pointer parameter.
@@ -119,12 +118,8 @@ def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
 def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords | None:
     """Return options with a larger buffer if the emulator refused an access beyond the end of a buffer.
 
-    Return None if the user or the host code sized the buffer, or if larger buffers do not help.
-
-    Args:
-        words: Options of the launch that failed.
-        draft: Draft of the launch that failed.
-        error: Message of the emulator.
+    Return None if the user or the host code sized the buffer, or if larger buffers do not help. `words` and `draft`
+    describe the launch that failed, and `error` is the emulator's message.
     """
     match = OUTSIDE.search(error)
     if match is None or int(match[2]) < 0:

@@ -1,7 +1,4 @@
-"""List the kernels of a CUDA program, and represent the draft of a kernel's spec (kernel.toml).
-
-A draft may lack parts that the user must fill in. It provides a command line with placeholders for these parts.
-"""
+"""List the kernels of a CUDA program, and represent the draft of a kernel's spec (kernel.toml)."""
 
 import re
 import shlex
@@ -29,7 +26,7 @@ _MANGLED = {
     "true": "Lb1E",
     "false": "Lb0E",
 }
-"""Code of a template argument in the mangled name of a kernel, keyed by the argument in C++."""
+"""Codes of template arguments in mangled kernel names, keyed by the argument in C++."""
 
 
 @dataclass
@@ -69,31 +66,24 @@ class Draft:
 
     source: Path
     entry: str
-    """Name of the kernel. For a template, the instance, such as `scale<float, 4>`."""
+    """Name of the kernel, or the instance of a template, such as `scale<float, 4>`."""
     text: str
     missing: tuple[str, ...]
     """Parts that the user must fill in, written as `kernrec analyze` options."""
     assumed: tuple[str, ...]
-    """Descriptions of values that kernrec assumed, because the source does not determine them."""
+    """Descriptions of values that kernrec assumed because the source does not determine them."""
     launch: HostLaunch | None = None
-    """Launch of the kernel in the program's host code, or None if the host code does not launch it."""
+    """Launch of the kernel in the program's host code, or None if there is none."""
     unset: str = ""
-    """Note on `__constant__` and `__device__` variables without a value, or an empty string if all have values."""
+    """Note on `__constant__` and `__device__` variables without a value, or an empty string."""
 
     buffers: Mapping[str, str] = field(default_factory=dict)
     """Buffers that the user did not size, as text such as `x=f32` or `x=zeros:i32`, keyed by name in the spec."""
     chosen: tuple[str, ...] = ()
-    """Arguments of `kernrec analyze` with the values that kernrec chose for unstated parts of the launch.
-
-    If `missing` is empty, the draft uses these values.
-    """
+    """Arguments of `kernrec analyze` that kernrec chose. The draft uses them if `missing` is empty."""
 
     def kernel(self) -> Kernel:
-        """Return the kernel that the draft describes.
-
-        Raises:
-            UsageError: Parts are missing, or the text is not TOML.
-        """
+        """Return the described kernel. Raise `UsageError` if parts are missing or the text is not TOML."""
         if self.missing:
             raise UsageError(
                 f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` writes a draft)"
@@ -106,7 +96,7 @@ class Draft:
 
     @property
     def note(self) -> str:
-        """Note on unstated values that kernrec chose, or an empty string if it chose none."""
+        """Note on the values that kernrec chose, or an empty string."""
         if not self.chosen or self.missing:
             return ""
         values = ", ".join(self.chosen)
@@ -125,7 +115,7 @@ def analyze_command(source: Path, entry: str, gpu: str) -> str:
 
 
 def kernel_names(text: str) -> list[str]:
-    """Return the names of a CUDA program's kernels, in the form that the option `--entry` accepts.
+    """Return the names of a CUDA program's kernels, as the option `--entry` accepts them.
 
     A template is listed once for each instance (`scale<float, 4>`), or by its name if the program has no instance.
     Kernels that the program never launches come last.
@@ -150,7 +140,7 @@ class IncludedError(UsageError):
 
 
 def includer_of(source: Path) -> Path | None:
-    """Return a program in the same folder that includes this file, or None if there is none."""
+    """Return a program in the same folder that includes this file, or None."""
     pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)
     for file in sorted(source.parent.glob("*.cu"))[:200]:
         with suppress(KernrecError):
@@ -160,10 +150,7 @@ def includer_of(source: Path) -> Path | None:
 
 
 def _definition_elsewhere(text: str, source: Path) -> str:
-    """If another file defines one of the program's kernels, return a hint to analyze that file.
-
-    Otherwise, return an empty string.
-    """
+    """Return a hint to analyze the file that defines one of the program's kernels, or an empty string."""
     mentioned = re.findall(r"__global__[^;{}()]*?\b(\w+)\s*\(|\b(\w+)\s*<<<", text)
     names = {name for pair in mentioned for name in pair if name}
     for file in sorted(source.parent.glob("*.cu"))[:200] if names else ():
@@ -196,14 +183,11 @@ def example_entry(text: str, entry: str | None) -> str | None:
 
 
 def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature, str | None]:
-    """Select a kernel of a CUDA program.
+    """Return (signature of a kernel in a CUDA program, instance). The instance is None if the kernel is not a template.
 
     Args:
         text: Text of the program.
         entry: Name of the kernel, or an instance of a template such as `scale<float, 4>`. None selects the only kernel.
-
-    Returns:
-        (signature of the kernel, instance). The instance is None if the kernel is not a template.
 
     Raises:
         UsageError: The kernel does not exist, several kernels or instances are possible, or `entry` is an instance but
@@ -240,9 +224,7 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
 
 
 def compiled_name(signature: Signature, instance: str | None, entries: Mapping[str, int]) -> str:
-    """Return a kernel's name in the source. If this name is ambiguous, return the name in the compiled code.
-
-    A name is ambiguous if the function is overloaded, or if it is a template with several instances.
+    """Return a kernel's name in the source, or in the compiled code if several overloads or instances have this name.
 
     Args:
         instance: Instance such as `scale<float, 4>` of a template, or None for any other kernel.

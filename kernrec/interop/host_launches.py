@@ -1,9 +1,8 @@
 """Read grid, block and arguments of kernel launches from the host code of a CUDA program.
 
-Values that the text does not determine are left out. Expressions in the host code are reduced to numbers, kernel
-parameters and block extents. To do this, the module follows local variables, constants, macros, `dim3` objects and
-small helper functions such as rounded-up division. If a launch uses a parameter of the function that contains it, the
-module uses the value that the function's first caller passes. The program is only parsed, never executed.
+The module reduces host expressions to numbers, kernel parameters and block extents. It follows local variables,
+constants, macros, `dim3` objects and small helper functions such as rounded-up division. The program is only parsed,
+never executed.
 """
 
 import math
@@ -39,7 +38,7 @@ STRUCTURE = "structure"
 _MOST_STEPS = 64
 """Maximum number of definitions to follow for one expression."""
 _MOST_NODES = 10_000
-"""Maximum number of syntax nodes to visit for one launch. Without it, recursive definitions take exponential time."""
+"""Maximum number of syntax nodes to visit for one launch, because recursive definitions take exponential time."""
 _MOST_TEMPLATES = 4
 """Maximum depth of calls between template functions."""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
@@ -53,16 +52,14 @@ class HostLaunch:
     """Kernel launch in the host code. A field is None if the program's text does not determine its value."""
 
     kernel: str
-    """Name of the kernel, with template arguments if the launch has any."""
+    """Name of the kernel, with template arguments if any."""
     grid: str | None
-    """Number of blocks along each axis, as comma-separated expressions.
-
-    They use kernel parameters and block extents (`block_x`).
+    """Number of blocks along each axis: comma-separated expressions of kernel parameters and block extents (`block_x`).
     """
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
-    """Arguments that the text determines, in the form of `kernrec analyze --arg`: `n=4096` and `x=[n]`."""
+    """Known arguments, in the form of `kernrec analyze --arg`: `n=4096` and `x=[n]`."""
 
 
 def host_launches(
@@ -74,6 +71,7 @@ def host_launches(
         kernel: Name of the kernel, without template arguments.
         parameters: Name and kind of each kernel parameter. The kind is None for a number. For a pointer, it is the data
             type of the elements, or `STRUCTURE` if kernrec has no such data type.
+        argv: Command-line arguments of the program, if known.
     """
     if "<<<" not in text:
         return ()
@@ -91,9 +89,7 @@ def host_launches(
 def filled_variables(text: str) -> dict[str, str]:
     """Return the device variables that the host code sets with `cudaMemcpyToSymbol` or `cudaGetSymbolAddress`.
 
-    Returns:
-        The value of each variable, keyed by variable. The value is an empty string unless it is an integer that the
-        text determines.
+    The result maps each variable to its value, or to an empty string unless this is a known integer.
     """
     if "cudaMemcpyToSymbol" not in text and "cudaGetSymbolAddress" not in text:
         return {}
@@ -150,10 +146,7 @@ class _Launch:
         return HostLaunch(self._instance(name), self._grid(block, names), block, shared, values)
 
     def _instance(self, name: str) -> str:
-        """Return the kernel's name with the template arguments of the launch.
-
-        Replace arguments by their values if known.
-        """
+        """Return the kernel's name with the launch's template arguments, or their values if known."""
         values = next(nodes(self.call, "template_argument_list"), None)
         if values is None:
             return name
@@ -171,8 +164,7 @@ class _Launch:
     def _template_arguments(self) -> dict[str, str]:
         """Return the template arguments of the function that contains the launch, keyed by template parameter.
 
-        Use the template arguments of the first call that states them, or the parameters' defaults. If that call is in
-        another template, resolve its parameters in the same way.
+        They come from the first call that states them, or from the parameters' defaults.
         """
         return self._arguments_of(_function_of(self.call))
 
@@ -227,10 +219,7 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements in the buffer behind a pointer.
-
-        Raise `UnknownError` if no allocation is found.
-        """
+        """Return the number of elements behind a pointer. Raise `UnknownError` if no allocation is found."""
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
             for name in _ALLOCATIONS:
@@ -247,7 +236,7 @@ class _Launch:
         raise UnknownError
 
     def _passed(self, variable: str, function: "Node | None") -> "Node | None":
-        """Return the value that the first call of a function passes for a parameter, or None if no call passes one."""
+        """Return the value that the first call of a function passes for a parameter, or None."""
         names = _parameter_names(function) if function is not None else []
         if function is None or variable not in names:
             return None
@@ -305,7 +294,7 @@ class _Launch:
         return values[::-1]
 
     def _resolved(self, node: "Node", names: Mapping[str, str], steps: int = 0) -> str:
-        """Convert an expression of the host code to Python notation, with variables replaced by their values."""
+        """Convert an expression of the host code to Python notation, and replace variables by their values."""
         self.nodes_left -= 1
         if steps > _MOST_STEPS or self.nodes_left < 0:
             raise UnknownError
@@ -383,7 +372,7 @@ class _Launch:
         raise UnknownError
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
-        """Evaluate a call of a function with a return statement, of a macro, or of a known function such as `min`."""
+        """Evaluate a call of a function with a return statement, a macro, or a known function such as `min`."""
         function_or_type = node.child_by_field_name("function") or node.child_by_field_name("type")
         name = text_of(function_or_type).removeprefix("std::").partition("<")[0]
         inputs = _inputs(node)
@@ -418,7 +407,6 @@ class _Launch:
         return self._resolved(body, dict(zip(parameters, map(inside, values), strict=True)), steps + 1)
 
     def _cast(self, kind: str, value: str) -> str:
-        """Convert a value to a type. Raise `UnknownError` for an expression that the type may truncate."""
         dtype, _ = element_type(kind, self.program.aliases)
         return value if dtype is None or "f" in dtype else whole(value, int)
 
@@ -468,7 +456,7 @@ def _stripped(pointer: "Node") -> str:
 
 
 def _vector_size(function: "Node | None", pointer: str) -> "Node | None":
-    """Return the size of the Thrust vector behind a pointer such as `v.data()`, or None for any other pointer."""
+    """Return the size of the Thrust vector behind a pointer such as `v.data()`, or None for other pointers."""
     name = re.sub(r"\.data\(\)$|\[0\]$", "", pointer)
     for declared in nodes(function, "declaration") if function is not None else ():
         if "device_vector" in text_of(declared.child_by_field_name("type")):

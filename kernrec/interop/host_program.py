@@ -1,4 +1,4 @@
-"""Look up functions, macros, types and constants of a CUDA program by name, and evaluate its constant expressions.
+"""Look up definitions in a CUDA program by name, and evaluate its constant expressions.
 
 Expressions are strings in Python notation.
 """
@@ -64,16 +64,15 @@ def combined(left: str, operator: str, right: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return an expression in a form that can be an operand of another expression. Add parentheses if necessary."""
+    """Return an expression with the parentheses that it needs as an operand."""
     return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
 
 
 def folded(text: str) -> str:
-    """Evaluate an expression if it is constant. Return any other expression unchanged.
+    """Return the value of a constant expression. Return any other expression unchanged.
 
     Raises:
-        UnknownError: The expression is too long, or its value is too large, undefined (division by zero) or not a
-            number.
+        UnknownError: The expression is too long, or its value is too large, undefined (division by zero) or no number.
     """
     if len(text) > _MOST_CHARACTERS:
         raise UnknownError
@@ -95,11 +94,7 @@ def is_number(text: str) -> bool:
 
 
 def number(text: str) -> str:
-    """Return the text unchanged if it is a nonnegative integer with at most ten digits.
-
-    Raises:
-        UnknownError: The text is something else.
-    """
+    """Return the text unchanged. Raise `UnknownError` unless it is a nonnegative integer with at most ten digits."""
     if not re.fullmatch(r"\d{1,10}", text):
         raise UnknownError
     return text
@@ -126,12 +121,7 @@ def whole(text: str, rounded: Callable[[float], int]) -> str:
 
 
 def divided(text: str, size: int) -> str:
-    """Return the number of elements in a buffer, as an expression.
-
-    Args:
-        text: Size of the buffer in bytes, an expression.
-        size: Bytes per element.
-    """
+    """Return a buffer's number of elements, an expression, from its size `text` and its element size, both in bytes."""
     if re.fullmatch(r"\d+", text):
         return str(-(-int(text) // size))
     for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):
@@ -141,15 +131,11 @@ def divided(text: str, size: int) -> str:
 
 
 def by_block(text: str, axis: str, extent: int) -> str:
-    """Convert an expression for the number of blocks along an axis to the spec's notation.
+    """Convert the number of blocks along an axis, an expression, to the spec's notation.
 
-    If the expression divides a size by the block's extent and rounds up, the extent is replaced by the name `block_x`,
-    `block_y` or `block_z`, so that the expression also holds for other block sizes.
-
-    Args:
-        text: Number of blocks along the axis, an expression.
-        axis: `x`, `y` or `z`.
-        extent: Threads of the block along the axis.
+    In a size divided by the block's extent and rounded up, the extent becomes the name `block_x`, `block_y` or
+    `block_z`. So the expression also holds for other block sizes. `axis` is `x`, `y` or `z`, and `extent` is the number
+    of the block's threads along it.
     """
     if (match := _ROUNDED_UP.fullmatch(text)) and extent and int(match[3]) == extent == int(match[2]) + 1:
         return f"ceil({match[1]}/block_{axis})"
@@ -159,8 +145,7 @@ def by_block(text: str, axis: str, extent: int) -> str:
 def _active_macros(parts: "Sequence[Node]", defined: set[str]) -> "Iterator[Node]":
     """Yield the macro definitions in syntax nodes, except those in branches of `#if` that the compiler skips.
 
-    Args:
-        defined: Names of the macros that are defined before the nodes. The generator adds the macros that it yields.
+    `defined` are the names of earlier macros. The generator adds the macros that it yields.
     """
     for child in parts:
         if child.type in ("preproc_def", "preproc_function_def"):
@@ -203,7 +188,7 @@ def _holds(node: "Node | None", defined: set[str]) -> bool | None:
 
 
 class HostProgram:
-    """Syntax tree of a CUDA program, with lookup of definitions by name."""
+    """Syntax tree and definitions of a CUDA program."""
 
     def __init__(self, root: "Node", argv: Sequence[str] = ()) -> None:
         """Read a program from its syntax tree. `argv` are the command-line arguments of the program, if known."""
@@ -267,12 +252,9 @@ class HostProgram:
         return self._layouts[kind]
 
     def fields(self, kind: str, name: str = "", depth: int = 0) -> list[tuple[str, str]]:
-        """Return the numbers and pointers in a structure.
+        """Return pairs (name, data type) of the numbers and pointers in a structure.
 
-        Raise `UnknownError` if it has other members.
-
-        Returns:
-            Pairs (name, data type). For a pointer, `*` follows the data type of the elements.
+        For a pointer, `*` follows the data type of the elements. Raise `UnknownError` for other members.
         """
         dtype, lanes = element_type(kind, self.aliases)
         if dtype is not None:
@@ -295,10 +277,7 @@ class HostProgram:
         return fields
 
     def _members(self, kind: str) -> Iterator[tuple[str, str, int]]:
-        """Yield (type, declarator, number of array elements) for each member of a structure.
-
-        Raise `UnknownError` for an unknown structure.
-        """
+        """Yield (type, declarator, number of array elements) per member. Raise `UnknownError` if `kind` is unknown."""
         fields = self.structures.get(kind.replace("struct ", "").strip())
         if fields is None:
             raise UnknownError
@@ -328,11 +307,9 @@ class HostProgram:
         return structures
 
     def constant(self, scope: str, member: str) -> "tuple[Node, dict[str, str]]":
-        """Return the value of a class constant such as `Packed<float>::size`.
+        """Return (initializer, sizes) of a class constant such as `Packed<float>::size`.
 
-        Returns:
-            (initializer, sizes). The initializer is an expression. The sizes are the template arguments' sizes in
-            bytes, keyed by `sizeof(T)` for a template parameter T.
+        The sizes are those of the template arguments in bytes, keyed by `sizeof(T)` for a template parameter T.
 
         Raises:
             UnknownError: The class or constant does not exist.
@@ -382,10 +359,7 @@ class HostProgram:
 
 
 def make_arguments(folder: Path) -> list[str]:
-    """Return the command-line arguments that the target `run` of the folder's Makefile passes to the program.
-
-    Return an empty list if there is no such target.
-    """
+    """Return the program's command-line arguments from the target `run` of the folder's Makefile, or an empty list."""
     for name in ("Makefile", "makefile", "GNUmakefile"):
         with suppress(OSError):
             text = (folder / name).read_bytes()[:_LARGEST_MAKEFILE].decode(errors="replace")
@@ -395,6 +369,6 @@ def make_arguments(folder: Path) -> list[str]:
 
 
 def last_word(text: str) -> str:
-    """Return the last identifier of a declaration, which is the declared name, or "" if there is no identifier."""
+    """Return the declared name, which is the last identifier of a declaration, or an empty string."""
     words = re.findall(r"[A-Za-z_]\w*", text)
     return words[-1] if words else ""

@@ -38,7 +38,6 @@ class Recording:
     recorder: str | None = None
     """Source of the measurements, such as a person, a paper or a repository."""
     mapped: tuple[MappedColumn, ...] = ()
-    """Columns of a table whose names or units differ from kernrec's."""
     ignored: tuple[str, ...] = ()
     """Columns of a table, or names in the file's configs, that are not tunables."""
 
@@ -50,7 +49,6 @@ class ImportedPart:
     kernel: str
     problem: Problem
     results: int
-    """Number of imported results, including results that were in the database before."""
     outcomes: Mapping[str, int]
     best_s: float | None
 
@@ -135,9 +133,10 @@ def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
 def import_bound(
     database: Database, recording: Recording, kernel: Kernel, wanted: Problem | StatedProblem
 ) -> ImportSummary:
-    """Add all results in a file to a database as measurements of a kernel with source, or none if the file is invalid.
+    """Add all results in a file to a database as measurements of a kernel whose source is available.
 
-    The kernel is stored too. If kernrec has measured the same config, its own measurement takes precedence.
+    If the file is invalid, nothing is added. The kernel is stored too. If kernrec has measured the same config, its own
+    measurement takes precedence.
 
     Args:
         wanted: The measured problem, or the part of the problem that neither the file nor the spec states.

@@ -110,12 +110,7 @@ class TextFile:
         return whole_document(self.text, infinity=True)
 
     def document(self) -> Any:
-        """Parse the whole file as JSON, where `Infinity` is a number.
-
-        Raises:
-            CutShort: The file is truncated.
-            ValueError: The file is not JSON.
-        """
+        """Parse the whole file as JSON, including `Infinity`. Raise `CutShort` or `ValueError` if this fails."""
         value = self._value
         if not self.whole:
             raise CutShort
@@ -137,12 +132,7 @@ _Read = TypeVar("_Read")
 
 
 def numbered(entries: Iterable[Any], read: Callable[[Any], _Read], title: str, first: int = 1) -> list[_Read]:
-    """Convert each entry with `read`. Prefix errors with title and number of the entry, such as `config 3: ...`.
-
-    Args:
-        title: Noun for an entry in error messages.
-        first: Number of the first entry.
-    """
+    """Convert each entry with `read`. Prefix errors with title and number of the entry, such as `config 3: ...`."""
     values = []
     for number, entry in enumerate(entries, first):
         try:

@@ -1,7 +1,7 @@
 """List the layers of a decoder-only language model as serving engines run them, from the model's `config.json`.
 
-Projections of the same input, such as queries, keys and values, form a single matmul. In the phase `decode`, one new
-token attends to all tokens before it. The phase `prefill` computes logits only for the last token of the prompt.
+Projections of the same input, such as queries, keys and values, form a single matmul. The phase `prefill` computes
+logits only for the last token of the prompt.
 """
 
 from collections.abc import Iterator
@@ -186,7 +186,7 @@ class Family:
     head_norms: bool = False
     """Whether each attention head normalizes its queries and keys."""
     tied: bool = False
-    """Default for `Decoder.tied`."""
+    """Value of `Decoder.tied` if the config does not state it."""
     missing: str = ""
     """Description of parts of the model that are not in the list of layers, or an empty string."""
 

@@ -47,7 +47,7 @@ VERSION = "triton_version"
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Mixture-of-experts layer, GPU and number of tokens, which determine an entry in a file."""
+    """Mixture-of-experts layer, GPU and number of tokens, which determine a file and an entry in it."""
 
     experts: int
     width: int
@@ -149,7 +149,6 @@ def read_moe_configs(
     """Parse a file with tuned configs, by default for expert matmuls.
 
     Args:
-        text: Content of the file.
         title: Name of the file for error messages.
         needed: Members that each config must have: `EXPERTS`, `STATE_SPACE` or `LORA`.
 

@@ -140,7 +140,7 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
 
 
 def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
-    """Set the config of each result to its block, and to grid and shared memory if they distinguish equal blocks."""
+    """Yield results with the block as config, and with grid and shared memory if these differ for equal blocks."""
     named: list[dict[str, int]] = []
     for result in results:
         assert result.launch is not None

@@ -254,13 +254,10 @@ _READERS: dict[str, _Read] = {
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Write the workload of the model in a request to `workload.json` in the request's folder.
+    """Write the workload of a model to `workload.json`, and return its number of layers or the reason of a failure.
 
     Args:
-        request: JSON object with path and title of the model, its fixed dimensions, and the folder.
-
-    Returns:
-        JSON object with the number of layers, or with the reason why the model was rejected.
+        request: JSON object with path and title of the model, its fixed dimensions, and the folder to write to.
     """
     try:
         workload = read_onnx(Path(request["path"]), request["fixed"])

@@ -98,11 +98,7 @@ FORMATS = (
 
 
 def format_of(file: TextFile) -> Format:
-    """Detect the format of a file.
-
-    Raises:
-        UsageError: The format is unknown, or the file is truncated before its first result. The message is one line.
-    """
+    """Detect the format of a file. Raise `UsageError` if it is unknown or ends before its first result."""
     for each in FORMATS:
         if file.path.name.endswith(each.endings or ("\0",)) or (each.pattern and each.pattern.search(file.text)):
             return each

@@ -96,7 +96,6 @@ class ReadOptions:
     names: tuple[str, ...] = ()
     """Columns of a table that the spec defines as tunables, or as macros with fixed values. Empty if unknown."""
     mapped: "tuple[MappedColumn, ...]" = ()
-    """Columns of a table whose names or units differ from kernrec's."""
     ignored: tuple[str, ...] = ()
     """Columns of a table that are not tunables."""
     dims: tuple[str, ...] = ()
@@ -368,11 +367,7 @@ SHARED_BYTES = ("smem_bytes", "shared_bytes", "shared_memory_bytes")
 
 
 def code_of(values: Mapping[str, object]) -> dict[str, Any]:
-    """Return registers and shared memory of compiled code as fields of a `ForeignResult`.
-
-    Raises:
-        ValueError: A value is impossible.
-    """
+    """Return registers and shared memory as `ForeignResult` fields. Raise `ValueError` for an impossible value."""
     code: dict[str, Any] = {}
     for column, names, most in (("registers", REGISTERS, 255), ("smem_bytes", SHARED_BYTES, 1 << 20)):
         for name in names:

@@ -68,9 +68,9 @@ class SpecArguments:
     """Dimensions, tensors and launch arguments of a drafted spec."""
 
     names: dict[str, str] = field(default_factory=dict)
-    """Name of each dimension in the spec, keyed by its name in the source and by its name in the spec."""
+    """Name of each dimension in the spec, keyed by its names in the source and in the spec."""
     dims: dict[str, int | None] = field(default_factory=dict)
-    """Value of each dimension, keyed by its name in the spec. A value is None if the user must fill it in."""
+    """Value of each dimension, or None if the user must fill it in, keyed by its name in the spec."""
     tensors: dict[str, SpecTensor] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
     """Arguments of the launch, in the notation of the spec."""
@@ -83,14 +83,12 @@ class SpecArguments:
     variables: list[str] = field(default_factory=list)
     """Device variables whose contents are tensors, by their names in the source."""
     unset: str = ""
-    """Note on device variables without a value, or an empty string if all have values."""
+    """Note on device variables without a value, or an empty string."""
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
         """Set the shape of every buffer, from the user's description or from the dimensions.
 
-        Args:
-            expression: Function that translates a user's expression to the spec's notation. Its arguments are the name
-                of the option, for error messages, and the expression.
+        `expression` translates an expression to the spec's notation. Its first argument is the option named in errors.
         """
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
@@ -109,12 +107,10 @@ class SpecArguments:
         self.assumed += [f"{size} elements in {', '.join(names)}" for size, names in by_size.items()]
 
     def fill_indexes(self, indexes: Mapping[str, Index]) -> None:
-        """Fill each index array with indices that cover the full range of the tensor that the array indexes.
+        """Fill each index array with indices that cover the full range of the indexed tensor.
 
-        All buffers must have shapes, so call `size_buffers` first.
-
-        Args:
-            indexes: How the compiled code uses each index array, keyed by the array's parameter.
+        All buffers must have shapes, so call `size_buffers` first. `indexes` describes how the compiled code uses each
+        index array, keyed by the array's parameter.
         """
         for parameter, index in indexes.items():
             name = self.places.get(parameter, "")
@@ -130,9 +126,9 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Return the number of elements of the tensor `target` between consecutive indices, as an expression.
+        """Return the elements of the tensor `target` between consecutive indices, as an expression, or None if unknown.
 
-        The distance in bytes is `count` times the values of `parameters`. Return None if the number is unknown.
+        The distance in bytes is `count` times the values of `parameters`.
         """
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
@@ -161,10 +157,7 @@ class SpecArguments:
         return lines + [tensor.line(name) for name, tensor in self.tensors.items()]
 
     def _usual_size(self, lanes: int) -> str | None:
-        """Return the default size of a buffer, which is the product of the two largest dimensions.
-
-        Return None if there are no dimensions, or if the two largest are unknown.
-        """
+        """Return the default size of a buffer: the product of the two largest dimensions, or None if unknown."""
         names = [name for name, size in self.dims.items() if size != 0]
         if len(names) > 2:
             sizes = {name: size for name in names if (size := self.dims[name]) is not None}
@@ -216,8 +209,7 @@ def read_arguments(
         stated: The user's arguments, such as `n=4096` or `x=f32[n]`.
         expressions: The user's expressions for the launch and for shapes. A name in `stated` that is not a parameter
             but occurs in these expressions becomes a dimension.
-        filled: Device variables that the host code sets. The value of a variable is an empty string unless it is a
-            known integer.
+        filled: Values of device variables that the host code sets, or an empty string unless this is a known integer.
 
     Raises:
         UsageError: A name is not a parameter, a value is invalid, or the source declares another number of parameters
@@ -319,10 +311,7 @@ def _structure(arguments: SpecArguments, name: str, text: str, taken: set[str]) 
 
 
 def _special(text: str) -> str:
-    """Translate an argument that is a null pointer, a pointer or a structure to the notation of a spec.
-
-    Return an empty string for any other value.
-    """
+    """Translate a null pointer, a pointer or a structure to a spec's notation. Return "" for any other argument."""
     if re.fullmatch(r"null(?:ptr)?", text):
         return "u64 0"
     if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):

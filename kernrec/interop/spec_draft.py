@@ -1,8 +1,7 @@
 """Draft a kernel's spec (kernel.toml) from its CUDA source and the user's options.
 
-`kernrec analyze` uses drafts if there is no spec, and --init writes them to a file. The source is compiled to determine
-the types of the parameters, whether the kernel reads the block size, and whether it requires a certain block. The names
-of the parameters come from the source. Parts that the user must fill in are marked with `MARK`.
+The source is compiled to determine the types of the parameters and the kernel's use of the block size. `MARK` marks
+parts that the user must fill in.
 """
 
 import math
@@ -90,8 +89,7 @@ def draft_spec(
         sm: Compute capability to compile for, such as 80.
         suggest: Whether to make tunables of macros that the source defines between #ifndef and #endif. Each gets its
             value in the source, half of the value and twice the value.
-        assume: Whether to choose sizes and other missing parts of the launch (see `Draft.chosen`), if this completes
-            the draft.
+        assume: Whether to choose missing parts of the launch (see `Draft.chosen`), if this completes the draft.
         parts: Files that `source` includes and that cannot be compiled alone.
 
     Raises:
@@ -161,10 +159,7 @@ class _Drafter:
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
-        """Return the kernel's launch in the host code, or None if there is none.
-
-        If there are several, return the one with the most known values.
-        """
+        """Return the kernel's launch in the host code with the most known values, or None if there is no launch."""
         parameters = [
             (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
         ]
@@ -176,10 +171,7 @@ class _Drafter:
         )
 
     def _filled(self) -> dict[str, str]:
-        """Return the values of device variables that the host code sets, keyed by variable.
-
-        Single integers with an unknown value are left out.
-        """
+        """Return the values of device variables that the host code sets, without single integers of unknown value."""
         filled = filled_variables(self._with_defines(self.whole))
         types = {each.name: each for each in self.facts.variables if each.typed}
         return {
@@ -409,10 +401,7 @@ class _Drafter:
         return ", ".join(f"ceil({dim}/{extent})" for dim, extent in zip(dims, extents, strict=False))
 
     def _block(self) -> tuple[list[str], dict[str, str]]:
-        """Return (expressions for the block's extents, constraints on the block).
-
-        The constraints map each expression to its reason.
-        """
+        """Return (expressions for the block's extents, constraints on the block with their reasons)."""
         required, most = self.facts.required_block, self.facts.most_threads
         stated = self.words.block
         if stated is not None and not re.fullmatch(r"[\d\sx,]+", stated):
@@ -495,10 +484,7 @@ class _Drafter:
             self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
 
     def _block_macros(self) -> list[str]:
-        """Return the names of the tunables that set the block's extents, which are macros with names such as BLOCK_X.
-
-        Return an empty list if there are none.
-        """
+        """Return the macros with names such as BLOCK_X that set the block's extents, or an empty list."""
         by_macro = {tunable.define or name.upper(): name for name, tunable in self.tunables.items()}
         for macro in self.macros.values():
             if macro.guarded:

@@ -13,7 +13,7 @@ MARK = '"?"'
 
 @dataclass(frozen=True)
 class LaunchWords:
-    """Options of the command line that describe a kernel's launch, as text."""
+    """Command-line options that describe a kernel's launch."""
 
     entry: str | None = None
     """Name of the kernel, or None for the only kernel of the file."""
@@ -30,13 +30,13 @@ class LaunchWords:
     include: Sequence[str] = ()
     """Folders with headers, relative to the folder of the source."""
     defines: Mapping[str, str] = field(default_factory=dict)
-    """Values of macros to compile the source with, keyed by macro."""
+    """Values of the compiler's macros, keyed by macro."""
     options: Sequence[str] = ()
     """Options for NVRTC and nvcc, such as `-std=c++20` or `-use_fast_math`."""
     assumed: Sequence[str] = ()
-    """Arguments that kernrec added, such as larger sizes of buffers whose assumed sizes were too small."""
+    """Arguments that kernrec added, such as sizes of buffers whose assumed sizes were too small."""
     note: str = ""
-    """Note on the origin of macros, options and folders that the user did not pass, or an empty string."""
+    """Note on the origin of macros, options and folders that the user did not pass."""
 
     @property
     def expressions(self) -> str:
@@ -46,7 +46,7 @@ class LaunchWords:
 
 
 class Lines:
-    """Collects the lines of a text file."""
+    """Builder for the lines of a text file."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -61,21 +61,17 @@ class Lines:
 
 
 def quoted(text: str) -> str:
-    """Return a text as a quoted TOML string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
 
 
 def one_line(text: str) -> str:
-    """Make a text fit on one line: each sequence of spaces, line breaks and control characters becomes one space."""
+    """Replace each sequence of spaces, line breaks and control characters by one space."""
     return re.sub(r"[\x00-\x20\x7f]+", " ", text)
 
 
 def refuse_marks(text: str, place: str) -> None:
-    """Raise `UsageError` if a spec contains `MARK`, which marks parts that the user must still fill in.
-
-    The message has `place` and the line numbers of these parts.
-    """
+    """Raise a `UsageError` with `place` and the line numbers if a spec contains `MARK`."""
     marked = [
         number for number, line in enumerate(text.splitlines(), 1) if MARK in line and not line.lstrip().startswith("#")
     ]
@@ -93,11 +89,7 @@ def whole_numbers(wrong: str, text: str) -> list[int]:
 
 
 def blocks_to_try(text: str) -> list[tuple[int, ...]]:
-    """Parse a list of blocks such as `64,128` or `16x16,32x8`, and remove repeated blocks.
-
-    Raises:
-        UsageError: The text has another form, or a block has more than 1024 threads.
-    """
+    """Parse distinct blocks such as `64,128` or `16x16,32x8` of at most 1024 threads. Raise `UsageError` otherwise."""
     blocks = []
     for part in text.split(","):
         extents = part.strip().split("x")

@@ -1,9 +1,8 @@
 """Build the answer to a query from a candidate set: recommendations with their ranks, notes and comparisons.
 
 Measured recommendations share a rank if their 90 % intervals overlap the interval of the best of them. Predicted
-recommendations get approximate ranks in the order of expected cost. A predicted rank is ambiguous if its interval
-overlaps that of a neighbor. Errors that all compared configs share cancel out: all shared errors of one kernel, and
-half of the shared variance of different kernels.
+recommendations rank by expected cost. A predicted rank is ambiguous if its interval overlaps that of a neighbor. Shared
+errors cancel out: all shared errors of configs of one kernel, and half of the shared variance of different kernels.
 """
 
 from collections.abc import Sequence
@@ -102,8 +101,7 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the inputs of `build_recommendations` (same arguments): one item per candidate in `picked`, one per
-    candidate in `beside`, and the latency and energy of the fastest candidate."""
+    """Return the engine's description of the candidates in `picked` and `beside`, and the fastest candidate's costs."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
@@ -121,12 +119,9 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the most energy that a picked candidate saves at another operating point without becoming slower.
+    """Return the largest energy saving of a picked candidate at another operating point where it is not slower.
 
-    The analytical model predicts costs at lower power limits if the candidates have only one operating point.
-
-    Returns:
-        The saving. None if it is too small to mention, or if the query sets a power limit or clock.
+    The result is None if the saving is too small to mention, or if the query sets a power limit or clock.
     """
     if query.power_limit_w is not None or query.clock_hz is not None:
         return None
@@ -154,10 +149,10 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
 
 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
-    """Return at most `query.top` measurements of kernels that are not in kernrec's library, best first.
+    """Return at most `query.top` measurements of kernels outside kernrec's library, best first.
 
-    The objective (latency for a Pareto front) orders them. If it counts energy, measurements without energy are
-    skipped.
+    The order is that of the objective (latency for a Pareto front). Measurements without energy are skipped if the
+    objective counts energy.
     """
     objective = query.objective.scalar
     valued = []
@@ -192,7 +187,6 @@ def answer(
     Args:
         candidates: candidates at the operating points from `op_points`, or from `kernel_points` for one kernel. For an
             op, the set must not be empty.
-        query: objective, bounds and operating point of the request.
         context: provider of baselines and of warnings about trained models; None to omit both.
         of_one_kernel: whether to add notes on the kernel's profiles, and the config of the occupancy heuristic.
 
@@ -203,7 +197,7 @@ def answer(
         raise none_runs(candidates.considered[0])
     first = 0
     if of_one_kernel and query.power_limit_w is not None:
-        # The first operating point has the default limit, which is only the reference. Select at the requested limit.
+        # The first operating point, which has the default limit, is only the reference. Select at the requested limit.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
     others: Sequence[Picked] = ()
@@ -262,12 +256,11 @@ def answer_by_baselines(context: "Context", problem: Problem, gpu: GPU, query: Q
     """Return an answer that contains only baselines, for a problem that no kernel runs.
 
     Args:
-        query: objective, operating point and backends.
         reason: error that explains why no kernel runs the problem.
 
     Raises:
-        KernrecError: there is no baseline either, or only a predicted one of a quantized data type, which backends run
-            in few shapes and layouts.
+        KernrecError: there is no baseline, or only a predicted one of a quantized data type. Backends run such types in
+            few shapes and layouts.
     """
     answer = Answer(
         problem=problem,

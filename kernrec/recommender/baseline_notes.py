@@ -24,11 +24,7 @@ WORTH_PADDING = 0.10
 
 
 def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str] = ()) -> Iterator[str]:
-    """Yield notes on backends that cannot run a problem, backends without data, and sizes that are worth padding.
-
-    Args:
-        backends: backends that the user requested; empty for all.
-    """
+    """Yield notes on backends that cannot run a problem, backends without data, and sizes that are worth padding."""
     from kernrec.model.baselines.physics import derived
 
     by_physics = derived(problem, gpu) if len(backends) == 1 and context.conditions.inputs == RANDOM else None
@@ -81,7 +77,7 @@ def _no_baseline(backend: str, instead: str) -> Note:
 
 
 def no_baselines(context: "Context", problem: Problem) -> str:
-    """Return a text which says that a problem has no baselines, and lists the recorded problems of the op."""
+    """Return a text that lists the recorded problems of the op, for a problem without baselines."""
     if (model := model_of(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"backends were recorded only for single {problem.op} problems ({', '.join(shipped['dtypes'])})"

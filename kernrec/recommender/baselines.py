@@ -2,10 +2,10 @@
 
 The `source` of a baseline says where its costs come from:
 
-    published     somebody measured the library on this problem and GPU
-    learned       a model learned the costs from recordings of other problems on this GPU
-    transferred   a model learned the costs from recordings of other GPUs
-    predicted     a physical model predicts the costs, because there are no recordings of similar problems
+    published     recordings of this problem on this GPU
+    learned       a model of recordings of other problems on this GPU
+    transferred   a model of recordings on other GPUs
+    predicted     a physical model, if there are no recordings of similar problems
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -35,7 +35,6 @@ NEARLY = 0.02
 """Maximum relative difference between two latencies that count as equal."""
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED, PUBLISHED = str(Source.PREDICTED), "published"
-"""Two values of `Baseline.source` (see the module's docstring)."""
 _NAMED = 4
 """Maximum number of GPUs that the text of a transferred baseline names."""
 
@@ -147,8 +146,8 @@ def baselines_of(
 ) -> tuple[Baseline, ...]:
     """Return the baselines of a problem on a GPU at an operating point, fastest first.
 
-    Without recordings of similar problems, one baseline is predicted by a physical model. The result is empty if the
-    GPU lacks the data type, no model covers the requested backends, or the context has input data other than random.
+    Without recordings of similar problems, a physical model predicts one baseline. The result is empty if the GPU lacks
+    the data type, no model covers the requested backends, or the context has input data other than random.
 
     Args:
         backends: backends to include; all by default.
@@ -187,8 +186,8 @@ def baselines_of(
             row_of_problem = None if has_epilogue(problem) else row
             baselines.append(_baseline(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
     else:
-        # Include all backends in this estimate, because they share information about energy. Otherwise a baseline would
-        # depend on the backends that were requested.
+        # Include all backends, because they share information about energy. Otherwise a baseline would depend on the
+        # requested backends.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
         others = [each for each in predictions if each.backend not in {baseline.backend for baseline in carried}]
         every = at_point([*carried, *others], gpu, point, problem)
@@ -222,7 +221,7 @@ def _at_most_more_rows(
 def _of_versions(
     model: "VendorModel", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return (predictions, recordings) of the requested versions. Recorded versions have no prediction."""
+    """Return predictions and recordings of the requested versions. Recorded versions have no prediction."""
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(recordings.published((), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
@@ -247,7 +246,7 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return (latency, energy) of a layer whose weights are not in L2: at least `cold_seconds`, with the same power."""
+    """Return the latency and energy of a layer that takes at least `cold_seconds`, with the same power."""
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy
@@ -259,13 +258,9 @@ def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) 
 def beside(
     baselines: Iterable[Baseline], latency_s: float, energy_j: float, interval_s: Interval | None = None
 ) -> tuple[Baseline, ...]:
-    """Return copies of baselines with their comparison to the top recommendation.
+    """Return copies of baselines with their comparison to the top recommendation of the same problem.
 
-    Args:
-        baselines: baselines of the recommendation's problem.
-        latency_s: latency of the recommendation in seconds.
-        energy_j: energy of the recommendation in joules.
-        interval_s: 90 % interval of `latency_s` in seconds; None if the latency is exact.
+    `interval_s` is the 90 % interval of `latency_s` in seconds; None if the latency is exact.
     """
     low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(

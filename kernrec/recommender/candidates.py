@@ -1,7 +1,4 @@
-"""Candidates of a problem: every runnable config of all kernels, with its costs at each operating point.
-
-The engine holds the costs. Objects of this module are views of its arrays.
-"""
+"""Candidates of a problem: every runnable config of all kernels, with its costs at each operating point."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,16 +41,13 @@ class KernelCandidates:
     """Candidates of one kernel in a candidate set."""
 
     def __init__(self, candidates: "CandidateSet", number: int, part: slice) -> None:
-        """Create a view of the candidates of kernel number `number`, which are the slice `part` of the set."""
         self._set, self.number, self.part = candidates, number, part
         kernel = candidates.ranked.kernels[number]
         self.table, self.scope = kernel.costs.table, kernel.scope_on(candidates.number)
         self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
         self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
         """`rows`: row index of each candidate in the config space. `ran`: whether the kernel was measured, or has a
-        model
-        trained on recordings of the kernel on this GPU.
-        """
+        model trained on recordings of the kernel on this GPU."""
         self.heuristic = kernel.costs.heuristics[candidates.number] or 0
         """Position of the candidate that the occupancy heuristic picks, among the candidates of the kernel."""
 
@@ -97,10 +91,7 @@ class KernelCandidates:
         return np.asarray(self._set.ranked.ranking.risk[first : first + len(self.rows)])
 
     def running(self, point: int, position: int) -> tuple[float, str]:
-        """Return the expected core clock in Hz and the bottleneck of a candidate of this kernel at an operating point.
-
-        The bottleneck is the resource that takes longest in the longest launch, or `POWER_LIMIT`.
-        """
+        """Return a candidate's expected core clock in Hz and its bottleneck at an operating point."""
         first = self._set.point_range.start
         clock_hz, number = self._set.ranked.ranking.running(
             self.number, first + point, self.prediction.column + position
@@ -122,11 +113,9 @@ class CandidateSet:
     def __init__(
         self, ranked: RankedSpace, number: int, kernels: range | None = None, points: range | None = None
     ) -> None:
-        """Create a view of the candidates of one problem.
+        """Create a view of one problem's candidates. The first operating point is the reference for comparisons.
 
-        Args:
-            kernels: indices of the kernels to include; None for all.
-            points: indices of the operating points to include; None for all. Comparisons refer to the first one.
+        `kernels` and `points` contain indices; None for all.
         """
         self.ranked, self.number = ranked, number
         self.problem, self.gpu = ranked.problems[number], ranked.gpu
@@ -136,20 +125,18 @@ class CandidateSet:
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
         self.every_point = len(points) == len(ranked.points)
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Index of the problem, first and end index of the kernels, first and end index of the operating points."""
+        """Slice of the engine's candidates: problem, first and end kernel, first and end operating point."""
         self.starts = [0]
         """Position of the first candidate of each kernel with candidates, then the total number of candidates."""
         self._nonempty = []
         self.every_kernel: list[KernelCosts] = []
         """Costs of all kernels according to the analytical model, including kernels without a runnable config."""
         self.tables: list[StaticTable] = []
-        """Static tables of the kernels that have at least one candidate."""
         self.runnable = 0
         """Number of runnable configs of all kernels, including configs that are not estimated."""
         self.any_measured = self.any_ran = False
         """`any_measured`: whether any candidate was measured. `any_ran`: whether this holds, or any kernel has a model
-        trained on recordings of the kernel on this GPU.
-        """
+        trained on recordings of the kernel on this GPU."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
             costs = kernel.costs
@@ -246,15 +233,14 @@ class CandidateSet:
         """Factor on each candidate's costs in comparisons, (C,); None if no config counts as run.
 
         A config counts as run if it was measured, or if its kernel has a model trained on this GPU. Any other config
-        ranks before it only if its lead is larger than its error.
+        ranks before such a config only if its lead is larger than its error.
         """
         if not self.any_ran:
             return None
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Return the index of a candidate's kernel in `kernels`, the kernel, and the candidate's position in the
-        kernel."""
+        """Return the index of a candidate's kernel in `kernels`, the kernel, and the candidate's position in it."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 
@@ -274,7 +260,6 @@ class CandidateSet:
 ROWS = 1 << 19
 """Maximum product of the number of configs and the number of problems in a batch, to limit memory."""
 TOGETHER = 128
-"""Maximum number of problems in a batch."""
 
 
 def candidate_set(

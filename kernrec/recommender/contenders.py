@@ -1,6 +1,6 @@
 """Find the configs that may be best for a problem (contenders), and the expected loss of the recommended config.
 
-Each config has its own error (`costs.Estimates.own`). The configs of one kernel share half of the remaining variance.
+Part of a config's error is its own (`costs.Estimates.own`). Configs of one kernel share half of the remaining variance.
 The other half is common to all kernels on the problem and cancels out.
 """
 
@@ -26,7 +26,6 @@ Array = np.ndarray
 MOST = 48
 """Maximum number of contenders of a problem: the candidates of lowest expected cost."""
 LISTED = 8
-"""Maximum number of contenders in a `Regret`."""
 _FEATURES = 128
 """Maximum number of features that relate problems. Random projection reduces a larger number."""
 _LEAST_NOISE = 0.005
@@ -51,14 +50,14 @@ class ProblemContenders:
     deviation: Array
     """Standard deviation of the total error of `expected`, (C,)."""
     own_deviation: Array
-    """Standard deviation of the error that a config does not share with other configs, (C,)."""
+    """Standard deviation of the error that a config shares with no other config, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
-    """Features of each contender that a trained model reads, without those for tunables, (C, F); None if not needed."""
+    """Features of each contender that a trained model reads, except tunables, (C, F); None if not needed."""
 
     @cached_property
     def kernel_deviation(self) -> float:
-        """Standard deviation of the error that all configs of one kernel share, but not configs of other kernels."""
+        """Standard deviation of the error that only configs of one kernel share."""
         common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
         return math.sqrt(0.5 * median(common))
 
@@ -79,7 +78,6 @@ def contenders_of(
     Args:
         candidates: candidates whose costs were predicted without measurements of the problem; must not be empty.
         objective: quantity to minimize; `pareto` raises `UsageError`.
-        weight: weight of the problem.
         among: keys of the configs that may become contenders; None for all configs.
         always: keys of configs that become contenders at any cost, such as measured configs.
         with_inputs: whether to include `inputs`, which correct predictions during refinement.
@@ -104,7 +102,7 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """Return the trained model's features of the chosen candidates, without those for tunables, (len(chosen), F)."""
+    """Return the trained model's features of the chosen candidates, except tunables, (len(chosen), F)."""
     from kernrec.model.learn import features
     from kernrec.recommender.estimate.correction import inputs_of
 
@@ -127,13 +125,7 @@ def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
-    """Return contenders without predictions, all with the same expected cost.
-
-    Args:
-        keys: key of each contender.
-        deviation: standard deviation, over the configs, of the logarithm of the cost.
-        weight: weight of the problem.
-    """
+    """Return contenders with equal expected costs, whose logarithms have the standard deviation `deviation`."""
     own = np.full(len(keys), deviation)
     return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), own / math.sqrt(OWN), own, weight)
 
@@ -243,10 +235,7 @@ def _coordinates(keys: Sequence[Key]) -> Array:
 
 
 def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
-    """Return the measured costs of contenders, in the form that `JointPosterior` needs.
-
-    Rows about other configs are skipped, and so are rows without energy if the objective counts energy.
-    """
+    """Return the measured costs of contenders for `JointPosterior`, without rows that lack a required energy."""
     result = []
     for row in rows:
         place = contenders.place(key_of(row.kernel, row.config))
@@ -286,14 +275,10 @@ class Regret:
 
 
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
-    """Return the expected losses from running the recommended config instead of the best config.
+    """Return the expected loss from running the recommended config instead of the best config.
 
-    Args:
-        candidates: candidates at one operating point, with costs that were predicted without measurements.
-        objective: objective of a query without bounds.
-
-    Returns:
-        One loss for the objective, or one for latency and one for energy if the objective is `pareto`.
+    For `pareto`, return the losses of latency and energy. `candidates` must have one operating point, and costs that
+    were predicted without measurements.
     """
     hashes = {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels}
     rows = [

@@ -78,12 +78,9 @@ class Context:
         return other
 
     def kernel(self, name: str) -> Kernel:
-        """Return the kernel with this name: from the library, else the user's most recently analyzed, else a shared
-        one.
+        """Return the kernel with this name: the library's, else the user's most recently analyzed, else a shared one.
 
-        Args:
-            name: name of the kernel, with its file or module as a prefix if necessary (`rows.py:kernel`,
-                `package.rows:kernel`).
+        The name may begin with the kernel's file or module (`rows.py:kernel`, `package.rows:kernel`).
 
         Raises:
             UsageError: no kernel has this name, or the user analyzed kernels of this name in several files.
@@ -137,7 +134,7 @@ class Context:
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return the database rows about a problem (only failures under conditions that are not measured)."""
+        """Return the database rows about a problem; only failures if the conditions are never measured."""
         if self.stack.empty:
             return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
@@ -146,7 +143,7 @@ class Context:
     def tables_and_evidence(
         self, problem: Problem, gpu: GPU, kernel: Kernel | None = None
     ) -> tuple[tuple[StaticTable, ...], Evidence]:
-        """Return (static tables, database rows) of one kernel, or of all library kernels for the problem."""
+        """Return static tables and database rows of one kernel, or of all library kernels for the problem."""
         tables = self.tables(problem, gpu) if kernel is None else (self.kernel_table(kernel, problem, gpu),)
         return tables, self.evidence(problem, gpu, [table.kernel for table in tables])
 
@@ -179,7 +176,7 @@ class Context:
         return [table for table in tables if table.coverage.unprofiled < len(table.space.variants.keys)]
 
     def kernel_table(self, kernel: Kernel, problem: Problem, gpu: GPU) -> StaticTable:
-        """Return the static table of one kernel, which may be the user's or the library's.
+        """Return the static table of a kernel of the user or the library.
 
         Raises:
             KernrecError: there are no profiles for the GPU's architecture or the problem. The message names the command
@@ -198,10 +195,7 @@ class Context:
         return table
 
     def find_profiles(self, kernel: Kernel, problem: Problem, gpu: GPU) -> dict[int, ProfileTable]:
-        """Return the profiles of a kernel for a problem, keyed by the index of the launch; empty if there are none.
-
-        Profiles from a sample of blocks are valid only for the sampled problem.
-        """
+        """Return the profiles of a kernel for a problem, keyed by the index of the launch; empty if there are none."""
         profiles = self.stack.profiles(kernel.name, kernel.hash, gpu.sm)
         if not kernel.sampled or not profiles:
             return profiles
@@ -239,8 +233,6 @@ def answering_with(database: Path) -> list[Path] | None:
 
 @dataclass(frozen=True)
 class _StoredKernel:
-    """Kernel that is stored in one of the user's databases."""
-
     name: str
     spec: str
     source: str

@@ -158,10 +158,7 @@ EIGHT_BITS = ("f8e4m3", "i8", *FORMATS)
 
 
 def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
-    """Yield the problem in each data type of `replacements`, with a note for the answer.
-
-    Yield nothing if the GPU supports the data type, or if it is quantized, because its users compare GPUs.
-    """
+    """Yield the problem in each data type of `replacements`, with a note, unless the GPU supports its data type."""
     if problem.dtype in EIGHT_BITS or rate_of(gpu, problem.dtype) > 0.0:
         return
     for dtype in replacements(problem, gpu):
@@ -171,9 +168,9 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace a problem's data type, first those with a kernel, most similar first.
+    """Return the data types that can replace a problem's data type: those with a kernel first, then by similarity.
 
-    Data types that the GPU computes slower than f32 are excluded, and quantized ones that no kernel runs in.
+    Data types that the GPU computes slower than f32 are excluded, and quantized ones without a kernel.
     """
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]

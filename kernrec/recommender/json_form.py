@@ -76,8 +76,7 @@ class Alias(Generic[_Value]):
     """Descriptor that returns another, possibly nested, attribute of the instance.
 
     Args:
-        doc: docstring of the attribute.
-        paths: path to the other attribute, such as `place.number`. If there are several paths, the value is a tuple.
+        paths: path to the other attribute, such as `place.number`. Several paths give a tuple.
     """
 
     def __init__(self, doc: str, *paths: str) -> None:

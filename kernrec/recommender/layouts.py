@@ -1,8 +1,8 @@
 """Choose the layout of a problem if the user did not fix it, and report the cost of a fixed layout.
 
-A kernel that runs in several layouts takes about the same time in each. So the search tries only the default layout and
-the layouts with additional kernels: the implicit GEMM on tensor cores requires channels last, and Hopper's asynchronous
-matmuls require both operands to be contiguous along k.
+A kernel takes about the same time in all of its layouts. So the search tries only the default layout and layouts with
+additional kernels: implicit GEMM on tensor cores needs channels last, and Hopper's asynchronous matmuls need both
+operands contiguous along k.
 """
 
 from collections.abc import Generator, Iterator
@@ -27,22 +27,19 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 MATTERS = 0.10
-"""Minimum slowdown, as a fraction, of a layout that the user fixed, from which a note recommends another layout."""
+"""Minimum slowdown, as a fraction, of a fixed layout for a note that recommends another layout."""
 _GAIN = 0.02
-"""Minimum saving of time, as a fraction, for another layout. Predictions are not more accurate than this."""
+"""Minimum fraction of time that another layout must save. Predictions are not more accurate."""
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """Fastest kernel for a problem, and the latency of the kernel."""
-
     kernel: Kernel
     latency_s: float
 
 
 Asking = Generator[Problem, Fastest | None, Problem]
-"""Generator that yields the problem in some layout, receives the fastest kernel for it (or None), and returns the
-choice."""
+"""Generator that yields a problem in some layout, receives its fastest kernel or None, and returns its choice."""
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:
@@ -117,14 +114,10 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
 
 
 def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Asking:
-    """Search for the best layout of a problem whose layout the user did not fix.
+    """Search for the best layout among the default layout of `problem` and the layouts in `others`.
 
     A layout with measurements of the problem in a database needs no search. Otherwise, costs are compared at the
     default power limit, so that the result does not depend on the query.
-
-    Args:
-        problem: problem in the op's default layout.
-        others: layouts to try, from `layouts_that_matter`.
     """
     if measured := _measured_layout(context, problem, gpu, others):
         return measured

@@ -128,7 +128,6 @@ def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
 
 
 def _row(problem: Problem, answer: Answer | KernrecError) -> tuple[Any, ...]:
-    """Return the values of one shape, in the order of the fields of `ManyAnswers` without `failures`."""
     if isinstance(answer, KernrecError):
         return problem, "", {}, _NOTHING, _NOTHING, _NOTHING[0], "", ""
     first: Recommendation | Baseline = answer.recommendations[0] if answer.recommendations else answer.baselines[0]

@@ -54,11 +54,7 @@ def notes(candidates: CandidateSet, recommendations: Sequence[Recommendation]) -
 def of_recommendations(
     candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
 ) -> Remark:
-    """Return a function that returns the notes on an answer, without keeping the candidate set in memory.
-
-    Args:
-        beside: additional recommendations that the answer shows (`Answer.beside`).
-    """
+    """Return a function that returns the notes on an answer, without keeping the candidate set in memory."""
     gpu = candidates.gpu
     scopes, refused, measured = candidates.scopes, list[str](), list[str]()
     calibrations = [table.calibration for table in candidates.tables if table.calibration]
@@ -154,7 +150,6 @@ def published_peak(gpu: GPU, dtype: str) -> float:
 
 
 def assumed_range(gpu: GPU) -> str:
-    """Return the note which says that the range of power limits of a GPU is an assumption."""
     return Note(
         f"assumed: the {gpu.title} accepts {gpu.power_min_w:g} to {gpu.power_max_w:g} W",
         "No data sheet states the range. `nvidia-smi -q -d POWER` prints the range of a board.",
@@ -202,10 +197,9 @@ def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[s
 
 
 def of_measurements(considered: Prediction, rescaled: KernelCandidates | None) -> Iterator[str]:
-    """Yield notes that say which measurements of a kernel are used or ignored, and why.
+    """Yield notes on the measurements of a kernel that the answer uses or ignores, with the reasons.
 
-    Args:
-        rescaled: candidates of the kernel if the answer contains predictions for them, otherwise None.
+    `rescaled` contains the candidates of the kernel; None if the answer contains no predictions for them.
     """
     table, measured = considered.table, considered.measured[0]
     name = table.kernel.name
@@ -293,8 +287,7 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return (number of configs with instructions of the kind `metric`, largest fraction of such instructions in a
-    config). They are counted, but were not emulated."""
+    """Return how many configs have `metric` instructions, which were not emulated, and their largest fraction."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles

@@ -1,7 +1,7 @@
 """Find recorded baselines of a problem, which take precedence over predictions of a learned model.
 
-An item is a unit of work that can be padded, such as a row of a matmul or an image (`engine/query/more_items.cpp`). So
-a recording of more items bounds the time of fewer items. The source becomes `learned` at another power limit or clock,
+A problem can be padded to more items, such as rows of a matmul or images (`engine/query/more_items.cpp`). So a
+recording of more items bounds the time of fewer items. The source becomes `learned` at another power limit or clock,
 and for a problem with a bias or an activation.
 """
 
@@ -33,16 +33,14 @@ class Recordings:
     problem: Problem
     gpu: GPU
     items: int
-    """Number of items of the problem."""
     rows: Mapping[tuple[str, str, str], Sequence[Row]]
     """Recorded rows, ascending in items, keyed by backend, version and variant."""
 
     @classmethod
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
-        """Return the recordings for a problem, whose bias and activation are ignored.
+        """Return the recordings for a problem, except `superseded` versions (`backend@version`).
 
-        Args:
-            superseded: backend versions to ignore, in the form `backend@version`.
+        The bias and the activation of the problem are ignored.
         """
         rows: dict[tuple[str, str, str], list[Row]] = {}
         items, beside = rows_beside(as_recorded(problem), gpu)
@@ -57,12 +55,8 @@ class Recordings:
         """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
 
         Each backend, version and variant has at most one row: the fastest with at least the problem's number of items.
-        It needs a row with this number of items, or must be faster than its standard variant. Values that were not
-        recorded come from the first prediction for the same backend, or else from the first of all predictions.
-
-        Args:
-            predictions: predictions from `ordered`.
-            backends: backends to include; empty for all.
+        A variant without a row for this number must be faster than the standard variant. Values that were not recorded
+        come from the first prediction for the same backend, or else from the first of all predictions.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.backend: each.latency_s.value for each in predictions}
@@ -104,7 +98,6 @@ class Recordings:
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)
 
     def _at_least(self, rows: Sequence[Row]) -> float:
-        """Return the time of the fastest row with at least the problem's items, or infinity if there is none."""
         return self.latency(_least(rows, self.items)[1]).value if max(rows)[0] >= self.items else inf
 
     def _between(self, predicted: "BaselinePrediction") -> Estimate:

@@ -107,7 +107,6 @@ class RankedSpace:
             in_engine.append(kernel.in_engine)
             learned |= kernel.is_reference
         self.measurements: dict[int, KernelMeasurements] = {}
-        """Measurements of the candidates, keyed by the index of the kernel."""
         if len(problems) > 1:
             predict_references(problems, self.gpu, models, inputs)
         self._references, figures = [], []
@@ -179,9 +178,7 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 
 _PHYSICS = -2
 """Number by which the engine states that the reference time comes from a physical model. -1 stands for a baseline, and
-any
-other number is the index of a kernel.
-"""
+any other number is the index of a kernel."""
 
 
 def _references(
@@ -204,7 +201,7 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     model: tuple[Array, Array] | None,
 ) -> tuple[Costs, KernelMeasurements]:
-    """Replace predicted costs by measurements, and return the scale of the other predictions.
+    """Return costs in which measurements replace predictions, and the measurements with the scaled predictions.
 
     At operating points without measurements, the measurements at the point that has most of them correct the
     predictions.

@@ -36,7 +36,6 @@ _Value = TypeVar("_Value")
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
 """Maximum numbers of cached answers, of cached candidate sets by default, and of sets per batch in `prepare`."""
 _AHEAD = 128
-"""Number of problems that are estimated in one batch, which limits memory."""
 
 
 class _Latest(OrderedDict[_Key, _Value]):
@@ -123,8 +122,7 @@ class Recommender:
     def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None = None) -> Answer:
         """Return the answer for a problem of an op, cached until a database changes.
 
-        Args:
-            fixed: whether the user fixed the layout; None to answer in the problem's layout without a comparison.
+        `fixed` states whether the user fixed the layout; None answers in the problem's layout without a comparison.
         """
         if query.conditions != self.context.conditions:
             return self.for_conditions(query.conditions).answer_op(problem, gpu, query, fixed)
@@ -145,11 +143,9 @@ class Recommender:
     def as_answered(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
     ) -> list[Problem]:
-        """Return each problem in the layout that its answer has if the user does not fix the layout.
+        """Return each problem, given in its op's default layout, in the layout of its answer if the user fixes none.
 
-        Args:
-            problems: problems in the op's default layout.
-            points: operating points of the answers, which may reuse the estimates.
+        `points` contains the operating points of the answers, which may reuse the estimates.
         """
         self._forget_if_changed()
         for start in range(0, len(problems), _AHEAD):
@@ -205,10 +201,7 @@ class Recommender:
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
         """Yield each distinct problem with its candidates, or with its answer or error if a batch cannot estimate it.
 
-        Args:
-            problems: problems of one op, data type and layout.
-            query: query that applies to every problem.
-            fixed: whether the user fixed the layout.
+        The problems have the same op, data type and layout. `fixed` states whether the user fixed the layout.
         """
         if query.conditions != self.context.conditions:
             yield from self.for_conditions(query.conditions).answer_many(problems, gpu, query, fixed)
@@ -358,8 +351,10 @@ class Recommender:
                     yield from candidate_sets(Space(tables), new, points, context.models)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected loss from running the top recommendation instead of the best config: one for the
-        objective, two (latency, energy) for a Pareto front, none without recommendations."""
+        """Return the expected loss from running the top recommendation instead of the best config.
+
+        There are two losses (latency, energy) for a Pareto front, and none without recommendations.
+        """
         from kernrec.recommender.contenders import answer_regrets
 
         if answer.query.conditions != self.context.conditions:

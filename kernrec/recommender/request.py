@@ -1,7 +1,4 @@
-"""Define what a user can request, and at which operating points the configs are evaluated.
-
-A lower power limit often saves energy, so an objective that counts energy sweeps power limits if the user sets none.
-"""
+"""Define what a user can request, and at which operating points the configs are evaluated."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -73,13 +70,7 @@ KERNREC, MIXED = "kernrec", "mixed"
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Parse the names of backends.
-
-    Args:
-        names: sequence of names, or names separated by commas.
-
-    Returns:
-        (names of libraries, special name). The special name is `KERNREC`, `MIXED` or empty.
+    """Return the libraries that a sequence or comma-separated text names, and `KERNREC`, `MIXED` or an empty name.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.
@@ -117,8 +108,7 @@ class Query:
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit in watts. None for the default limit, or for a sweep if the objective counts energy or the request is
-    about one kernel."""
+    """Power limit in watts; None for the default limit, or for a sweep if the request is about energy or one kernel."""
     clock_hz: float | None = None
     """Locked core clock in Hz; None if it is not locked."""
     top: int = 5
@@ -271,7 +261,7 @@ def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) ->
     """Return the operating points of a request about one kernel.
 
     The default point comes first, then the requested power limit, or else a sweep that includes all measured limits.
-    Locked clocks come last if the query includes them.
+    Locked clocks come last.
     """
     if query.power_limit_w is None:
         limits = [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]

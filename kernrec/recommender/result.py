@@ -43,9 +43,8 @@ class Place:
     Attributes:
         number: rank, starting at 1. Measured recommendations share a rank if their intervals overlap.
         exact: whether every cost that the objective counts was measured.
-        ambiguous: whether another recommendation could have this rank. A measured recommendation is ambiguous if it
-            shares its rank. A predicted one is ambiguous if its intervals overlap those of the recommendation before
-            or after it.
+        ambiguous: whether another recommendation could have this rank. A measured recommendation shares its rank, or
+            the intervals of a predicted one overlap those of a neighbor.
     """
 
     number: int
@@ -118,8 +117,8 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     alike: int = 0
     """Number of further configs in this row, which have the same machine code or nearly the same costs."""
     unsure: float = 1.0
-    """Factor for predicted costs in comparisons with measured configs, to allow for their error; 1 if the costs were
-    measured, or learned from recordings on this GPU."""
+    """Factor on costs in comparisons with measured configs, to allow for prediction errors; 1 if measured or learned.
+    """
     inputs: str = RANDOM
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False
@@ -152,7 +151,8 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     @cached_property
     def long_run_latency_s(self) -> float | None:
         """Latency in seconds in runs of a second or longer, in which the power limit may lower the clock further; None
-        if the latency was measured."""
+        if the latency was measured.
+        """
         if self.latency_s.source == Source.MEASURED:
             return None
         from kernrec.model.analytical.power import PowerModel
@@ -346,8 +346,8 @@ class Answer(JsonForm):
     def leading_baseline(self) -> "Baseline | None":
         """Best baseline that ranks before the top recommendation; None if there is none.
 
-        A baseline leads if its cost is lower. Unless the objective is `energy`, it also leads if it comes from
-        recordings of this GPU and the recommendation's advantage is smaller than the recommendation's error.
+        A baseline leads if its cost is lower. Unless the objective is `energy`, a baseline from recordings of this GPU
+        also leads if the recommendation's advantage is smaller than its error.
         """
         if not self.recommendations:
             return None
@@ -365,8 +365,7 @@ class Answer(JsonForm):
         return tuple(sorted(self.baselines, key=lambda baseline: self.value_of(baseline.latency_s, baseline.energy_j)))
 
     def value_of(self, latency_s: float, energy_j: float | None) -> float:
-        """Return the value to minimize: the objective, or the latency for a Pareto front. An unknown energy that counts
-        gives infinity."""
+        """Return the value to minimize: the objective, or latency for a Pareto front; infinity for unknown energy."""
         return self.objective.scalar.value_of(latency_s, float("inf") if energy_j is None else energy_j)
 
     @property

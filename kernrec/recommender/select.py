@@ -1,8 +1,7 @@
 """Select candidates by the query's bounds and objective, and merge similar candidates into one row with a count.
 
 Candidates are similar if their costs differ by less than half a percent and they have the same machine code or differ
-in one tunable. On a Pareto front, each config keeps at most three operating points: lowest latency, lowest energy and
-lowest EDP.
+in one tunable.
 """
 
 from math import inf, isnan
@@ -19,9 +18,7 @@ from kernrec.util.engine import query as engine
 _Result = TypeVar("_Result")
 Bounds = tuple[int, int, float, float, int]
 """Index of the objective, number of picks, maximum power in watts, maximum slowdown as a fraction, and index of the
-only
-source (-1 for all).
-"""
+only source (-1 for all)."""
 
 
 def bounds_of(query: Query, top: int | None = None) -> Bounds:
@@ -54,9 +51,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
     """Return the engine's picks, or raise an error if there are none.
 
-    Args:
-        picked: picks. If there are none: the lowest power of any candidate in watts, or NaN if no candidate has the
-            requested source.
+    Without picks, `picked` is the lowest power of any candidate in watts, or NaN if none has the requested source.
 
     Raises:
         UsageError: no candidate satisfies the bounds.

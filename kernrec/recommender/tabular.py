@@ -1,7 +1,4 @@
-"""Convert answers to rows of plain values, and to text, HTML and Arrow tables, for programs and notebooks.
-
-A row describes one recommendation or baseline, with the columns of `--format csv` in SI units.
-"""
+"""Convert answers to rows of plain values, and to text, HTML and Arrow tables, for programs and notebooks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -4,15 +4,11 @@
 ... @triton.jit
 ... def matmul(...): ...
 
-The first launch with a new tuning key compiles and emulates all configs in a separate process and ranks them. It then
-measures the best `top_k` configs on the GPU and stores the results in the user's database. Later processes read the
-results from the database and measure nothing. With KERNREC_TRITON=offline, kernrec never measures and uses the top
-recommendation.
+The first launch with a new tuning key ranks all configs in a separate process, measures the best `top_k` on the GPU,
+and stores the results in the user's database. Later processes measure nothing. With KERNREC_TRITON=offline, kernrec
+never measures and uses the top recommendation.
 
-kernrec imports Triton only when a function is decorated.
-
-`capture` writes every launch of a program to a folder of call files. It does not need a GPU (see
-`kernrec.triton.calls`).
+`capture` writes every launch of a program to a folder of call files. It does not need a GPU.
 """
 
 from kernrec.triton.calls.hooks import capture as capture

@@ -11,7 +11,7 @@ from kernrec.triton.rank import LOADING
 from kernrec.triton.tuner import Tuner
 
 MODES = ("measure", "offline")
-"""Valid values of the environment variable KERNREC_TRITON. The first is the default."""
+"""Valid values of the environment variable KERNREC_TRITON, starting with the default."""
 
 
 def autotune(
@@ -31,11 +31,9 @@ def autotune(
         key: Names of the arguments whose values require separate tuning, as in `triton.autotune`.
         top_k: Number of configs to measure.
         objective: `latency`, `energy`, or `edp` (energy times latency).
-        gpu: Common name of the GPU. The default is the environment variable KERNREC_GPU, and otherwise the GPU of this
-            process.
-        **options: Further keyword arguments of `triton.autotune`. If `prune_configs_by` contains `early_config_prune`,
-            this function runs before the ranking. `perf_model` is not allowed, because it is another ranking. The
-            database replaces Triton's cache on disk (`cache_results`).
+        gpu: Common name of the GPU. The default is KERNREC_GPU, or else the GPU of this process.
+        **options: Further keyword arguments of `triton.autotune`, except `perf_model`. If `prune_configs_by` contains
+            `early_config_prune`, this function runs before the ranking. `cache_results` has no effect.
 
     Returns:
         A decorator for `@triton.jit` functions. The decorated function is Triton's autotuner.
@@ -71,11 +69,11 @@ def autotune(
 def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) -> "Prune":
     """Return a pruning function for `triton.autotune(prune_configs_by={"early_config_prune": ...})`.
 
-    The pruning function ranks the configs and keeps only the best ones, as the decorator `autotune` does.
+    It ranks the configs and keeps the best ones, as the decorator `autotune` does.
 
     Args:
-        top_k: Number of configs to keep for measurement. The function keeps only one config if the database has
-            measurements of this launch, or if KERNREC_TRITON=offline forbids measuring.
+        top_k: Number of configs to keep for measurement. Only one is kept if the database has measurements of this
+            launch, or if KERNREC_TRITON=offline forbids measuring.
         objective: `latency`, `energy` or `edp`.
         gpu: As in `autotune`.
 
@@ -90,7 +88,7 @@ def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) ->
 
 
 class Prune:
-    """Pruning function that Triton's autotuner calls with all configs and the launch's arguments for each new key."""
+    """Pruning function that Triton's autotuner calls for each new tuning key."""
 
     def __init__(self, tuner: Tuner) -> None:
         self.tuner = tuner

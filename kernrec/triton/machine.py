@@ -16,15 +16,12 @@ from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_tick
 from kernrec.store.measurement import EnergyReport
 
 WINDOW_S = 1.0
-"""Minimum duration of an energy measurement in seconds.
-
-If NVML rarely updates its energy counter, a measurement takes up to about `LONGEST_WINDOW_S`.
-"""
+"""Minimum duration of an energy measurement in seconds."""
 LONGEST_WINDOW_S = 5.0
 SETTLE_S = 0.3
-"""Time in seconds during which launches run before an energy measurement, so that clocks and power settle."""
+"""Seconds during which launches run before an energy measurement, so that clocks and power settle."""
 BATCH_S = 0.02
-"""Total duration in seconds of the launches to submit between two reads of the energy counter."""
+"""Duration in seconds of the launches between two reads of the energy counter."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Machine:
 
     gpu: GPU
     local: LocalGpu | None = None
-    """This machine's GPU according to NVML, or None if there is none."""
+    """This machine's GPU according to NVML, or None."""
     present: bool = False
     """Whether Triton's driver finds a GPU, so that this process can measure."""
 
@@ -65,20 +62,18 @@ class Machine:
         }
 
     def why_no_energy(self) -> str | None:
-        """Return a one-line reason why energy cannot be measured on this GPU. Return None if it can be measured."""
+        """Return one line that says why energy cannot be measured on this GPU, or None if it can be measured."""
         return "NVML does not know the GPU" if self._sensors is None else self._sensors.why_no_energy()
 
     def energy(self, launch: Callable[[], object], synchronize: Callable[[], object], latency_s: float) -> EnergyReport:
         """Measure a launch's energy under sustained load: mean power, from the energy counter, times latency.
 
+        The report is empty if NVML did not update the counter often enough within `LONGEST_WINDOW_S`.
+
         Args:
             launch: Function that submits one launch.
             synchronize: Function that waits until all launches are done.
             latency_s: Approximate latency of a launch in seconds.
-
-        Returns:
-            Energy, power and latency. The report is empty if NVML did not update the counter often enough within
-            `LONGEST_WINDOW_S`.
         """
         batch = max(1, math.ceil(BATCH_S / latency_s))
         times: list[float] = []
@@ -123,7 +118,7 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
     The name comes from `wanted`, else from the environment variable KERNREC_GPU, else from the driver.
 
     Args:
-        wanted: Common name of the GPU, or None if the caller did not name one.
+        wanted: Common name of the GPU, or None.
         present: Whether Triton's driver has a GPU.
 
     Raises:
@@ -143,10 +138,9 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
 
 
 def _local() -> LocalGpu | None:
-    """Return torch's current GPU.
+    """Return torch's current GPU, or the first visible GPU if the process does not use torch.
 
-    If the process does not use torch, return the first visible GPU. Return None if there is no GPU or NVML does not
-    list torch's GPU.
+    Return None if there is no GPU or NVML does not list torch's GPU.
     """
     torch = sys.modules.get("torch")
     name = index = None

@@ -1,11 +1,6 @@
 """Measure launches of Triton functions on this machine's GPU with Triton's benchmark, and store them in the database.
 
-`measure_audit` covers the tuned files that an audit of a serving engine reports as missing. For each matmul and number
-of tokens of a file, it measures the engine's default config and the three configs with the best predictions. This takes
-minutes, while an engine's own tuner takes hours. The next audit uses the stored measurements.
-
-A call (`TritonCall`) describes one launch completely. To measure it, this process imports the file of the Triton
-function, as the original program does.
+To measure a captured launch (`TritonCall`), this process imports the file of the Triton function.
 """
 
 import hashlib
@@ -53,11 +48,10 @@ def measure_call(
 
     Args:
         call: The launch. Its grid must be a list of extents.
-        kernel: Kernel that `kernel_of_triton` returns for this call. The measurements are stored under its name and
-            hash.
+        kernel: Kernel that `kernel_of_triton` returns for this call. The database stores its name and hash.
         configs: Configs to measure: `tl.constexpr` constants and compiler options, named as in the call.
         machine: GPU of this process.
-        tensors: Function that creates tensors. The default creates them with torch, on torch's current GPU.
+        tensors: Function that creates tensors. The default is `torch_tensor`.
         benchmark: Function that times a launch. The default is `triton.testing.do_bench`, which clears the L2 cache
             before each launch.
 
@@ -164,7 +158,7 @@ def measure_audit(
 ) -> int:
     """Measure the best configs of an audit if they may be faster than the engine's default, and store the results.
 
-    Skip numbers of tokens whose best config was already measured.
+    Skip numbers of tokens whose best config was already measured. The next audit uses the stored measurements.
 
     Args:
         audit: Audit of a serving engine's tuned files, with comparisons of configs.

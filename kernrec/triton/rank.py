@@ -1,8 +1,6 @@
-"""Rank the configs of a Triton launch in a separate process, which does not share the user's CUDA context or
-`__main__`.
+"""Rank the configs of a Triton launch in a process without the user's CUDA context and `__main__`.
 
-`ranked` starts the process. The process reads a JSON object from standard input and writes a JSON object to standard
-output.
+The process reads a JSON object from standard input and writes a JSON object to standard output.
 """
 
 import json
@@ -21,7 +19,7 @@ from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 LOADING = "loading"
-"""Value of KERNREC_TRITON in the ranking process. In this process, a launch during the import of a file is an error."""
+"""Value of KERNREC_TRITON in the ranking process, where launches during the import of a file are errors."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +30,11 @@ class Ranking:
     costs: tuple[dict[str, float], ...]
     """Predicted `latency_s` and `energy_j` of each config, in the order of `configs`."""
     failures: tuple[str, ...]
-    """One line of text for each config that could not be ranked, with the config, source line and reason."""
+    """One line of text for each config that could not be ranked: config, source line and reason."""
 
 
 def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Ranking:
-    """Rank all configs of a kernel.
-
-    Args:
-        folder: Folder of the kernel's source file.
+    """Rank all configs of a kernel whose source file is in `folder`.
 
     Raises:
         UsageError: The kernel's arguments are invalid.

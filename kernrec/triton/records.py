@@ -1,7 +1,6 @@
 """Look up measurements of a tuning key in the user's and pulled databases, and store new ones in the user's database.
 
-The session name of a measurement contains the hash of its tuning key (`AutotunedLaunch.tuning_hash`). The hash of a
-tuning key is the same on every machine, so it also finds measurements from other machines.
+The session name of a measurement contains the hash of its tuning key, which is the same on every machine.
 """
 
 import math
@@ -52,10 +51,7 @@ class Result:
     """Whether the config could be compiled, even if it then could not be launched."""
 
     def value(self, objective: Objective) -> float:
-        """Return the value of the objective in SI units.
-
-        Return infinity if the config failed. Return NaN if the objective requires the energy, which was not measured.
-        """
+        """Return the objective in SI units: infinity if the config failed, NaN if the energy is needed but unknown."""
         if self.latency_s is None:
             return math.inf
         if objective is Objective.LATENCY:
@@ -88,9 +84,9 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 
 
 def middle(results: Sequence[Result], objective: Objective) -> float:
-    """Return the median of the objective over the results of one config.
+    """Return the median of the objective over one config's results.
 
-    If no result has a value, return infinity (a result failed) or NaN (none failed).
+    If no result has a finite value, return infinity if a result failed, or NaN otherwise.
     """
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])

@@ -1,9 +1,4 @@
-"""Select the configs that Triton measures when a function is launched with a new tuning key, and store the results.
-
-`Tuner` looks up the tuning key in the database, ranks the configs if there are no measurements, and stores what Triton
-measures. `AutotunedLaunch` provides the launch's arguments and kernel, and converts between `triton.Config` and the
-configs of kernrec.
-"""
+"""Select the configs that Triton measures when a function is launched with a new tuning key, and store the results."""
 
 import functools
 import math
@@ -46,7 +41,6 @@ class AutotunedLaunch:
 
     @property
     def name(self) -> str:
-        """Return the name of the Triton function."""
         return str(self.tuned.base_fn.__name__)
 
     @property
@@ -71,8 +65,6 @@ class AutotunedLaunch:
     def kernel(self) -> tuple[Kernel, Path]:
         """Return (kernel of this launch, folder of its source file).
 
-        The kernel is the one that `kernrec analyze` creates from a captured call file.
-
         Raises:
             UsageError: The arguments or configs do not match the function's parameters.
             KernrecError: The launch cannot be analyzed.
@@ -95,15 +87,12 @@ class AutotunedLaunch:
         return kernel_of_triton(call)[0], path.parent
 
     def place_of(self, stored: Mapping[str, Any]) -> int | None:
-        """Return the index in `configs` of a stored config, or None if `configs` does not contain it.
-
-        The stored config has kernrec's tunable names.
-        """
+        """Return the index in `configs` of a config with kernrec's tunable names, or None if it is missing."""
         return next((place for place, config in enumerate(self.configs) if same_config(config, stored)), None)
 
 
 def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
-    """Return whether a `triton.Config` equals a stored config under kernrec's tunable names."""
+    """Return whether a `triton.Config` equals a stored config with kernrec's tunable names."""
     stated = {**config.kwargs, **stated_options(config)}
     wanted = {identifier(name).rstrip("_"): value for name, value in stated.items()}
     present = {name.rstrip("_"): value for name, value in stored.items()}
@@ -146,14 +135,7 @@ class _Running:
 
 
 class Tuner:
-    """Selects which configs of an autotuned function Triton measures, and stores the measurements.
-
-    Args:
-        top_k: Number of configs to measure.
-        objective: Objective to minimize.
-        gpu: Common name of the GPU. The default is the environment variable KERNREC_GPU, and otherwise the GPU of this
-            process.
-    """
+    """Selector of the configs that Triton measures for an autotuned function. For the arguments, see `autotune`."""
 
     def __init__(self, top_k: int, objective: Objective, gpu: str | None) -> None:
         self._top_k, self._objective, self._gpu = top_k, objective, gpu
@@ -273,10 +255,9 @@ class Tuner:
         return [running.launch.configs[place] for place in running.places]
 
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
-        """Measure a config, and store the result.
+        """Measure a config, store the result, and return three numbers that Triton minimizes.
 
-        If the objective is the latency, return Triton's times in milliseconds. Otherwise, return the value of the
-        objective three times, because Triton expects three numbers.
+        They are Triton's times in milliseconds. For another objective than the latency, each is the objective's value.
         """
         running = self._running
         if running is None:
@@ -317,10 +298,7 @@ class Tuner:
 
 
 def compile_error(error: Exception) -> str | None:
-    """Return a one-line message if an error means that Triton could not compile a config.
-
-    Return None for any other error.
-    """
+    """Return a one-line message if Triton could not compile a config, or None for any other error."""
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):

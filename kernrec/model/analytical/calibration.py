@@ -6,8 +6,8 @@
 
 `kernrec.training.fit_calibration` fits the multipliers to measurements. A multiplier of 1 means no calibration.
 
-A trained model learns log(measured / analytical), so it can only correct the version of the analytical model that it
-was trained with. The model card identifies this version by a fingerprint: predictions for a few made-up launches.
+A trained model can only correct the version of the analytical model that it was trained with. Its card identifies this
+version by a fingerprint: predictions for a few made-up launches.
 """
 
 import hashlib
@@ -53,9 +53,8 @@ class Calibration:
     core_energy: float = 1.0
     dram_energy: float = 1.0
     rows: int = 0
-    """Number of measured configs that the multipliers of time were fitted to."""
+    """Number of measured configs for the multipliers of time. `energy_rows` is the number for those of energy."""
     energy_rows: int = 0
-    """Number of measured configs that the multipliers of energy were fitted to."""
     gpus: tuple[str, ...] = ()
     problems: int = 0
     time_factor: tuple[float, float] | None = None
@@ -167,8 +166,7 @@ SAME_MODEL = 0.005
 
 
 def analytical_fingerprint() -> list[float]:
-    """Return the latencies (us) and energies (mJ) that the uncalibrated analytical model predicts for five made-up
-    launches on each of `_GPUS`."""
+    """Return the uncalibrated latencies (us) and energies (mJ) of five made-up launches on each of `_GPUS`."""
     # Each of the five variants has a different bottleneck: arithmetic, tensor cores, shared memory, DRAM or
     # conversions. `block` and `trip` contain the events per block and per loop trip. Only the last variant sets the
     # fraction of waiting time that overlaps with other work.
@@ -211,7 +209,7 @@ def analytical_fingerprint() -> list[float]:
 
 
 def fingerprint_change(earlier: Sequence[float]) -> float:
-    """Return the largest relative difference between an earlier fingerprint and the current one. Return infinity if the
+    """Return the largest relative difference between an earlier fingerprint and the current one, or infinity if the
     earlier one has another length or invalid values."""
     now = _cached_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
@@ -220,7 +218,6 @@ def fingerprint_change(earlier: Sequence[float]) -> float:
 
 
 def _cached_fingerprint() -> list[float]:
-    """Return `analytical_fingerprint()`, cached until the analytical model, the engine or the GPU catalog changes."""
 
     def make() -> CacheEntry:
         return {"values": analytical_fingerprint()}, {}

@@ -1,8 +1,7 @@
 """Demand of a launch: the clock cycles and joules that it needs on a GPU, per block and per trip of each loop.
 
-A static profile counts a kernel's events (such as instructions) per block and per trip of each loop. Cycles and joules
-are linear in these counts. So they are computed only once per kernel and GPU, and a prediction multiplies them by a
-launch's numbers of blocks and loop trips.
+Both are linear in the events (such as instructions) that a static profile counts. So they are computed once per kernel
+and GPU, and a prediction multiplies them by a launch's numbers of blocks and loop trips.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,26 +26,22 @@ PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memor
 # Lanes per SM and clock of two pipes. They are the same for all compute capabilities in the catalog (CUDA C++
 # Programming Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
-# Conversions from and to 64-bit types. On GPUs with fewer f64 lanes than this, they run in the f64 pipe, at the rate of
-# the f64 pipe.
+# Conversions from and to 64-bit types. On GPUs with fewer f64 lanes than this, the f64 pipe runs them at its own rate.
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
-"""Minimum compute capabilities (times ten) at which ptxas converts integers to f32 by the instruction I2FP (key `i2f`),
-and f32 to half precision by the instruction F2FP (key `cvt`), according to nvdisasm. Both use the pipe of integer
-additions. Nsight Compute's documentation says so for F2FP (pipeline ALU). The same is assumed for I2FP, because its
-name and rate are similar."""
+"""Minimum compute capabilities (times ten) at which ptxas converts integers to f32 by I2FP (key `i2f`), and f32 to half
+precision by F2FP (key `cvt`), according to nvdisasm. Both use the pipe of integer additions. Nsight Compute's
+documentation says so for F2FP (pipeline ALU). For I2FP, this is assumed, because its name and rate are similar."""
 _MERGES_SINCE = 80
 """Compute capability (times ten) from which lanes of a warp that add 1 to the same word of shared memory are not
 serialized. There, ptxas generates ATOMS.POPC.INC, which is assumed to take one wavefront."""
 _FEW_F64_SHARE = 0.8
 """Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes: a warp instruction takes 20
 clocks, not 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded kernels
-(`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt). SMs
-with more lanes are assumed to reach their published rate."""
+(`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt)."""
 ISSUE_PER_CLK = 4 * 0.95
-"""Warp instructions per clock that the four schedulers of an SM sustain together. The recorded kernel point in polygon
-issues an instruction in up to 96 % of all clocks on an RTX 2080 Ti (counter `smsp__issue_active` of 3,815 configs).
-"""
+"""Warp instructions per clock that the four schedulers of an SM sustain together. Point in polygon issues one in up to
+96 % of all clocks on an RTX 2080 Ti (counter `smsp__issue_active` of 3,815 recorded configs)."""
 FLOATS_PER_CLK = 4 * 0.67
 """Warp instructions of f32 arithmetic per clock that an SM sustains. Fetching the three operands of a multiply-add (two
 register banks, Jia et al., arXiv 1804.06826, section 3.1; constant memory) prevents an issue in every clock. The factor
@@ -86,8 +81,7 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
-"""Suffixes of metrics' names, keyed by memory event of the power model. All metrics with these suffixes add up to the
-number of events."""
+"""Suffixes of the metrics that add up to each memory event of the power model."""
 _LOCAL_IN_L1 = ("local.read_sectors", "local.write_sectors")
 """Metrics of local memory at L1, which `l2.sectors` excludes, because `local.l2_sectors` counts them at L2."""
 
@@ -172,8 +166,7 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
 
     A profile of sampled blocks has more metrics:
 
-    - `global.<buffer>.read_passes` and similar names: clocks of the block's requests in L1. Without them, L1 only needs
-      time for bytes.
+    - `global.<buffer>.read_passes` and similar names: clocks of the block's requests in L1.
     - `global.<buffer>.atomic_turns`: turns that atomic operations take at a sector of L2. A turn occupies an L2 slice
       for one clock (histograms on seven GPUs took 0.54 ns per addition to one address, see `histogram_one_bin` of the
       anchor textbook_rtx3060_rtx3070ti.csv).
@@ -225,13 +218,12 @@ class _Counts:
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
         self.zeros = zeros
-        # The assembler removes these PTX instructions, so they need no time. Profiles of machine code do not contain
-        # them.
+        # The assembler removes these PTX instructions, so they need no time. Profiles of machine code lack them.
         self.removed = self.classes("mov", "ld_const")
 
     @property
     def stretches(self) -> list["_Counts"]:
-        """Return the numbers of warp instructions in each stretch of the code."""
+        """Return the numbers of warp instructions in each stretch (consecutive part) of the code."""
         by_number: dict[str, dict[str, Floats]] = {}
         for metric, column in self.column.items():
             if metric.startswith("stretch."):
@@ -249,16 +241,15 @@ class _Counts:
         return self.total(*(f"issue.{name}" for name in names))
 
     def ending(self, *endings: str) -> Floats:
-        """Return the sum of all global memory metrics whose names end with a given suffix, (terms, C)."""
         return self.total(*(m for m in self.column if m.startswith("global.") and m.endswith(endings)))
 
 
 def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
     """Return the clock cycles of the code if its stretches run one after another, (terms, C).
 
-    The clock cycles of a pipe are divided among the stretches in proportion to the instructions that use it, and those
-    of memory in proportion to the loads or stores of each kind. The result is 0 for variants that copy data ahead or
-    use tensor cores: their stretches are meant to overlap, and no recording shows how much.
+    The clock cycles of a pipe are divided among the stretches in proportion to the instructions that use it. The result
+    is 0 for variants that copy data ahead or use tensor cores: their stretches are meant to overlap, and no recording
+    shows how much.
     """
     if not (stretches := counts.stretches):
         return counts.zeros
@@ -320,9 +311,8 @@ def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Float
 
 
 def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return (integer, special, f64) including conversions: the warp instructions of the integer pipe, and the clock
-    cycles of the special-function pipe and of the f64 pipe. `functions` are the clock cycles of the special-function
-    pipe without conversions."""
+    """Return (integer, special, f64) with conversions: warp instructions of the integer pipe, and clock cycles of the
+    special-function and f64 pipes. `functions` is the special-function pipe's cycles without conversions."""
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))
@@ -352,8 +342,8 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the load of L2 in sectors: those that it reads, plus those that it could have read during atomic
-    operations. A turn of an atomic operation occupies an L2 slice for one clock."""
+    """Return the sectors that L2 reads, plus the sectors that it could have read during atomic operations. A turn of an
+    atomic operation occupies an L2 slice for one clock."""
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 

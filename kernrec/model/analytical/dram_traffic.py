@@ -18,11 +18,7 @@ Floats = NDArray[np.float64]
 
 def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
     """Return how many distinct tile indices a wave of consecutive blocks covers along each step of the tile order.
-
-    Args:
-        order: (axis, extent) of each step, fastest-varying step first. In a grouped order, an axis appears twice.
-        wave: Number of consecutive blocks. Extents and `wave` may be arrays that broadcast.
-    """
+    `order` contains (axis, extent) pairs, fastest-varying step first. In a grouped order, an axis appears twice."""
     covers: list[Array] = []
     for _, extent in order:
         covers.append(np.minimum(wave, extent))
@@ -79,8 +75,7 @@ def dram_bytes(
         sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array (N,).
         blocks: Number of tiles that the thread blocks of each launch visit, (N,).
         concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time, (N,).
-        l2_bytes: Size of L2 in bytes.
-        moved: Array (N,) to write the result to. By default, a new array is allocated.
+        moved: Array (N,) for the result. By default, it is a new array.
     """
     count = len(blocks)
     columns = np.empty((access.steps + len(sizes), count))
@@ -106,10 +101,9 @@ class Footprint:
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """Fraction of a block's bytes that the preceding block along x, y or z does not access."""
+    """Fraction of a block's bytes that the previous block does not access, along x, y and z."""
     size_bytes: Array
     written: bool
-    """Whether the launch writes these bytes instead of reading them."""
     scratch: bool = False
     in_window: tuple[Array, ...] = ()
     """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. If the tuple is
@@ -121,21 +115,13 @@ class Footprint:
         """Return the bytes that L2 reads from DRAM because the launch writes only parts of sectors. L2 exchanges whole
         sectors with DRAM, so it must first read the rest of such a sector (R. Crovella,
         forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). The launch is assumed to write 4 bytes of each.
-
-        Args:
-            whole: Distinct bytes of the sectors that all blocks write.
-            blocks: Number of blocks.
-        """
+        `whole` is the distinct bytes of the sectors that all blocks write."""
         missing = 1.0 - self.stored_bytes * blocks / np.maximum(whole, 1.0)
         return whole * np.clip(missing / (1.0 - 4.0 / 32.0), 0.0, 1.0)
 
     def together(self, cover: Sequence[Array], blocks: Array) -> Array:
-        """Return the distinct bytes that consecutive blocks access together.
-
-        Args:
-            cover: Number of blocks along each axis of the grid.
-            blocks: Number of consecutive blocks.
-        """
+        """Return the distinct bytes that `blocks` consecutive blocks access together. `cover` is their extent in blocks
+        along each axis of the grid."""
         distinct = self.distinct(cover)
         if not self.in_window:
             return distinct
@@ -153,7 +139,7 @@ class Footprint:
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
-        """Return the distinct bytes that a box of `extents` neighboring blocks accesses, estimated from `fresh`."""
+        """Return the distinct bytes that a box of neighboring blocks accesses. `extents` is its size in blocks."""
         distinct_bytes = self.own_bytes
         for share, extent in zip(self.fresh, extents, strict=True):
             distinct_bytes = distinct_bytes * (1.0 + share * (extent - 1.0))
@@ -162,10 +148,10 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Rereads:
-    """Bytes that a block loads again, grouped by how much other data it accesses before. Arrays are (C,)."""
+    """Bytes that a block loads again, by how much other data it accesses in between. Arrays are (C,)."""
 
     far_bytes: tuple[Array, ...]
-    """Bytes per block that are loaded again after accesses to more than 1, 2, 4, ... times `first_bytes`."""
+    """Bytes per block that are loaded again after the block accessed more than 1, 2, 4, ... times `first_bytes`."""
     first_bytes: float
     cache_bytes: Array
     """A block's share of L1 in bytes. It may be larger than the block's share of L2."""
@@ -198,8 +184,7 @@ def sampled_dram_bytes(
         grid: Number of blocks along each axis.
         footprints: Footprints of the tensors that the launch reads or writes.
         concurrent_blocks: Number of blocks that run on the GPU at the same time.
-        l2_bytes: Size of L2 in bytes.
-        rereads: Bytes that each block loads more than once. None if no block loads data more than once.
+        rereads: Bytes that each block loads more than once, or None.
     """
     order = tuple(zip("xyz", grid, strict=True))
     blocks = grid[0] * grid[1] * grid[2]

@@ -52,7 +52,6 @@ class LimitedCosts:
 
     @property
     def latency_s(self) -> Floats:
-        """Return the expected latency of a launch in seconds."""
         return np.asarray(self.costs[LATENCY_S])
 
     @property
@@ -62,12 +61,10 @@ class LimitedCosts:
 
     @property
     def energy_j(self) -> Floats:
-        """Return the energy of a launch in joules."""
         return np.asarray(self.costs[ENERGY_J])
 
     @property
     def clock_hz(self) -> Floats:
-        """Return the core clock under the power limit in hertz."""
         return np.asarray(self.costs[CLOCK_HZ])
 
     @property
@@ -95,7 +92,6 @@ class LimitedCosts:
         return LimitedCosts(self.costs[:, point], self.dram_j)
 
     def part(self, part: slice) -> "LimitedCosts":
-        """Return the costs of the launches in a slice."""
         if part.start == 0 and part.stop == self.costs.shape[-1]:
             return self
         return LimitedCosts(self.costs[..., part], self.dram_j[part])

@@ -6,10 +6,8 @@
                   - the part of a block's latency that other blocks do not hide: dependent instructions, barriers,
                     exposed load latency, code that uses different pipes in turn, and the time that DRAM needs for
                     the block's bytes beyond the load latency.
-                The tail after the last round is the time by which the longest block exceeds an average block, plus
-                its waits for other blocks.
-    core time   smooth maximum of the time of the SMs and of the time of L2 (bandwidth, or atomic operations on one
-                sector)
+                The last round also takes the extra time of the longest block, and its waits for other blocks.
+    core time   smooth maximum of the times of the SMs and of L2 (bandwidth, or atomic operations on one sector)
     DRAM time   bytes between L2 and DRAM, divided by the bandwidth that this access pattern reaches
     latency     smooth maximum of core time and DRAM time, plus launch overhead
 
@@ -70,8 +68,8 @@ class LaunchWork:
     - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic; 1 for streams.
     - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
-    - `OVERLAPPED`: Fraction of these waits during which other warps of the block have work, because no barrier holds
-      them back. NaN means that all waits overlap, except one wait for each barrier.
+    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block have work, because no barrier
+      holds them back. NaN means that all waits overlap, except one wait for each barrier.
     - `LONE_WAITS`: Number of the longest block's waits for L2, outside of loops, without other work to do.
     - `LOOPS` and following: Two rows for each loop in `Demand.terms`: the total trips of all blocks, and the trips of
       the longest block.
@@ -99,13 +97,8 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """Create the work of N launches. `LaunchWork.rows` documents the other arguments.
-
-        Args:
-            variants: Index of each launch's code variant, (N,).
-            terms: Number of blocks in the grid, then the trips of each loop over all blocks; (N,) each.
-            depth: Number of trips of each loop in the longest block, (N,) each.
-        """
+        """Create the work of N launches. `terms` is the number of blocks, then the trips of each loop over all blocks.
+        `depth` is the trips of each loop in the longest block. `LaunchWork.rows` documents the other arguments."""
         work = cls.empty(len(variants), len(depth))
         traffic = dram_bytes, dram_slowdown, serial_clk
         figures = terms[0], concurrent, warps, prefetch, *traffic, rounds, overlapped, waits

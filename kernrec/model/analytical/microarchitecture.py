@@ -1,7 +1,5 @@
 """Figures of GPUs that the analytical model of time needs, but that data sheets do not contain.
-
-`microarchitecture.toml` states the sources of these figures, and `engine/query` those of constants for all GPUs.
-"""
+`microarchitecture.toml` states their sources, and `engine/query` the sources of constants for all GPUs."""
 
 from functools import cache
 from pathlib import Path

@@ -49,17 +49,13 @@ class VoltageCurve:
     steepness: float
     """Coefficient of the quadratic term above the knee (see `over_knee`)."""
     slope: float = 1.0
-    """Coefficient of the linear term above the knee. With 1, the voltage just above the knee is proportional to the
-    clock."""
+    """Coefficient of the linear term above the knee. With 1, voltage rises in proportion to the clock at first."""
     rise: float = 0.0
     """Fraction of the knee's voltage by which the voltage rises from clock 0 to the knee."""
 
     def over_knee(self, clock_hz: ArrayLike) -> Floats:
-        """Return the core voltage at a clock, as a fraction of the voltage at the knee.
-
-        With x = clock_hz / knee_hz, this is `1 + slope * (x - 1) + steepness * (x - 1)**2` above the knee, and `1 -
-        rise * (1 - x)` below the knee.
-        """
+        """Return the core voltage at a clock, as a fraction of the voltage at the knee. With x = clock_hz / knee_hz, it
+        is 1 + slope (x - 1) + steepness (x - 1)**2 above the knee, and 1 - rise (1 - x) below the knee."""
         ratio = np.multiply(clock_hz, 1.0 / self.knee_hz)
         above = np.maximum(ratio - 1.0, 0.0)
         below = np.maximum(1.0 - ratio, 0.0)
@@ -102,8 +98,7 @@ INPUTS = (RANDOM, ZEROS)
 _MOST_CACHED = 16
 PARTNER_HEADROOM = 1.35
 """Assumed highest power limit / TDP of GeForce boards by NVIDIA's partners, if the catalog has no limit above the TDP.
-An RTX 3090 (TDP 350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv), and boards with RTX 4090 (TDP 450
-W) accept 600 W."""
+An RTX 3090 (350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv). RTX 4090s (450 W) accept 600 W."""
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
@@ -205,8 +200,7 @@ class PowerModel:
 
     @property
     def idle_w(self) -> float:
-        """Return the power in watts of the idle GPU. Its core voltage is at the minimum, its core clock is off, and its
-        links sleep."""
+        """Return the power in watts of the idle GPU: minimum core voltage, core clock off, links asleep."""
         return self.board_w - self.links_w + float(self.leakage_at(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
@@ -218,13 +212,9 @@ class PowerModel:
         return np.asarray(self.leakage_w * self.voltage(clock_hz) ** self.leakage_exponent)
 
     def event_j(self, event: str) -> float:
-        """Return the energy in joules of one event at nominal voltage. Raise `UsageError` if the event is unknown.
-
-        Args:
-            event: `issue.<class>` (one warp instruction; an unlisted class counts as `issue.other`), `mma.<dtype>` (one
-                FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`, `l2.sectors` (32 bytes) or
-                `dram.bytes`.
-        """
+        """Return the energy in joules of one event at nominal voltage: `issue.<class>` (one warp instruction; an
+        unlisted class counts as `issue.other`), `mma.<dtype>` (one FLOP of a tensor core), `shared.wavefronts` (128
+        bytes), `l1.requests`, `l2.sectors` (32 bytes) or `dram.bytes`. Raise `UsageError` for others."""
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
             energy = self.energy_j["issue.other"]
@@ -243,12 +233,8 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Return the power in watts that N launches draw without a power limit, (N,).
-
-        Args:
-            clock_hz: Core clock of each launch in hertz, (N,).
-            rates: Number of events per second of each launch, (N,), keyed by event.
-        """
+        """Return the power in watts that N launches draw without a power limit, (N,). `clock_hz` is their core clocks,
+        (N,), and `rates` their numbers of events per second, keyed by event."""
         volts = self.voltage(clock_hz)
         core_w, dram_w = self.dynamic(rates)
         ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
@@ -258,15 +244,13 @@ class PowerModel:
         self, nominal: NominalCosts, limit_w: float | Floats | None = None, clock_hz: float | None = None
     ) -> LimitedCosts:
         """Return the costs of N launches, each at the highest clock that keeps it within a power limit. A launch that
-        exceeds the limit even at the lowest clock runs there with pauses.
+        exceeds the limit even at the lowest clock runs there with pauses. Raise `UsageError` if the GPU does not accept
+        the power limit or clock.
 
         Args:
             nominal: Costs of the launches without a power limit.
             limit_w: Power limit in watts, or one limit for each launch, (N,). The default is the TDP.
             clock_hz: Highest allowed clock in hertz. The default is `running_hz`.
-
-        Raises:
-            UsageError: The GPU does not accept this power limit or clock.
         """
         point = self._limit(limit_w), self._clock(clock_hz)
         setting = self._setting((point,)) if np.ndim(point[0]) else self.setting((point,))
@@ -304,16 +288,9 @@ class PowerModel:
         return ClockTable(clock_hz, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
-        """Split the energy of N launches into parts, which add up to `limited.energy_j`.
-
-        Args:
-            events: Number of events of each launch, (N,), keyed by event.
-            limited: Costs of the same launches under the power limit.
-
-        Returns:
-            Joules, (N,), keyed by part: `static`, `clock` (the clock tree), and the first word of each event, such as
-                `issue`.
-        """
+        """Split the energy of N launches in joules, (N,), into parts that add up to `limited.energy_j`: `static`,
+        `clock` (the clock tree), and the first word of each event, such as `issue`. `events` is the number of events of
+        each launch, (N,), keyed by event."""
         squared = self.voltage(limited.clock_hz) ** 2
         parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}
         for event, count in events.items():

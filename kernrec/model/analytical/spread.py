@@ -2,11 +2,11 @@
 
 The error of a predicted cost has a common part and an individual part. The common part (such as the GPU's clock or the
 compiler) changes the costs of all configs of a kernel on a problem by about the same factor. The individual part
-differs between configs. The interval of a time covers both parts. The interval of the ratio of two times covers only
+differs between configs. The interval of a cost covers both parts. The interval of the ratio of two costs covers only
 the individual parts, if both configs belong to the same kernel, problem and GPU.
 
-`tools/evidence intervals` computes the widths from published recordings. Few of them contain energy. Energy is power
-times time, so its error combines the recorded errors of time with the errors of power for a known time.
+`tools/evidence intervals` computes the widths from published recordings. Few of them contain energy, so the error of
+energy combines the errors of time with the errors of power for a known time.
 """
 
 import math
@@ -34,18 +34,15 @@ class Spread:
     """Half-widths of 90 % intervals for one bottleneck. A factor f means an interval from value / f to value * f."""
 
     time: float
-    """Half-width for a latency. It covers the common and the individual error."""
     ratio: float
-    """Half-width for the ratio of two configs' latencies. It covers the individual errors of both."""
+    """Half-width for the ratio of two configs' latencies."""
     energy: float
-    """Half-width for an energy. It covers the common and the individual error."""
     energy_ratio: float
-    """Half-width for the ratio of two configs' energies. It covers the individual errors of both."""
+    """Half-width for the ratio of two configs' energies."""
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width for the individual error of one latency. The errors of two configs add in
-        quadrature to `ratio`."""
+        """Return the logarithmic half-width for one latency's individual error. Two errors add in quadrature."""
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
@@ -85,12 +82,8 @@ OF_ENERGY = Widths(
 
 
 def regime(nominal: NominalCosts, capped: Array) -> Array:
-    """Return the index in `REGIMES` of the bottleneck of each of N launches, in the shape of `capped`.
-
-    Args:
-        nominal: Costs of the launches without a power limit, (N,).
-        capped: Whether the power limit lowers the clock, (N,) or (points, N).
-    """
+    """Return the index in `REGIMES` of the bottleneck of each of N launches. `capped` states whether the power limit
+    lowers the clock, (N,) or (points, N). The result has the same shape."""
     core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
     bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(dram_s > core_s, 1, 0))
     return np.where(capped, int(CAPPED), bound).astype(np.int64)
@@ -153,8 +146,8 @@ class Estimate(float):
         return self.value / factor, self.value * factor
 
     def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """Return the value and its intervals, keyed by quantity and unit: for example, `latency_s`,
-        `latency_interval_s` and `latency_own_interval_s`."""
+        """Return the value and its intervals with keys such as `latency_s`, `latency_interval_s`,
+        `latency_own_interval_s`."""
         whole: dict[str, float | list[float]] = {
             f"{quantity}_{unit}": self.value,
             f"{quantity}_interval_{unit}": [self.low, self.high],

@@ -1,8 +1,8 @@
 """Times that a power limit sustains: the least time for a problem, and the time of a launch in long runs.
 
-The least time is that of an ideal launch. It performs only the problem's operations, at the peak rate, and moves each
-byte only once. Bytes that fit in L2 cause no DRAM traffic. Its operations and bytes take the energies in `power.toml`,
-so a power limit lowers its clock as it does for real kernels.
+The least time is that of an ideal launch, which performs only the problem's operations, at the peak rate, and moves
+each byte only once. Bytes that fit in L2 cause no DRAM traffic. A power limit lowers its clock as it does for real
+kernels.
 """
 
 from math import inf
@@ -64,15 +64,11 @@ def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
 def long_run_s(
     gpu: GPU, power: PowerModel, problem: Problem, limit_w: float, latency_s: float, power_w: float, clock_hz: float
 ) -> float:
-    """Return the latency in seconds of a launch that is repeated for a second or longer at a power limit.
+    """Return the latency in seconds of a launch that is repeated for a second or longer at a power limit. The arguments
+    `latency_s`, `power_w` and `clock_hz` are the predictions for a short run under this limit.
 
-    It exceeds `latency_s` only for tensor-core kernels on GPUs whose energies were fitted to short runs
+    The result exceeds `latency_s` only for tensor-core kernels on GPUs whose energies were fitted to short runs
     (`PowerModel.long_run`). All time is assumed to scale with the clock.
-
-    Args:
-        latency_s: Predicted latency in seconds in a short run under the limit.
-        power_w: Predicted power in watts in a short run.
-        clock_hz: Predicted core clock in hertz in a short run.
     """
     dtype = math_dtype(problem.dtype)
     if power.long_run == 1.0 or problem.flops / latency_s <= gpu.peak_flops(dtype) * clock_hz / gpu.boost_clock_hz:

@@ -11,16 +11,11 @@ Each op has a module in `kernrec.model.baselines.features`, which defines
     bound   a function (device, sizes (D, N), layout) -> `Bound`. Trees for GPUs without recordings use only features
             that mean the same on every GPU. The names of these features begin with one of `RATIOS`
 
-If the module sets `PHYSICAL_POWER = True`, the trees for power correct the power model (`PowerBase`) instead of the
-power limit. If it sets `SUSTAINED = True`, the trees for GPUs without recordings correct a bound at the rate that a GPU
-can sustain (`sustained_flops`). If it sets `SUSTAINED_SIBLINGS = True`, only the trees for unrecorded GPUs of a
-recorded architecture do so.
+and may set these flags to True:
 
-The features of N problems are the rows of one table: the fraction of the total time that each resource takes, the
-logarithms of the sizes and of the total time, and further features of the op. `bound_of` fills the table, unless the
-op's module fills it itself. All logarithms are computed in one NumPy call, because the overhead of a call is as large
-as the cost of hundreds of numbers. Features that are equal for all problems, such as the data type, are stored as
-constants instead of rows.
+    PHYSICAL_POWER       the trees for power correct the power model (`PowerBase`) instead of the power limit
+    SUSTAINED            the trees for GPUs without recordings correct a bound at `sustained_flops`
+    SUSTAINED_SIBLINGS   the trees for unrecorded GPUs of a recorded architecture correct a bound at `sustained_flops`
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -57,8 +52,7 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Data types for which backends get 16-bit activations and quantize them in each call. For data types in `FORMATS`, the
-entry in `FORMATS` states how activations are stored."""
+"""Data types outside `FORMATS` for which backends get 16-bit activations and quantize them in each call."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +64,8 @@ class Precision:
     b_bytes: float
     """Bytes of a weight element, including its part of the scales."""
     c_bytes: float
-    """Bytes of a result element."""
     quantising_bytes: float
-    """Bytes that quantization moves per activation element: the 16 bits that it reads, and the quantized element that
-    it writes."""
+    """Bytes that quantization reads and writes per activation element."""
 
 
 def precision_of(dtype: str) -> Precision:
@@ -84,8 +76,7 @@ def precision_of(dtype: str) -> Precision:
 
 
 def rate_of(gpu: GPU, dtype: str) -> float:
-    """Return the data sheet's FLOP/s of the arithmetic that backends use for a data type. Return 0 if the GPU does not
-    support this arithmetic."""
+    """Return the data sheet's FLOP/s of the arithmetic that backends use for a data type, or 0 without GPU support."""
     rate = math_dtype(dtype)
     return gpu.peak_flops(rate, tensor=True) or gpu.peak_flops(rate)
 
@@ -95,20 +86,19 @@ Array = np.ndarray
 OPS = ("matmul", "attention", "moe", "conv2d", "softmax", "layernorm", "elementwise")
 """Ops that have a module of features."""
 RATIOS = ("share.", "waves", "l2.", "full", "filled", "aligned", "time.", "dtype.", "shape.", "arch.")
-"""Prefixes of the names of features that have the same meaning on every GPU."""
+"""Prefixes of the names of features that mean the same on every GPU."""
 PARTS = ("math", "dram", "l2", "launch")
-"""Resources that a kernel keeps busy; keys of `Bound.parts`."""
+"""Resources that a kernel keeps busy."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How a recorder timed a backend."""
+    """Way in which a recorder timed a backend."""
 
     launch_clk: float
-    """Clocks that an empty launch takes if it is timed in this way."""
+    """Clocks of an empty launch that is timed in this way."""
     working_sets: float
-    """Number of separate copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed before
-    each launch."""
+    """Number of copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed in between."""
     sustained: bool = False
     """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`)."""
     alone: bool = False
@@ -125,8 +115,7 @@ FLASH = Timing(15000.0, 1.0)
 TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
 """Fractions of the data sheet's tensor core rate and DRAM bandwidth that libraries reach, fitted like `GRAPH`."""
 REACHED = 0.97
-"""Fraction of the sustained rate (`sustained_flops`) that libraries reach in bf16. On eight GPUs, it is 0.87 to
-1.05."""
+"""Fraction of `sustained_flops` that libraries reach in bf16. On eight GPUs, it is 0.87 to 1.05."""
 TILE_CLK = 2200.0
 """Clocks to fill the pipeline of a tile and to write the tile's results, fitted like `GRAPH`."""
 
@@ -138,7 +127,7 @@ class Bound:
     total_s: Array
     """Lower bound on the seconds of a call."""
     parts: Mapping[str, Array]
-    """Seconds that each resource is busy at the data sheet's rates, (N,) each, keyed by resource (`PARTS`)."""
+    """Seconds that each resource in `PARTS` is busy at the data sheet's rates, (N,) each."""
     names: tuple[str, ...]
     """Names of the features in `table`."""
     table: Array
@@ -146,7 +135,7 @@ class Bound:
     constants: Mapping[str, float]
     """Features that are equal for all problems, keyed by name."""
     log_sizes: Array
-    """Base-2 logarithms of the problems' sizes, in the order of `DIMS`, (D, N). `table` contains them, too."""
+    """Base-2 logarithms of the problems' sizes, in the order of `DIMS`, (D, N)."""
     work_s: Array | None = None
     """Seconds of work on the GPU, without the host's time. None for ops whose calls were not timed one at a time."""
 
@@ -162,8 +151,8 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Create a bound, and fill its table of features. `shares` contains times, (N,) each. Each time divided by
-    `total_s` (N,) becomes a feature. `columns` contains further features, (N,) each. `sizes` is an array (D, N)."""
+    """Create a bound, and fill its table of features. `shares` is times in seconds, (N,) each, whose fractions of
+    `total_s` become features. `columns` is further features, (N,) each. `sizes` is an array (D, N)."""
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
     of_shares, of_sizes, logs = table[: len(shares)], table[len(shares) : of_total], table[: of_total + 1]
@@ -188,15 +177,14 @@ class Features(Protocol):
 
 @cache
 def features_of(op: str) -> Features:
-    """Return the features of an op: a module, or an entry of `rows.OPS`. Modules are imported on first use."""
+    """Return the module of features of an op, or the entry of `rows.OPS`. Modules are imported on first use."""
     rows = op in ("elementwise", "layernorm", "softmax")
     module: Any = import_module(f"kernrec.model.baselines.features.{'rows' if rows else op}")
     return module.OPS[op] if rows else module  # type: ignore[no-any-return]
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the kind of a problem, by which recorded sets group problems. It is the name of the data type. For some
-    ops, it also contains the data type of another tensor."""
+    """Return the kind of a problem: its data type, for some ops followed by the data type of another tensor."""
     kind = _kind_function(op)
     return dtype if kind is None else kind(dtype, sizes)
 
@@ -209,8 +197,8 @@ def _kind_function(op: str) -> Callable[[str, Mapping[str, int]], str] | None:
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
-    """Return (bound, features) of N problems. The bound is the lower bound on their times. The features are arrays
-    (N,), keyed by name. `dims` contains the problems' sizes, (N,) each, keyed by dimension."""
+    """Return (lower bound, features) of N problems. The features are arrays (N,), keyed by name. `dims` contains the
+    problems' sizes, (N,) each, keyed by dimension."""
     module = features_of(op)
     sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
     bound = module.bound(device_of(gpu, dtype, timing), sizes, layout)
@@ -220,7 +208,7 @@ def features(
 
 @lru_cache(maxsize=64)
 def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
-    """Return the compute and memory rates of a GPU for a data type. `timing` states how recordings were timed."""
+    """Return the rates of a GPU for a data type. They depend on how the recorder timed backends."""
     tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
     peak = rate_of(gpu, dtype)
     if timing.sustained and tensor:
@@ -234,8 +222,8 @@ def has_physical_power(op: str) -> bool:
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return the features that only trees for power use, keyed by name, in the shape of `latency_s`. For each resource
-    in `PARTS`, the feature is log2 of the fraction of the latency for which the resource is busy."""
+    """Return the features that only trees for power use, in the shape of `latency_s`: log2 of the fraction of the
+    latency for which each resource in `PARTS` is busy."""
     return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
 
 
@@ -257,7 +245,6 @@ class Device:
 
     @property
     def element_bytes(self) -> float:
-        """Return the bytes of a weight element."""
         return self.precision.b_bytes
 
     @property
@@ -288,12 +275,11 @@ class Device:
         return l2_bytes_per_clk(self.gpu) * self.gpu.boost_clock_hz
 
     def seconds(self, clocks: float) -> float:
-        """Convert a number of clocks to seconds at the boost clock."""
+        """Convert clocks to seconds at the boost clock."""
         return clocks / self.gpu.boost_clock_hz
 
     @cached_property
     def launch_s(self) -> float:
-        """Return the seconds of an empty launch."""
         return self.seconds(self.timing.launch_clk)
 
     @cached_property
@@ -302,12 +288,8 @@ class Device:
         return self.gpu.memory_bandwidth * min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
 
     def parts(self, flops: Array, moved: Array) -> dict[str, Array]:
-        """Return the seconds that each resource in `PARTS` is busy at the data sheet's rates.
-
-        Args:
-            flops: Operations of each problem, (N,).
-            moved: Bytes that each problem moves, (N,).
-        """
+        """Return the seconds that each resource in `PARTS` is busy at the data sheet's rates, (N,) each, for N problems
+        that need `flops` operations and move `moved` bytes."""
         launch_s = np.full(len(moved), self.launch_s)
         dram_s, l2_s = moved / self.gpu.memory_bandwidth, moved / self.l2
         return {"math": flops / self.peak_flops, "dram": dram_s, "l2": l2_s, "launch": launch_s}
@@ -319,16 +301,14 @@ class BaselinePrediction:
 
     backend: str
     version: str | None
-    """Version of the backend that was recorded on this GPU. If the backend was recorded only on other GPUs, this is the
-    range of its versions there. None if the recordings state no version."""
+    """Version that was recorded on this GPU, or else the range of versions on other GPUs. None if unknown."""
     latency_s: Estimate
     power_w: Estimate | None
-    """Power in watts. If power was not recorded, this is None until `operating_point.at_point` computes the power with
-    the power model."""
+    """Power in watts. None if power was not recorded and `operating_point.at_point` has not computed it yet."""
     gpus: tuple[str, ...]
     """GPUs on whose recordings the trees for latency were trained."""
     recorded_as: str | None
-    """Data type and layout of the recordings, if they differ from those of the problem. Otherwise, None."""
+    """Data type and layout of the recordings if they differ from those of the problem, or else None."""
     busy: Mapping[str, float]
     """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates. The times may overlap."""
 
@@ -340,9 +320,9 @@ class PowerBase:
     running_w: float
     """Power without arithmetic and memory traffic, at the clock that the GPU reaches without a power limit."""
     math_w: float
-    """Additional power if tensor cores run at the data sheet's rate. It is assumed to be equal in every data type."""
+    """Additional power if tensor cores run at the data sheet's rate, in any data type."""
     dram_w: float
-    """Additional power in watts at the data sheet's DRAM bandwidth, including the power of L2 and L1."""
+    """Additional power at the data sheet's DRAM bandwidth, including the power of L2 and L1."""
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
         """Return the power of N problems in watts, at most `most_w`, in the shape of `latency_s` (..., N)."""

@@ -2,9 +2,7 @@
 
 XGBoost splits a feature only at one of at most 255 histogram cuts, so a split is stored in two bytes: the indices of
 the feature and of the cut. A leaf is stored in one byte, as one of 256 values between the minimum and the maximum leaf
-of the tree. This rounding changes the sum of 200 trees by about 0.001. The nodes of a tree are stored level by level,
-so the children of the i-th inner node are nodes 2 i + 1 and 2 i + 2, and no pointers are needed.
-`kernrec.model.learn.forest` stores complete trees instead, which need more space, but are faster for many candidates.
+of the tree. This rounding changes the sum of 200 trees by about 0.001.
 """
 
 import zlib
@@ -21,14 +19,13 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
-"""Stored trees: metadata as JSON values, and arrays. `compact` returns them and `expand` reads them."""
+"""Stored trees: metadata as JSON values, and arrays."""
 
 MOST_CUTS = 256
 _MOST_LEVELS = 32
 _MOST_NODES = 1 << 23
 """Maximum number of nodes. With this limit, 256 times the index of a node fits in 32 bits."""
 _MOST_BYTES = 16 << 20
-"""Maximum size in bytes of decompressed trees."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class CompactTrees:
     """Ensemble of T boosted trees, which have N nodes in total and use F features."""
 
     start: Array
-    """Index of the first node of each tree, (T,)."""
+    """Index of the first node of each tree, (T,). The nodes of a tree are stored level by level."""
     left: Array
     """Index of each node's left child, (N,). The right child has the next index. A leaf has its own index."""
     feature: Array
@@ -58,25 +55,14 @@ class CompactTrees:
 
     @cached_property
     def in_engine(self) -> Any:
-        """Return these trees as an engine object."""
         links = (np.asarray(column, dtype=np.int64) for column in (self.start, self.left, self.feature))
         values = (np.asarray(column, dtype=np.float32) for column in (self.threshold, self.leaf))
         return query.CompactTrees(*links, *values, self.base, self.levels)
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:
-    """Convert trees to the metadata and arrays that `expand` reads.
-
-    Args:
-        trees: Trees as dictionaries from XGBoost's JSON, with `left_children`, `right_children`, `split_indices` and
-            `split_conditions`.
-        features: Number of features F.
-        base: Constant added to the sum of leaves.
-        share: Factor by which to scale all leaves.
-
-    Raises:
-        ValueError: A feature has more than 256 cuts, or there are more than 256 features.
-    """
+    """Convert trees from XGBoost's JSON to the metadata and arrays that `expand` reads. Leaves are scaled by `share`,
+    and `base` is added to their sum. Raise `ValueError` for more than 256 features, or 256 cuts of a feature."""
     ordered = [_by_level(tree) for tree in trees]
     inner = np.concatenate([part["inner"] for part in ordered])
     column = np.concatenate([part["column"] for part in ordered])
@@ -109,7 +95,7 @@ def _leaves(trees: Sequence[Array]) -> dict[str, Array]:
 
 
 def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTrees:
-    """Create trees from the result of `compact`. Raises `ValueError` if the arrays do not fit together."""
+    """Create trees from the result of `compact`. Raise `ValueError` if the arrays do not fit together."""
     nodes, levels = arrays["nodes"].astype(np.int64), int(facts["levels"])
     count = int(nodes.sum())
     inner = np.unpackbits(arrays["inner"], count=count).view(bool)
@@ -156,7 +142,7 @@ def compressed(trees: Trees) -> Array:
 
 
 def decompressed(data: Array) -> Trees:
-    """Return the trees that were passed to `compressed`. Raises `ValueError` if the data is damaged or too large."""
+    """Return the trees that were passed to `compressed`. Raise `ValueError` if the data is damaged or too large."""
     inflate = zlib.decompressobj()
     try:
         whole = inflate.decompress(data.tobytes(), _MOST_BYTES)

@@ -1,9 +1,8 @@
 """Derive baselines of matvecs, and of matmuls with bias, activation or padded rows, from those of plain matmuls.
 
-Backends were recorded only with plain matmuls. They are assumed to fuse a bias and an activation into the matmul's
-kernel. The analytical model predicts the additional time (`kernrec.model.analytical.launch_time`). The lower end of an
-interval assumes that the matmul hides this time completely. The upper end assumes that the backend does not fuse, so
-that the result is read and written once more.
+Backends are assumed to fuse a bias and an activation into the matmul's kernel, with the additional time that the
+analytical model predicts. The lower end of an interval assumes that the matmul hides this time completely. The upper
+end assumes that the backend does not fuse, so that the result is read and written once more.
 """
 
 from dataclasses import replace
@@ -22,7 +21,7 @@ _FUSED = {"bias": 0, "activation": 0}
 
 
 def as_recorded(problem: Problem) -> Problem:
-    """Return the recorded form of a problem: a matvec becomes a matmul, and bias and activation are removed."""
+    """Return the recorded form of a problem: a matvec becomes a matmul, without bias and activation."""
     problem = as_matmul(problem)
     if not has_epilogue(problem):
         return problem
@@ -38,14 +37,13 @@ def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
 
 
 def has_epilogue(problem: Problem) -> bool:
-    """Return whether a problem has a bias or an activation. Recorded problems have neither."""
+    """Return whether a problem has a bias or an activation."""
     return problem.layout != ANY_LAYOUT and any(map(problem.sizes.get, _FUSED))
 
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return (fused, separate). The first is the number of seconds that bias and activation add to the matmul's kernel.
-    The second is the number of seconds of a separate kernel that reads and writes the result once more."""
+    """Return the seconds that bias and activation add: (in the matmul's kernel, in a separate kernel in addition)."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
@@ -60,13 +58,13 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 _MULTIPLES = (8, 64)
-"""Multiples to which rows of a matmul are padded: 8 elements (16 bytes in 16-bit types), or a tile of 64 elements."""
+"""Multiples to which rows of a matmul are padded: 16 bytes in 16-bit types, or a tile, in elements."""
 
 
 @lru_cache(maxsize=256)
 def padded(problem: Problem) -> tuple[Problem, ...]:
     """Return the forms in which a backend could run a matmul whose rows are not aligned: with the original rows, and
-    with rows that are padded to each of `_MULTIPLES`. If all rows are aligned, return an empty tuple."""
+    padded to each of `_MULTIPLES`. If all rows are aligned, return an empty tuple."""
     sizes = problem.dim
     unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
     if not unaligned:

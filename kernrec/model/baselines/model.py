@@ -1,11 +1,9 @@
 """Baseline model: predict the latency and power of each backend for a problem on a GPU.
 
 Boosted trees correct the lower bound of `kernrec.model.baselines.bound`. They learn log(measured / bound) for latency.
-For power, they learn log(measured / power limit), or log(measured / power model) for ops with `PHYSICAL_POWER`. All
-rows of a recorded set were timed in the same way. A feature `stack.NAME` tells the trees which backend a row belongs
-to. Each recorded GPU has its own trees. All other GPUs share a few shallow trees, which use only features that are
-ratios. Deeper trees would overfit the recorded GPUs. Predictions by shared trees have the source `transferred`.
-`tools/library_training` trains the model, and `kernrec.model.baselines.model_file` stores it.
+For power, they learn log(measured / power limit), or log(measured / power model) for ops with `PHYSICAL_POWER`. Each
+recorded GPU has its own trees. All other GPUs share a few shallow trees, because deeper ones would overfit the recorded
+GPUs. Predictions by shared trees have the source `transferred`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,10 +44,9 @@ class VendorModel:
     _predicted: dict[tuple[Problem, str], tuple[BaselinePrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Cached predictions, keyed by problem and name of the GPU."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Cached times of problems, keyed by problem and name of the GPU. A value has an entry for each recorded set that
-    predicts the problem: (times of several problems that were predicted together, index of this problem)."""
+    """Cached times, keyed by problem and name of the GPU. An entry has (times of several problems that were predicted
+    together, index of this problem) for each recorded set that predicts the problem."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -70,15 +67,14 @@ class VendorModel:
         return tuple(dict.fromkeys(backend.partition(AT)[0] for backend in backends))
 
     def superseded(self, problem: Problem, gpu: GPU) -> frozenset[str]:
-        """Return the backends whose recordings on a GPU were superseded by a newer version, such as `vLLM@0.14.0`."""
+        """Return the backends whose recordings on a GPU belong to a superseded version, such as `vLLM@0.14.0`."""
         sets = (recorded for _, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu) if has_card)
         return frozenset(
             name for each in sets for name, devices in each.backends.items() if AT in name and gpu.name in devices
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
-        """Predict the latency and power of a superseded version (a result of `superseded`) on a GPU on which it was
-        recorded. Return None if the recordings do not cover the problem."""
+        """Predict a superseded version's costs. Return None if its recordings do not cover the problem and GPU."""
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
             if has_card and backend in recorded.backends and recorded.is_case(plain.sizes):
@@ -88,9 +84,8 @@ class VendorModel:
         return None
 
     def predict(self, problem: Problem, gpu: GPU) -> tuple[BaselinePrediction, ...]:
-        """Return a prediction for each backend that can run a problem, fastest first. The result is empty if no backend
-        can run the problem. If a recorded set contains this GPU, the set's backends that were only recorded on other
-        GPUs are excluded."""
+        """Return a prediction for each backend that can run a problem, fastest first. If a recorded set contains this
+        GPU, the set's backends that were only recorded on other GPUs are excluded."""
         self.predict_many([problem], gpu)
         predictions = self._predicted[as_recorded(problem), gpu.name]
         if not has_epilogue(problem):
@@ -98,9 +93,8 @@ class VendorModel:
         return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, gpu)) for each in predictions)
 
     def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the latency of each backend that can run a problem. This method takes less time than `predict`.
-        `beside` contains problems that will be requested later. They are predicted together with `problem`, which takes
-        little longer than predicting one problem."""
+        """Return the latency of each backend that can run a problem, in less time than `predict`. The problems in
+        `beside` are predicted as well and cached for later requests."""
         plain = as_recorded(problem)
         if (predictions := self._predicted.get((plain, gpu.name))) is not None:
             latencies = [(each.backend, each.latency_s, each.busy["launch"]) for each in predictions]
@@ -110,8 +104,7 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the same as `latencies`, but possibly without some slower backends. The result contains the fastest
-        backend of each recorded set that predicts the problem."""
+        """Return a subset of `latencies` that contains the fastest backend of each recorded set."""
         plain = as_recorded(problem)
         if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
@@ -119,8 +112,7 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-        """Raise a latency to the roof if it is below. The roof is the minimum time of a problem with any backend at the
-        GPU's default power limit. Results of `operating_point.at_point` are already raised."""
+        """Raise a latency to the minimum time with any backend at the GPU's default power limit, if it is below."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 
@@ -139,8 +131,7 @@ class VendorModel:
         return {backend: reason for backend, reason in refused.items() if backend not in run}
 
     def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Predict several problems of the op together and cache the results for `predict`. Evaluating the trees takes
-        about as long for a few problems as for one."""
+        """Predict several problems in little more time than one, and cache the results for `predict`."""
         if len(self._predicted) > _KEPT:
             self._predicted.clear()
         plain = dict.fromkeys(map(as_recorded, problems))
@@ -156,7 +147,7 @@ class VendorModel:
         return parts
 
     def _time(self, problems: Sequence[Problem], gpu: GPU) -> list[list[tuple[Timed, int]]]:
-        """Return the entry of `_timed` for each problem. Compute and cache missing entries."""
+        """Return the entry of `_timed` for each problem, and compute missing entries."""
         if len(self._timed) > _KEPT_FEATURES:
             self._timed.clear()
         together: dict[Kind, list[tuple[Problem, list[tuple[Timed, int]]]]] = {}
@@ -174,13 +165,11 @@ class VendorModel:
         return every
 
     def _chosen(self, problem: Problem, gpu: GPU) -> list[Kind]:
-        """Return a `Kind` for each recorded set that can predict a problem. The `Kind` lists the backends that the set
-        predicts."""
+        """Return a `Kind` for each recorded set that can predict a problem, with the backends that the set predicts."""
         taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes
-        # Skip all sets for f32 matmuls with few rows or columns. Few recordings contain the kernels that cuBLAS uses
-        # for such matmuls, so `physics` is more accurate.
+        # For f32 matmuls with few rows or columns, `physics` is more accurate than the few recordings.
         few_rows = self.op == "matmul" and problem.dtype == "f32" and is_matvec(sizes)
         for place, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu):
             if few_rows or not recorded.is_case(sizes):
@@ -207,8 +196,8 @@ class VendorModel:
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
         """Return (index, set, whether the set contains the GPU) for each recorded set that accepts a data type and
-        layout (`RecordedSet.accepts`). Sets that contain the GPU come first, then sets that contain its architecture.
-        If the GPU has no arithmetic in the data type, return an empty list."""
+        layout. Sets that contain the GPU come first, then sets that contain its architecture. If the GPU has no
+        arithmetic in the data type, return an empty list."""
         key = dtype, layout, gpu.name
         if (nearest := self._accepting.get(key)) is None:
             there = [(n, e.recorded) for n, e in enumerate(self.sets) if e.recorded.accepts(dtype, layout)]

@@ -1,21 +1,13 @@
 """Transfer the prediction for a backend to another power limit or clock, with the GPU model that is used for kernels.
 
-A backend's time and power are predicted at the GPU's default power limit and clock. The time is split in proportion to
-the parts of the roofline. Arithmetic and L2 follow the core clock, but DRAM and the start of a launch do not.
-`PowerModel.apply_power_limit` computes time and power of a launch with these parts at both operating points. The
-predicted time and power are scaled by the ratios of the two results.
+The predicted time is split in proportion to the parts of the roofline. Arithmetic and L2 follow the core clock, but
+DRAM and the start of a launch do not. `PowerModel.apply_power_limit` computes time and power of a launch with these
+parts at both operating points. Their ratios scale the prediction.
 
-The energy of core events depends only on the problem and the GPU, so all backends share one value. As a result,
-recorded and predicted powers are transferred in the same way, and the order of backends changes only for physical
-reasons. For each backend with known power, the energy of static power and DRAM is subtracted. The median of the results
-is the shared value. It is at least the energy of the arithmetic if the power limit slows down the arithmetic, or if no
-power is known. It is at most the energy that the power limit permits at the lowest clock that is fast enough for the
-arithmetic.
-
-`least_s` is the minimum time of a call according to the data sheet: the arithmetic and the compulsory bytes at the
-GPU's highest rates. If a recording is faster by more than a factor `LEEWAY`, it must have timed another problem, so it
-is neither shipped nor used for training. Benchmarks repeat a call, so L2 may still contain weights (or keys and values)
-from the previous call.
+The energy of core events depends only on the problem and the GPU, so all backends share one value: the median over the
+backends of their energy without static power and DRAM. It is at least the energy of the arithmetic if the power limit
+slows down the arithmetic, or if no power is known. It is at most the energy that the power limit permits at the lowest
+clock that is fast enough for the arithmetic.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,8 +41,7 @@ EXTRAPOLATED = 0.6
 """Standard deviation of the error of log(time) after a transfer, as a fraction of the predicted change of log(time)
 (median of nine changes in matmul_tf32_limits_rtx3090.csv)."""
 MODELLED = 1.35
-"""Half-width, as a factor, of the 90 % interval of a power that was computed with the power model (`tools/evidence
-power`)."""
+"""Half-width, as a factor, of the 90 % interval of a power from the power model (`tools/evidence power`)."""
 _ROUNDS = 40
 
 
@@ -66,20 +57,18 @@ class Point(Protocol):
 def at_point(
     predictions: "Iterable[BaselinePrediction]", gpu: GPU, point: Point, problem: Problem | None = None
 ) -> "list[BaselinePrediction]":
-    """Transfer the predictions for a problem to a power limit and clock. The order of the predictions is kept.
+    """Transfer the predictions for a problem to a power limit and clock. The order of the predictions is kept. Raise
+    `UsageError` if the GPU does not support the power limit or clock.
 
     Times are raised to the roof if they are below it, and powers are limited to the power limit. A prediction without
     recorded power gets a power from the GPU's power model.
 
     Args:
-        predictions: Results of `VendorModel.predict`, which apply to the default power limit and an unlocked clock.
-            Pass all predictions that will be compared together, because they share the energy of core events.
+        predictions: Predictions for the default power limit and an unlocked clock. Pass all predictions that will be
+            compared together, because they share the energy of core events.
         point: Power limit and clock.
         problem: Problem of the predictions, if known. It determines the minimum time. If the power limit slows down the
             backends, it also determines the energy of core events.
-
-    Raises:
-        UsageError: The GPU does not support this power limit or clock.
     """
     power, baselines = _power_of(gpu), list(predictions)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
@@ -96,8 +85,8 @@ def at_point(
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a copy of a prediction for the default operating point, with its power limited to the GPU's power limit.
-    If the power was not recorded, it is computed with the power model."""
+    """Return a prediction for the default operating point with a power of at most the GPU's power limit. A power that
+    was not recorded is computed with the power model."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
@@ -119,14 +108,13 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
 
 
 _MOST_ROOFS = 512
-"""Maximum number of problems in the cache of minimum times at an operating point. A full cache is emptied."""
 
 
 def roofs_s(
     problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
 ) -> list[float]:
-    """Return the minimum time in seconds that any backend needs for each problem. If a problem fits into L2 and its
-    operations are assumed to take no time (see `ideal_launch`), its minimum time is 0."""
+    """Return the minimum time in seconds that any backend needs for each problem. It is 0 if the problem fits into L2
+    and only its bytes bound the time (see `ideal_launch`)."""
     roofs = _roofs_at(gpu, limit_w, clock_hz)
     if len(roofs) >= _MOST_ROOFS:
         roofs.clear()
@@ -145,7 +133,6 @@ def _roofs_at(gpu: GPU, limit_w: float | None, clock_hz: float | None) -> dict[P
 
 @lru_cache(maxsize=64)
 def ideal_of(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
-    """Return the ideal launch of an op on a GPU, which is cached."""
     return ideal_launch(op, dtype, gpu, _power_of(gpu))
 
 
@@ -228,8 +215,7 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the dynamic energy of the core during a call, in joules at nominal voltage: the energy of the call minus
-    its static and DRAM energy."""
+    """Return the core's dynamic energy in a call, in joules at nominal voltage: without static and DRAM energy."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -263,7 +249,8 @@ def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: floa
 Array = np.ndarray
 
 LEEWAY = 1.05
-"""Factor by which a recording may be faster than the data sheet allows, because clocks and timers are inexact."""
+"""Factor by which a recording may be faster than `least_s`, because clocks and timers are inexact. A faster one must
+have timed another problem, so it is neither shipped nor used for training."""
 WINOGRAD = 4.0
 """Factor by which Winograd's F(4x4, 3x3) reduces multiplications (Lavin and Gray, arXiv 1509.09308). FFT saves less."""
 _FEWER = ("winograd", "fft", "gcgemm")
@@ -285,7 +272,6 @@ class Rates:
 
 @lru_cache(maxsize=256)
 def rates_of(gpu: GPU, dtype: str) -> Rates:
-    """Return the highest rates of a GPU for problems in a data type."""
     math = math_dtype(dtype)
     tensor = gpu.peak_flops(math, tensor=True) * gpu.boost_clock_hz / gpu.tensor_clock_hz
     flops = max(tensor, gpu.peak_flops(math))
@@ -293,16 +279,16 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
-    """Return the minimum time in seconds of a call that is repeated, (N,). `flops` is its number of operations, and
-    `moved` its compulsory bytes, (N,) each. L2 is assumed to keep as much data of the previous call as fits."""
+    """Return the minimum seconds of a repeated call, (N,), with `flops` operations and `moved` compulsory bytes, (N,)
+    each. L2 is assumed to keep as much data of the previous call as fits."""
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
 
 
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
     """Return (minimum number of operations, compulsory bytes) of a problem. If tokens are routed unevenly to experts,
-    the bytes include only the weights that the busiest GPU is expected to read. `kernel` names the kernels that ran, if
-    known, because some cuDNN kernels need fewer multiplications."""
+    the bytes include only the weights that the busiest GPU is expected to read. `kernel` contains the names of the
+    kernels that ran, if known, because some cuDNN kernels need fewer multiplications."""
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
     fewer = problem.op == "conv2d" and (kernel is None or any(name in kernel for name in _FEWER))

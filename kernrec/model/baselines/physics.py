@@ -3,14 +3,10 @@
     time = start + (arithmetic^3 + memory^3 + longest block^3)^(1/3)
 
 start          the start of a launch
-memory         compulsory bytes from DRAM, none of them in L2, at the fraction of the bandwidth that recorded operators
-               reach
+memory         compulsory bytes from DRAM, at the fraction of the bandwidth that recorded operators reach
 arithmetic     matmuls, and convolutions as implicit matmuls, in waves of tiles (`features.matmul`); attention at the
                fraction of the tensor cores' rate that recorded kernels reach
 longest block  an operator over rows processes each row in one block, whose few threads repeatedly wait for DRAM
-
-`operating_point.at_point` then raises a time that is below the roof, adds the power, and transfers both to other power
-limits and clocks.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +33,7 @@ _DRAM_SHARE = 0.9
 _MATVEC_SHARE = 0.75
 """Fraction of a copy's bandwidth that matrix-vector products reach: 1,350 GB/s on an A100 and 2,200 GB/s on an H100."""
 _BLOCK_BYTES = {"layernorm": 128 * 16, "rmsnorm": 512 * 16, "softmax": 1024 * 16, "reduce": 512 * 16}
-"""Bytes that a block loads at the same time, keyed by op. Each thread of the block loads 16 bytes and then waits."""
+"""Bytes that a block loads at the same time, keyed by op. Each thread loads 16 bytes and then waits."""
 _PASSES = {"layernorm": 2, "rmsnorm": 2, "softmax": 3, "reduce": 1}
 """Number of times that a block reads a row that does not fit into registers, keyed by op."""
 _WAIT_S = 0.6e-6
@@ -50,7 +46,7 @@ _WINOGRAD = 0.55
 """Time of a 3x3 convolution by Winograd's algorithm relative to an implicit matmul, outside of tensor cores."""
 _WINOGRAD_CHANNELS = 32
 _DEPTHWISE_SHARE = 0.25
-"""Fraction of the rate outside of tensor cores that grouped convolutions with few channels per group reach."""
+"""Fraction of the rate outside of tensor cores that convolutions with few channels per group reach."""
 _FEW_CHANNELS = 8
 _CHANNELS_PER_LOAD = 8
 """An implicit matmul on tensor cores loads a multiple of this number of channels. Missing channels are zeros."""
@@ -58,23 +54,23 @@ _CHANNELS_PER_LOAD = 8
 
 @dataclass(frozen=True)
 class Busy:
-    """Times that determine the duration of a call, in seconds."""
+    """Times in seconds that determine the duration of a call."""
 
     math_s: float
-    """Seconds of arithmetic at the rate that the kernel reaches."""
+    """Arithmetic at the rate that the kernel reaches."""
     peak_s: float
-    """Seconds of arithmetic at the data sheet's rate."""
+    """Arithmetic at the data sheet's rate."""
     block_s: float = 0.0
-    """Seconds of the longest block."""
+    """Time of the longest block."""
     dram_share: float = _DRAM_SHARE
     """Fraction of a copy's bandwidth that the kernel reaches."""
 
 
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
-    """Return the predicted baseline of a problem at the default power limit. Return None if the GPU has no arithmetic
-    in the data type. Operators over rows always compute in f32. The backend is PyTorch, or cuDNN for convolutions. For
-    attention in 8 bits, which PyTorch does not support, it is vLLM."""
+    """Return the predicted baseline of a problem at the default power limit, or None if the GPU has no arithmetic in
+    the data type. Operators over rows always compute in f32. The backend is PyTorch, cuDNN for convolutions, or vLLM
+    for 8-bit attention, which PyTorch does not support."""
     problem = as_matmul(problem)
     if problem.op in _BUSY and not rate_of(gpu, problem.dtype):
         return None
@@ -104,7 +100,6 @@ def _rows(problem: Problem, gpu: GPU) -> Busy:
 
 
 def _product(problem: Problem, gpu: GPU) -> Busy:
-    """Return the times of a matmul with the fastest library tile, or of a matvec, which reads the matrix once."""
     sizes = problem.sizes
     if not gpu.peak_flops(problem.dtype, tensor=True) and is_matvec(sizes):
         flops_s = problem.flops / rate_of(gpu, problem.dtype)
@@ -114,7 +109,6 @@ def _product(problem: Problem, gpu: GPU) -> Busy:
 
 
 def _convolution(problem: Problem, gpu: GPU) -> Busy:
-    """Return the times of a convolution as an implicit matmul, or by Winograd's algorithm if that applies."""
     sizes, groups = problem.sizes, problem.sizes["groups"]
     tensor = gpu.peak_flops(problem.dtype, tensor=True) > 0
     depth = sizes["c"] // groups

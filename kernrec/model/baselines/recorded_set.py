@@ -1,15 +1,15 @@
 """Recorded sets of backends, and the trees that were trained on each set: the parts of a baseline model.
 
-Some recorders timed one call at a time. `in_a_stream` converts such a time to the time of a call in a stream of calls.
-The time of a single call includes the host's time. The floor is the time of an empty call. The longer the GPU works,
-the more of the floor overlaps with the work: if a call takes twice the floor, half of the floor remains (additions of
-large tensors on A100, V100, T4 and P4). Calls in a stream or a CUDA graph include only the start of a launch:
+Some recorders timed one call at a time, so their times include the host's time. `in_a_stream` converts them to the time
+of a call in a stream of calls or a CUDA graph. The floor is the time of an empty call. The longer the GPU works, the
+more of the floor overlaps with the work: if a call takes twice the floor, half of the floor remains (additions of large
+tensors on A100, V100, T4 and P4).
 
     stream = start + max(call - floor**2 / call, work)
 
-Here, the work is the lower bound times a ratio that was fitted to the recordings. If a call takes little longer than
-the floor, recordings do not show how long the GPU worked. The interval therefore extends from a time without the floor
-to the time of the single call.
+Here, `start` is the start of a launch, and `work` is the lower bound times a ratio that was fitted to the recordings.
+If a call takes little longer than the floor, recordings do not show how long the GPU worked. The interval therefore
+extends from a time without the floor to the time of the single call.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ NORMAL_S = LAUNCH_S + START_S
 
 def in_a_stream(call: Estimate, floor_s: float, work_s: float) -> Estimate:
     """Convert the latency of a call that was timed alone to the latency in a stream of calls, which is never longer.
-    `floor_s` is the time of an empty call, `work_s` the expected seconds of work on the GPU."""
+    `floor_s` is the seconds of an empty call, and `work_s` the expected seconds of work on the GPU."""
     value = min(NORMAL_S + max(call.value - floor_s * floor_s / call.value, work_s), call.value)
     low = min(value * call.low / call.value, NORMAL_S + max(call.low - floor_s, work_s / INTERVAL))
     return Estimate(value, low, call.high, call.source)
@@ -53,35 +53,32 @@ BACKEND = "stack."
 
 @dataclass(frozen=True)
 class RecordedSet:
-    """Description of a recorded set: recordings of one op that were timed in the same way."""
+    """Recordings of one op that were timed in the same way."""
 
     name: str
     op: str
     case: str
     """Case of the op that the set covers: a key of `CASES` in the op's module of features."""
     backends: Mapping[str, Mapping[str, str | None]]
-    """Versions of the recorded backends, keyed by backend, then by the GPU's catalog name. A version is None if it is
-    unknown. A backend's name such as `vLLM@0.14.0` stands for a superseded version, which is used only on request."""
+    """Versions of the recorded backends, keyed by backend, then by the GPU's catalog name. An unknown version is None.
+    A backend's name such as `vLLM@0.14.0` stands for a superseded version, which is used only on request."""
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
-    """Data types and layouts that were not recorded, but in which a backend takes about as long as in the recorded
-    ones."""
+    """Unrecorded data types and layouts in which a backend takes about as long as in the recorded ones."""
     alike_width: float
     """Logarithm of the factor within which 90 % of times in `alike` data types or layouts match recorded times."""
     timing: Timing
     grid: tuple[str, ...]
     """Dimensions of which only a few sizes were recorded."""
     multiples: Mapping[str, Mapping[str, int]]
-    """Numbers of which a size must be a multiple, keyed by backend, then by dimension. The backend cannot run other
-    sizes."""
+    """Number of which a size must be a multiple for the backend to run it, keyed by backend, then by dimension."""
     local: tuple[str, ...]
     """Backends whose time depends on the host and not on the GPU. They are reported only on recorded GPUs."""
     origin: Mapping[str, str]
     """Description of the recordings: `source`, `licence`, `library`, and the `recorded` problems."""
     kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Recorded kinds of problems (`kind_of`), keyed by backend, then by GPU. If there is no entry, all kinds were
-    recorded."""
+    """Recorded kinds of problems (`kind_of`), keyed by backend, then by GPU. A missing entry stands for all kinds."""
 
     def exactly(self, problem: Problem) -> bool:
         """Return whether the data type and layout of a problem were recorded."""
@@ -96,28 +93,26 @@ class RecordedSet:
         return dtype in self.dtypes + self.alike and layout in self.layouts + self.alike
 
     def has_case(self, problem: Problem) -> bool:
-        """Return whether the problem's dimensions belong to the case that the set covers."""
         return self.is_case(problem.sizes)
 
     @cached_property
     def is_case(self) -> Callable[[Mapping[str, int]], bool]:
-        """Return the predicate on a problem's dimensions that decides whether the set covers the problem."""
+        """Return the predicate that decides whether the set covers a problem's dimensions."""
         return features_of(self.op).CASES[self.case]
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """Return the catalog names of all recorded GPUs, sorted."""
         return tuple(sorted({gpu for devices in self.backends.values() for gpu in devices}))
 
     def backends_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
         """Return the backends that the set can predict for a problem on a GPU. If the GPU was recorded, these are the
-        backends that were recorded on it with problems of this kind. Otherwise, they are the backends that support the
-        GPU and were recorded with problems of this kind on any GPU, except the backends in `local`. If the GPU has no
-        arithmetic in the data type, return all backends."""
+        backends that were recorded on it with problems of this kind. Otherwise, they are the recorded backends that
+        support the GPU and this kind of problem, except the backends in `local`. If the GPU has no arithmetic in the
+        data type, return all backends."""
         return self.backends_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.backends)
 
     def backends_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the result of `backends_on` for a GPU that has arithmetic in the problem's data type."""
+        """Return `backends_on` for a GPU that has arithmetic in the problem's data type."""
         kind = kind_of(self.op, problem.dtype if problem.dtype in self.dtypes else self.dtypes[0], problem.sizes)
         if (backends := self._backends_on.get((gpu.name, kind))) is None:
             backends = self._backends_on[gpu.name, kind] = self._with_kind(gpu, kind)
@@ -143,13 +138,13 @@ class RecordedSet:
         )
 
     def refusal(self, backend: str, problem: Problem, gpu: GPU) -> str | None:
-        """Return the reason why a backend cannot run a problem of the set, or None if it can run the problem."""
+        """Return why a backend cannot run a problem of the set on a GPU, or None if it can."""
         if not rate_of(gpu, problem.dtype):
             return f"{gpu.title} has no {problem.dtype} arithmetic"
         return self.misaligned(backend, problem)
 
     def misaligned(self, backend: str, problem: Problem) -> str | None:
-        """Return the reason why a backend cannot run a problem of these sizes, or None if it can."""
+        """Return why a backend cannot run a problem of these sizes on any GPU, or None if it can."""
         for name, step in self.multiples.get(backend, {}).items():
             if problem.sizes[name] % step:
                 return f"{name} = {problem.sizes[name]} is not a multiple of {step}, as {problem.dtype} needs there"
@@ -165,8 +160,7 @@ class Head:
     packed: Array = field(repr=False)
     """Compressed trees, as stored in the model's file."""
     recorded: Interval
-    """Interval for recorded sizes. It was calibrated on held-out problems if the trees are for a recorded GPU, and
-    otherwise on held-out GPUs."""
+    """Interval for recorded sizes, calibrated on held-out problems of this GPU or, for other GPUs, on held-out GPUs."""
     between: Interval
     """Interval for problems with unrecorded sizes (`SetModel.off_grid`), calibrated on held-out problems."""
     sustained: bool = False
@@ -174,12 +168,11 @@ class Head:
 
     @cached_property
     def column(self) -> dict[str, int]:
-        """Return the column index of each feature."""
         return {name: place for place, name in enumerate(self.columns)}
 
     @cached_property
     def trees(self) -> CompactTrees:
-        """Return the trees, which are decompressed on first use. Raises `UsageError` if they are damaged."""
+        """Return the trees, which are decompressed on first use. Raise `UsageError` if they are damaged."""
         try:
             trees = expand(*decompressed(self.packed))
         except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -190,8 +183,7 @@ class Head:
 
 
 def is_unaligned(sizes: Mapping[str, int]) -> bool:
-    """Return whether n or k of a matmul is not a multiple of 8. If so, library kernels for 16-bit types cannot load 16
-    bytes at a time."""
+    """Return whether n or k of a matmul is not a multiple of 8, so 16-bit kernels cannot load 16 bytes at a time."""
     return bool(sizes["n"] % 8 or sizes["k"] % 8)
 
 
@@ -205,20 +197,18 @@ class SetModel:
     extent: Extent
     """Range of the recorded sizes, in logarithms to base 2."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees, keyed by (quantity, GPU). The quantity is `latency` or `power`. Instead of a GPU, the key may contain an
+    """Trees, keyed by (quantity, GPU). The quantity is `latency` or `power`. Instead of a GPU, a key may contain an
     architecture (for its unrecorded GPUs) or `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Pairs (seconds of an empty call, ratio of work to lower bound), keyed by recorded GPU. The mapping is empty if
-    calls were timed in a stream."""
+    """(Seconds of an empty call, ratio of work to lower bound) by GPU. Empty if calls were timed in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """Power of each recorded GPU according to the power model. The trees for power correct it. If they correct the
-    power limit instead, this is None."""
+    """Power of each recorded GPU that the trees for power correct. None if they correct the power limit instead."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether a problem has a size that was not recorded, in a dimension of `RecordedSet.grid`. For matmuls
-        in a set without such dimensions, return `is_unaligned(sizes)` instead."""
+        """Return whether a problem has an unrecorded size in a dimension of `RecordedSet.grid`. For matmuls in a set
+        without such dimensions, return `is_unaligned(sizes)`."""
         if not self._grid and self.recorded.case == "product":
             return is_unaligned(sizes)
         return any(sizes[name] not in recorded for name, recorded in self._grid)
@@ -228,8 +218,7 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """Return the distance of each problem from the range of the recorded sizes and work, (N,). Return None if all
-        problems are within the range."""
+        """Return each problem's distance from the recorded sizes and work, (N,), or None if all are within range."""
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())
@@ -241,8 +230,8 @@ class SetModel:
         return distances
 
     def streamed(self, call: Estimate, gpu: GPU, bound: Bound, number: int) -> Estimate:
-        """Convert the time of a single call to the time in a stream, if calls were timed one at a time. For an
-        unrecorded GPU, the shortest time of an empty call is used. `number` is the problem's index in `bound`."""
+        """Convert the time of a single call to the time in a stream, if the set's calls were timed one at a time. An
+        unrecorded GPU gets the shortest recorded time of an empty call. `number` is the problem's index in `bound`."""
         if not self.floors or bound.work_s is None:
             return call
         floor_s, ratio = self.floors.get(gpu.name) or self._least_floor
@@ -254,5 +243,5 @@ class SetModel:
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return base-2 logarithms of sizes, (N, D), for comparison with the extent of a recorded set."""
+    """Return base-2 logarithms of sizes, (N, D), for comparison with `SetModel.extent`."""
     return np.asarray(np.log2(np.maximum(np.stack(list(dims.values()), axis=1), query.LEAST_SIZE)))

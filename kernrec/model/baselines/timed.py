@@ -36,13 +36,11 @@ Array = np.ndarray
 _FAMILY = {"sm_103": "sm_100"}
 """Architectures that use the trees of another architecture. A B300 has the tensor cores of a B200."""
 _USED = tuple(f"share.used.{part}" for part in PARTS)
-"""Names of the features that `bound.used` returns."""
 _NONE = np.empty((0, 1, 1))
 _FARTHEST = {"elementwise": 1 << 20}
 """Largest number of items (rows, images or sequences) for which the trees are evaluated, keyed by op. A backend can pad
 a problem, so the predicted time for more items limits the time for fewer items."""
 _FARTHEST_ELSE = 1 << 14
-"""Largest number of items for which the trees of all other ops are evaluated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,31 +48,29 @@ class Reader:
     """Trees of one quantity, prepared for problems of one kind."""
 
     in_engine: Any
-    """Engine object that holds the trees and the values of the features that are equal for all problems of the kind."""
+    """Engine object with the trees and the features that are equal for all problems of the kind."""
     backends: int
     """Number S of backends."""
     names: tuple[str, ...]
     """Names of the features in the table that the trees read."""
     own: tuple[str, ...]
-    """Names of the features of `bound.used` that the trees read. Their values differ between backends."""
+    """Names of the features of `bound.used` that the trees read, whose values differ between backends."""
     recorded: Interval
     between: Interval
-    """Interval for unrecorded sizes. Like `recorded`, it is wider if the data type or layout was not recorded."""
+    """Interval for unrecorded sizes. Both intervals are wider if the data type or layout was not recorded."""
     transferred: bool
-    """Whether the quantity was not recorded on this GPU, so that trees of other GPUs are used."""
+    """Whether the trees come from other GPUs, because the quantity was not recorded on this GPU."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Correct an estimate `base`, (S, N) or (1, N), by the trees. Return the corrected values, (S, N), limited to
-        the range from `least` (N,) to `most`. `table` (F, N) contains the features that are equal for all backends, and
-        `own` contains the features that differ between backends, (S, N) each."""
+        """Correct an estimate `base`, (S, N) or (1, N), by the trees. Return values (S, N) from `least` (N,) to `most`.
+        `table` (F, N) contains the features that all backends share, and `own` the others, (S, N) each."""
         values = np.empty((self.backends, table.shape[1]))
         of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
         self.in_engine.fill(table, of_backends, base, least, most, values)
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return, for each problem, the ratio of the upper end of its interval to the predicted value. The ratio of the
-        value to the lower end is the same."""
+        """Return the factor between the predicted value and either end of its interval, for each problem."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -88,15 +84,14 @@ class Reader:
         return exp(self.recorded.width), exp(self.between.width)
 
     def predicted(self, value: float, factor: float, most: float) -> Estimate:
-        """Return an estimate with the interval from `value / factor` to `value * factor`. The upper end is limited to
-        `most`."""
+        """Return an estimate with the interval from `value / factor` to `value * factor`, but at most to `most`."""
         source = Source.TRANSFERRED if self.transferred else Source.LEARNED
         return Estimate(value, value / factor, min(value * factor, most), source)
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Problems of a recorded set that share a data type and layout, on one GPU, with S backends that can run them."""
+    """Problems of a recorded set with the same data type and layout on one GPU, and S backends that can run them."""
 
     chosen: SetModel
     backends: tuple[str, ...]
@@ -106,20 +101,18 @@ class Kind:
 
     @cached_property
     def features(self) -> Features:
-        """Return the module of the op's features."""
         return features_of(self.chosen.recorded.op)
 
     @cached_property
     def dims_of(self) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
-        """Return a function that selects the sizes of the dimensions in `DIMS` from a problem's sizes."""
+        """Return a function that selects the sizes of `DIMS` from a problem's sizes."""
         first, *others = self.features.DIMS
         return itemgetter(first, *others) if others else lambda sizes: (sizes[first],)
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
         """Return (single, batched, largest). `DIMS[single]` and `DIMS[batched]` are the dimensions that count items in
-        single and in batched problems. An index is -1 if no dimension counts items. `largest` is the largest number of
-        items to evaluate."""
+        single and in batched problems, or -1. `largest` is the largest number of items to evaluate."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -127,7 +120,6 @@ class Kind:
 
     @cached_property
     def device(self) -> Device:
-        """Return the GPU's rates for problems of this kind."""
         timing = self.chosen.recorded.timing
         return device_of(
             self.gpu, self.dtype, replace(timing, sustained=True) if self.head("latency").sustained else timing
@@ -135,16 +127,14 @@ class Kind:
 
     @cached_property
     def alike(self) -> float:
-        """Return the logarithm of the factor by which intervals are widened if the data type or layout was not
-        recorded. If both were recorded, return 0."""
+        """Return the logarithm of the factor that widens intervals for unrecorded data types and layouts, or 0."""
         recorded = self.chosen.recorded
         exactly = self.dtype in recorded.dtypes and self.layout in recorded.layouts
         return 0.0 if exactly else recorded.alike_width
 
     @cached_property
     def versions(self) -> list[str | None]:
-        """Return the recorded version of each backend on this GPU. For a backend that was not recorded on this GPU,
-        return the range of its recorded versions on other GPUs."""
+        """Return the recorded version of each backend on this GPU, or else the range of its versions on other GPUs."""
         recorded, name = self.chosen.recorded.backends, self.gpu.name
         every = (
             [devices[name]] if name in devices else devices.values()
@@ -157,21 +147,18 @@ class Kind:
         return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
 
     def head(self, quantity: str) -> Head:
-        """Return the most specific trees of a quantity: those for the GPU, or else for its architecture, or else for
-        all other GPUs."""
+        """Return the trees of a quantity for the GPU, or else for its architecture, or else for all other GPUs."""
         heads = self.chosen.heads
         return next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the data type and layout of the recordings. Return None if the problems have the same data type and
-        layout."""
+        """Return the recorded data type and layout if they differ from those of the problems, or else None."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
-        """Return the decision trees that predict a quantity, prepared for the feature table of a bound. The result is
-        cached until a table with different features is passed."""
+        """Return the trees of a quantity, prepared for a bound's table and cached while the features stay the same."""
         reader = self._readers.get(quantity)
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity] = self._new_reader(quantity, bound)
@@ -208,10 +195,9 @@ class Timed:
     kind: Kind
     bound: Bound
     distances: Array | None
-    """Distance of each problem from the range of the recorded problems, (N,). None if all problems are within the
-    range."""
+    """Distance of each problem from the range of the recorded problems, (N,). None if all are within the range."""
     off_grid: list[bool]
-    """Whether each problem has a size that was not recorded, in a dimension of `RecordedSet.grid`."""
+    """Whether each problem has an unrecorded size in a dimension of `RecordedSet.grid`."""
     seconds: Array
     """Predicted seconds of each backend and problem, (S, N), as the recorder would time them."""
     factors: list[float]
@@ -219,7 +205,7 @@ class Timed:
 
     @classmethod
     def of(cls, kind: Kind, problems: Sequence[Problem]) -> "Timed":
-        """Compute the features of problems, and predict the time of each backend for each problem."""
+        """Predict the time of each backend for each problem."""
         chosen, flat, off_grid = kind.chosen, list[int](), list[bool]()
         for problem in problems:
             flat += kind.dims_of(problem.sizes)
@@ -244,8 +230,8 @@ class Timed:
 
     @cached_property
     def power(self) -> tuple[Array, list[float]] | None:
-        """Return (powers, factors). The powers are in watts, (S, N). For each problem, a factor states the half-width
-        of the interval of its powers. Return None if no power was recorded."""
+        """Return (powers in watts (S, N), factor between the power and either end of its interval for each problem).
+        Return None if no power was recorded."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
@@ -257,7 +243,7 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for a problem. It is also the fastest after `SetModel.streamed`."""
+        """Return the index of the fastest backend for a problem, before and after `SetModel.streamed`."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:

@@ -4,20 +4,12 @@ The logarithmic error of a prediction, log(measured / predicted), is modeled as 
 offset is the mean error, shrunk towards zero. The shape is a Gaussian process over the standardized features (Matern
 3/2 kernel, Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 4.2, 5.1 and 5.4).
 
-    few rows    one length scale for all features and one noise level, chosen on a grid by marginal likelihood;
-                with a handful of rows, the process stays near zero and only the offset remains
+    few rows    one length scale for all features and one noise level, chosen on a grid by marginal likelihood
     more rows   each feature has its own relevance (automatic relevance determination); a prior keeps the relevances
                 equal unless the measurements distinguish the features
 
 This code runs during a query, so it uses only NumPy: importing scikit-learn would take longer than the query itself.
-
-The method was chosen by its accuracy on recorded search spaces. These alternatives were rejected: an offset without a
-shape, continuing the boosting, averaging the process with boosted trees, processes over tunables only, an additional
-linear term, and other Matern kernels. A noise model with heavy tails was rejected too: it has smaller errors where a
-GPU changed its clock during the measurements, but ranks configs worse elsewhere.
-
-The width of the intervals follows from the leave-one-out errors of the process, which have a closed form. If features
-have their own relevances, each row's error is computed with relevances that were fitted without that row.
+The method was the most accurate on recorded search spaces.
 """
 
 from collections.abc import Sequence
@@ -30,7 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_ROWS = 1000
-"""Maximum number of measurements in a fit. If there are more measurements, evenly spaced ones are selected."""
+"""Maximum number of measurements in a fit. From more measurements, evenly spaced ones are selected."""
 FEW_ROWS = 32
 """Maximum number of measurements for which all features share one length scale."""
 _OFFSET_PRIOR = 0.5  # The offset is shrunk toward zero with the weight of this many measurements.
@@ -56,9 +48,7 @@ class Adaptation:
     weights: Array
     """Weight of each measured config in the Gaussian process, (M,)."""
     length: float
-    """Length scale of the Gaussian process."""
     interval: Interval
-    """Interval around corrected predictions for this GPU and problem, from leave-one-out errors."""
 
     def correction(self, matrix: Array) -> Array:
         """Return the correction to add to the log prediction of each candidate, (C,), given their features (C, F)."""
@@ -67,8 +57,7 @@ class Adaptation:
 
 
 def adapt(matrix: Array, residual: Array) -> Adaptation:
-    """Fit a correction to M >= 1 measured configs. `matrix` (M, F) contains the features of the configs, and `residual`
-    (M,) contains log(measured / predicted)."""
+    """Fit a correction to M configs with features `matrix` (M, F). `residual` (M,) is log(measured / predicted)."""
     if len(residual) > MOST_ROWS:
         keep = thinned(len(residual), MOST_ROWS)
         matrix, residual = matrix[keep], residual[keep]
@@ -94,8 +83,7 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
 
 
 def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float, Array, Array]:
-    """Fit a Gaussian process to the errors of M measured configs. Return (length scale, weights, absolute leave-one-out
-    errors). The weights and the errors are arrays (M,)."""
+    """Fit a Gaussian process to M errors. Return (length scale, weights (M,), absolute leave-one-out errors (M,))."""
     count = len(error)
     best: tuple[float, float, Array, Array] | None = None
     for length in lengths:
@@ -114,8 +102,8 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 
 def _relevance(rows: Array, error: Array) -> Array:
-    """Return the relevance of each feature, (F,): the factor by which to multiply the feature. The relevances maximize
-    the posterior probability. The optimizer is Rprop (Riedmiller and Braun, 1993), in logarithmic parameters."""
+    """Return the factor by which to multiply each feature, (F,). The relevances maximize the posterior probability. The
+    optimizer is Rprop (Riedmiller and Braun, 1993), in logarithmic parameters."""
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
         rows, error = rows[keep], error[keep]
@@ -134,9 +122,8 @@ def _relevance(rows: Array, error: Array) -> Array:
 
 
 def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
-    """Return (negative log posterior, its gradient). `parameters` (2 + F,) contains the logarithms of the noise, of the
-    length scale and of the relevances. `apart` (F, M * M) contains the squared differences between every two rows, for
-    each feature."""
+    """Return (negative log posterior, its gradient). `parameters` (2 + F,) is the logarithms of noise, length scale and
+    relevances. `apart` (F, M * M) is the squared difference between every two rows in each feature."""
     count = len(error)
     noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
     share = np.exp(2.0 * (relevance - length))
@@ -159,8 +146,7 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return (mean, standard deviation) of each feature, (F,) each. The standard deviation of a constant or unknown
-    feature is infinite."""
+    """Return (mean, standard deviation) of each feature, (F,) each, with infinity for constant or unknown features."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)

@@ -8,13 +8,11 @@ equal weights, and one additional group (pooled CDF of hierarchical conformal pr
 additional group has unbounded errors. Here, it has the analytical model's errors, which are half-normal and exceed that
 model's interval in one of ten cases. With a dozen groups, unbounded errors would make intervals too wide.
 
-A 90 % interval needs 9 groups and the additional group. If there are fewer groups, the missing groups are assumed to
-have the errors of the analytical model. Without any group, the interval is the analytical model's interval. Each
-held-out group moves the interval towards the residuals. Reports mark an interval with missing groups as `pooled`,
-because it depends on this assumption.
+A 90 % interval needs 9 groups and the additional group. Missing groups are assumed to have the errors of the analytical
+model. Reports mark such an interval as `pooled`.
 
-An interval widens with the distance d of a candidate from the training data (`Extent.distance`). Its
-logarithmic half-width is
+An interval widens with the distance d of a candidate from the training data (`Extent.distance`). Its logarithmic
+half-width is
 
     w + s (hypot(w, p) - w)        s = d**2 / (1 + d**2)
 
@@ -58,7 +56,7 @@ class Extent:
     @classmethod
     def of(cls, matrix: Array, part: Array | None = None) -> "Extent":
         """Return the extent of training rows with features `matrix` (N, F). `part` (F,) is the index of each feature's
-        group; by default, all features form one group."""
+        group. By default, all features form one group."""
         with np.errstate(all="ignore"):
             finite = np.isfinite(matrix)
             filled = np.where(finite, matrix, np.nan).astype(np.float64)
@@ -72,8 +70,7 @@ class Extent:
         return cls(low, high, np.where(some, spread, np.inf), part)
 
     def has(self, values: Sequence[float]) -> bool:
-        """Return whether all features of a candidate, (F,), are within their ranges. If they are, the candidate's
-        `distance` is 0."""
+        """Return whether all features of a candidate, (F,), are within their ranges."""
         for (low, high), value in zip(self._ranges, values, strict=True):  # noqa: SIM110 - `all` takes twice as long
             if not low <= value <= high:
                 return False
@@ -84,10 +81,9 @@ class Extent:
         return list(zip(self.low.tolist(), self.high.tolist(), strict=True))
 
     def distance(self, matrix: Array) -> Array:
-        """Return the distance of candidates with features (C, F) from the training data, (C,). If all features of a
-        candidate are within their ranges, its distance is 0. Otherwise, it is log(1 + r) / 2, where r is the root mean
-        square, over a group of features, of the excess beyond their ranges in standard deviations. The group with the
-        largest r is used, because a problem of another size differs in few features."""
+        """Return the distance of candidates with features (C, F) from the training data, (C,): 0 within all ranges,
+        otherwise log(1 + r) / 2. Here, r is the root mean square, over a group of features, of the excess beyond their
+        ranges in standard deviations. The largest r counts, because another problem size changes few features."""
         distances = np.empty(len(matrix))
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
         return distances
@@ -116,15 +112,14 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and a kind of rows (see `features.row_kind`). If
-    `row_kind` is empty, return the key for the GPU and the data type."""
+    """Return the key of a model's interval for a GPU, a data type and, unless it is empty, a kind of rows."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
 @dataclass(frozen=True)
 class Interval:
     """Calibrated interval: a fraction `level` of the true values is within a factor exp(`width`) of the prediction. The
-    factor grows with the distance of a candidate from the training data."""
+    factor grows with a candidate's distance from the training data."""
 
     width: float
     """Logarithm of the factor for candidates inside the training data."""
@@ -133,11 +128,10 @@ class Interval:
     kind: str
     """Kind of the held-out groups: `problem`, `GPU` or `kernel`, or `config` after an adaptation."""
     level: float = LEVEL
-    """Fraction of true values that the interval covers."""
 
     @property
     def pooled(self) -> bool:
-        """Return whether too few groups were held out, so the analytical model's interval was used as well."""
+        """Return whether too few groups were held out, so that the analytical model's interval was used as well."""
         return self.groups < groups_needed(self.level)
 
     @property
@@ -151,15 +145,15 @@ class Interval:
         return f"{held_out} and the analytical model; {groups_needed(self.level)} would be enough without it"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
-        """Return (lower ends, upper ends) of the intervals around predictions, (C,) each. `distance` contains the
-        distances of the candidates from the training data, (C,), or one distance for all."""
+        """Return (lower ends, upper ends) of the intervals around predictions, (C,) each. `distance` is the distance of
+        the candidates from the training data, (C,) or one number."""
         factor = factor_at(self.width, distance)
         return value / factor, value * factor
 
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the factor between a prediction and either end of its interval. `width` is an `Interval.width`, and
-    `distance` is the candidate's distance from the training data."""
+    """Return the factor between a prediction and either end of its interval, given an `Interval.width` and the
+    candidate's distance from the training data."""
     return np.asarray(np.exp(half_width_at(width, distance)))
 
 
@@ -171,7 +165,7 @@ def half_width_at(width: Array | float, distance: Array | float) -> Array:
 
 
 def interval_from(entry: Mapping[str, Any]) -> Interval:
-    """Create an interval from its entry in a model card. Raises `ValueError` if the interval is implausible."""
+    """Create an interval from its entry in a model card. Raise `ValueError` if the interval is implausible."""
     interval = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
     if not (0.0 <= interval.width < np.inf and interval.groups >= 0 and 0.0 < interval.level < 1.0):
         raise ValueError(f"an interval is {dict(entry)!r:.80}")
@@ -179,7 +173,7 @@ def interval_from(entry: Mapping[str, Any]) -> Interval:
 
 
 def unknown_interval(kind: str) -> Interval:
-    """Return the analytical model's interval. It is used if no group of this kind was held out."""
+    """Return the analytical model's interval, which is used if no group of this kind was held out."""
     return Interval(_PRIOR, 0, kind)
 
 
@@ -228,8 +222,8 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
     """Return the smallest width that covers the fraction `level` of a mixture of rows and errors of the analytical
-    model. `prior_weight` is the fraction of these errors in the mixture. `score` (N,) contains the width that each row
-    needs, in ascending order, and `share` (N,) contains the cumulative weights of the rows."""
+    model. `score` (N,) is the width that each row needs, ascending, and `share` (N,) the cumulative weights of the
+    rows. `prior_weight` is the fraction of the analytical model's errors."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

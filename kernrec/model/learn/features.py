@@ -1,24 +1,16 @@
 """Features of a candidate for trained models: ratios that have the same meaning on every GPU and for every shape.
 
-Absolute times, counts and sizes would identify a GPU or a shape. Models would memorize them, and what they learned
-would not transfer to another GPU. Therefore, times are divided by the roofline or by other parts of the analytical
-model, work is per output or per thread, and resources are fractions of the GPU's resources.
+Models would memorize absolute times, counts and sizes, which identify a GPU or a shape. Therefore, times are divided by
+the roofline or by other parts of the analytical model, work is per output or per thread, and resources are fractions of
+the GPU's resources.
 
-    schedule   the config: its tunables, threads and blocks, and the waves in which the blocks run
-    static     the resources that the config's code uses: registers, shared memory, and pipe times over the roofline
-    model      the fraction of the analytical model's time that each part takes
-    problem    the problem relative to the GPU: arithmetic intensity and compulsory bytes
-
-`matrix` computes the features of a whole search space, (C, F). Unknown features are NaN. A kernel without static
-profiles has only schedule and problem features. `FEATURES` documents all columns except the tunables. Tunables come
-last, each in two columns:
+`FEATURES` documents all columns except those of tunables, which come last:
 
     tunable.<name>    log2(1 + value)
     alignment.<name>  log2 of the largest power of two that divides the value, or 0 for values below 1; full warps,
                       full sectors and conflict-free shared-memory banks depend on divisibility, not on size
 
-Increase `VERSION` if the meaning, order or number of features changes, because a model only works with the version of
-the features that it was trained on.
+Increase `VERSION` if the meaning, order or number of features changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +35,7 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Quantities of C candidates on one GPU, from which features are computed. Arrays are (C,), or None if unknown."""
+    """Quantities of C candidates on one GPU from the analytical model. Arrays are (C,), or None if unknown."""
 
     gpu: GPU
     flops: float | Array
@@ -53,9 +45,7 @@ class ModelInputs:
     tunables: Mapping[str, Array]
     """Values of each tunable, (C,)."""
     latency_s: Array
-    """Latency in seconds, as predicted by the analytical model."""
     power_w: Array
-    """Mean power in watts, as predicted by the analytical model."""
     threads: Array | None = None
     """Threads per block in the longest launch."""
     blocks: Array | None = None
@@ -69,9 +59,9 @@ class ModelInputs:
     pipe_s: Array | None = None
     """Seconds that each of P pipes is busy, (P, C)."""
     busy_s: Array | None = None
-    """Seconds that the pipes are busy, as predicted by the analytical model."""
+    """Seconds that the pipes are busy."""
     wait_s: Array | None = None
-    """Seconds that blocks wait for latencies, as predicted by the analytical model."""
+    """Seconds that blocks wait for latencies."""
     l2_s: Array | None = None
     """Seconds that the traffic takes at L2 bandwidth."""
     dram_s: Array | None = None
@@ -81,27 +71,24 @@ class ModelInputs:
     fixed_s: Array | None = None
     """Seconds of launch overhead."""
     clock_hz: Array | None = None
-    """Core clock under the power limit in hertz. It is used for the lower bound on the time and is not a feature."""
+    """Core clock under the power limit in hertz."""
     capped: Array | None = None
-    """Whether the power limit lowers the clock. It is used for the analytical model's interval and is not a feature."""
+    """Whether the power limit lowers the clock."""
     core_j: Array | None = None
-    """Joules of core events at nominal voltage. They are used for calibration and are not a feature."""
+    """Joules of core events at nominal voltage."""
     dram_j: Array | None = None
-    """Joules of DRAM traffic. They are used for calibration and are not a feature."""
 
     def __len__(self) -> int:
         return len(self.latency_s)
 
     @classmethod
     def of(cls, gpu: GPU, quantities: Array, tunables: Mapping[str, Array]) -> "ModelInputs":
-        """Create model inputs for C candidates from an array (Q, C) with one row for each of the Q quantities in
-        `QUANTITIES`."""
+        """Create model inputs from an array (Q, C) with one row for each of `QUANTITIES`."""
         rows = {name: quantities[row] for name, row in _OWN.items()}
         return cls(gpu, tunables=tunables, pipe_s=quantities[_PIPES], capped=quantities[_REGIME] == CAPPED, **rows)
 
     def quantities(self) -> Array:
-        """Return an array (Q, C) with a row for each quantity in `QUANTITIES`. The rows of unknown quantities, and of
-        quantities that are derived from others, are NaN."""
+        """Return an array (Q, C) with a row for each of `QUANTITIES`. Unknown and derived quantities are NaN."""
         rows = np.full((len(QUANTITIES), len(self)), np.nan)
         for name, row in _OWN.items():
             if (values := getattr(self, name)) is not None:
@@ -113,7 +100,7 @@ class ModelInputs:
 
 @dataclass(frozen=True)
 class Feature:
-    """Column of the feature matrix: the ratio of the quantities `above` and `below`, which `QUANTITIES` lists."""
+    """Column of the feature matrix: the ratio of two of `QUANTITIES`, `above` and `below`."""
 
     name: str
     group: str
@@ -127,7 +114,6 @@ class Feature:
 
     @property
     def logarithmic(self) -> bool:
-        """Return whether the feature is a logarithm to base 2."""
         return self.unit.startswith("log2")
 
     @property
@@ -167,17 +153,16 @@ QUANTITIES = (
     "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps", "lanes", "all_threads",
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
-"""Names of the quantities whose ratios are features: the inputs, properties of the GPU, and derived quantities.
-`compute_s` (at the f32 peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel.
-`roofline_s` is the larger of the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of
-rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer."""
+"""Names of the inputs, properties of the GPU, and derived quantities whose ratios are features. `compute_s` (at the f32
+peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel. `roofline_s` is the larger of
+the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of rounds in which the SMs run the
+blocks, and `rounds` is `waves` rounded up to an integer."""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
-"""Indices of the quantities in `QUANTITIES` that come from `LimitedCosts`, from `NominalCosts`, and from the shape of
-the longest launch."""
+"""Indices in `QUANTITIES` of the quantities from `LimitedCosts`, from `NominalCosts`, and from the longest launch."""
 _REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
-"""Row index in an array of `QUANTITIES`, keyed by the field of `ModelInputs` that the row contains."""
+"""Row index in `QUANTITIES`, keyed by field of `ModelInputs`."""
 
 FEATURES: tuple[Feature, ...] = (
     Feature("warps", "schedule", "log2", "warps of a block", "warps"),
@@ -216,8 +201,7 @@ FEATURES: tuple[Feature, ...] = (
 
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """Return the names of the feature columns: the features of `groups` in order, then the columns of the tunables.
-    Columns of tunables are only included if `groups` contains `schedule`."""
+    """Return the names of the features of `groups`, then, if `groups` contains `schedule`, of the tunables' columns."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed
@@ -228,30 +212,27 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 
 def parts(columns: Sequence[str]) -> Array:
-    """Return the index in `GROUPS` of each column's group, (F,). Tunables belong to the group `schedule`."""
+    """Return the index in `GROUPS` of each column's group, (F,)."""
     return np.array([GROUPS.index(_BY_NAME[name].group if name in _BY_NAME else "schedule") for name in columns])
 
 
 def _alignment(values: Array) -> Array:
-    """Return log2 of the largest power of two that divides each value. The result is 0 for values below 1, and NaN for
-    unknown values."""
+    """Return log2 of the largest power of two that divides each value: 0 for values below 1, NaN for unknown values."""
     whole = np.nan_to_num(values).astype(np.int64)
     power = np.log2(np.where(whole > 0, whole & -whole, 1))
     return np.where(np.isnan(values), np.nan, power)
 
 
 def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
-    """Return the features of C candidates as a float32 array (C, F). `columns` contains the names of the F features, as
-    the function `names` returns them. A feature is NaN if an input is unknown or the kernel does not have the tunable.
-    """
+    """Return the features of C candidates as a float32 array (C, F). `columns` contains the F names from `names`. A
+    feature is NaN if an input is unknown or the kernel does not have the tunable."""
     filled = of_tunables(inputs.tunables, columns, len(inputs))
     plan_of(inputs.gpu, columns).fill(inputs.quantities(), filled)
     return filled
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return an array (C, F) that contains only the features of tunables. All other columns are NaN. `tunables`
-    contains the values of each tunable, (C,), keyed by tunable."""
+    """Return the features (C, F) of tunables, (C,) each. All other columns are NaN."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")
@@ -285,7 +266,7 @@ OTHER_ROWS = "other rows"
 
 
 def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
-    """Return the kind of tensor rows (a value of `ROW_KINDS`, or `OTHER_ROWS`) that the tunable `unaligned` states for
-    a config. If the tunable has no value for the config, return an empty string."""
+    """Return the kind of tensor rows that the config with index `row` is made for: a value of `ROW_KINDS`,
+    `OTHER_ROWS`, or an empty text if `tunables` does not state it."""
     values = tunables.get(_TUNABLE)
     return "" if values is None or row >= len(values) else ROW_KINDS.get(int(values[row]), OTHER_ROWS)

@@ -1,8 +1,5 @@
-"""Evaluate boosted trees without XGBoost, for queries.
-
-Importing XGBoost takes longer than a whole recommendation. Therefore, training converts each tree to a complete binary
-tree and stores it in arrays. Each level of a complete tree costs one comparison, and no pointers are needed.
-"""
+"""Evaluate boosted trees without XGBoost, because importing XGBoost takes longer than a whole recommendation. Training
+converts each tree to a complete binary tree in arrays. Each level costs one comparison, and no pointers are needed."""
 
 import json
 import mmap
@@ -37,17 +34,15 @@ class Forest:
     """Number of trees, without the empty trees."""
     levels: int
     column: Array
-    """Index of the feature that each split compares, uint16, (T (2**L - 1),). F is added to the index if missing values
-    go right."""
+    """Index of the feature that each split compares, plus F if missing values go right, uint16, (T (2**L - 1),)."""
     value: Array
-    """Threshold of each split, followed by the value of each leaf, float32, (T (2**(L + 1) - 1),). Features that are
-    equal to the threshold go right."""
+    """Thresholds, then leaves, float32, (T (2**(L + 1) - 1),). A feature equal to its threshold goes right."""
     base: float
     """Constant added to the sum of leaves."""
 
     @classmethod
     def of_booster(cls, booster: Any) -> "Forest":
-        """Convert an `xgboost.Booster` that was trained with squared errors. Raises `ValueError` if a tree is too deep,
+        """Convert an `xgboost.Booster` that was trained with squared errors. Raise `ValueError` if a tree is too deep,
         or contains an implausible number."""
         learner = json.loads(booster.save_raw("json"))["learner"]
         shape = learner["learner_model_param"]
@@ -56,7 +51,7 @@ class Forest:
 
     @classmethod
     def laid_out(cls, trees: list[Mapping[str, Any]], features: int, base: float) -> "Forest":
-        """Convert trees in XGBoost's JSON format to complete trees. Raises `ValueError` if a tree is malformed."""
+        """Convert trees in XGBoost's JSON format to complete trees. Raise `ValueError` if a tree is malformed."""
         levels = max((_levels(tree) for tree in trees), default=0)
         if features > _MOST_FEATURES:
             raise ValueError(f"{features} features")
@@ -115,8 +110,7 @@ class Forest:
 
     @classmethod
     def unpacked(cls, data: bytes | mmap.mmap) -> "Forest":
-        """Create a forest from the bytes that `packed` returned. Raises `ValueError` if the data is damaged. The caller
-        must already have verified a hash of the whole file."""
+        """Create a forest from the verified bytes of `packed`. Raise `ValueError` if the data is damaged."""
         header, arrays = unpack(data, intact=True)
         try:
             column, value = arrays["column"], arrays["value"]

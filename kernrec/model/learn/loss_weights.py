@@ -6,13 +6,11 @@ A recommendation must rank the best configs correctly, so the squared error of a
 
 where `best` is the lowest cost that was measured for the same problem, GPU and quantity (latency or power). Ansor
 (Zheng et al., OSDI 2020, section 5.2) and TVM's MetaSchedule (`xgb_model.py`) use this formula with exponent 1. The
-energy model of arXiv 2411.18873 builds on them and also uses a weighted loss, possibly with another formula. The
-weights of each problem's rows have a mean of 1, so the influence of a problem depends on the number of its rows and not
-on how much its configs differ.
+energy model of arXiv 2411.18873 builds on them. The weights of each problem's rows have a mean of 1, so that a problem
+counts by its number of rows.
 
-With SHARPNESS 0, the loss is unweighted. The exponents 0, 0.5, 1 and 2 were compared on one recorded search space and
-two GPUs. All have the same rank correlation, and 1 has lower median errors than 0. There is too little data to prefer
-2.
+The exponents 0 (no weights), 0.5, 1 and 2 were compared on one recorded search space and two GPUs. All have the same
+rank correlation, and 1 has lower median errors than 0. There is too little data to prefer 2.
 """
 
 import numpy as np
@@ -29,8 +27,8 @@ def loss_weights(
         cost: Measured cost of each row, (N,). Rows whose cost is NaN get weight 0.
         problem: Number that identifies each row's problem, (N,).
         sharpness: Exponent of the weights.
-        trust: Additional relative weight of each row, (N,). None if all rows have the same additional weight. The best
-            cost of a problem is taken from the rows with the largest `trust`.
+        trust: Additional relative weight of each row, (N,), or None. The best cost of a problem is taken from the rows
+            with the largest `trust`.
     """
     measured = np.isfinite(cost)
     weights = np.zeros(len(cost))

@@ -1,13 +1,9 @@
 """Trained model for queries: boosted trees that correct the analytical model, with intervals and scores.
 
-`kernrec.training.train_model` trains models, and `kernrec.model.learn.model_file` stores them. Using a model needs
-neither XGBoost nor scikit-learn.
-
-A correction can make a config faster than the analytical model predicts. On a GPU with recordings, the training
-data limits the correction. On other GPUs, only a physical minimum limits the correction (`least_seconds`): every SM
-must do the arithmetic of its blocks at the rate of its pipes, the compulsory bytes must pass once between DRAM and L2,
-and a launch has an overhead. The fastest recorded config of each Triton matmul on an A100 and an H100 took at least
-0.95 times this minimum.
+A correction can make a config faster than the analytical model predicts. On GPUs without recordings, only a physical
+minimum limits the correction (`least_seconds`): every SM must do the arithmetic of its blocks at the rate of its pipes,
+the compulsory bytes must pass once between DRAM and L2, and a launch has an overhead. The fastest recorded config of
+each Triton matmul on an A100 and an H100 took at least 0.95 times this minimum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +24,8 @@ Array = np.ndarray
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
-    """Return the minimum time of each candidate in seconds, (C,). The minimum assumes that blocks run in the modeled
-    number of rounds and that arithmetic runs at the clock under the power limit. Unknown parts of the time count as
-    zero."""
+    """Return the minimum time of each candidate in seconds, (C,), if blocks run in the modeled number of rounds and
+    arithmetic runs at the clock under the power limit. Unknown parts of the time count as zero."""
     gpu, seconds = inputs.gpu, np.empty(len(inputs))
     query.least_seconds(inputs.quantities(), gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
     return seconds
@@ -42,8 +37,8 @@ def least_log_ratio(inputs: ModelInputs) -> Array:
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
-    """Return corrections `log_ratio` (C,), log(corrected time / analytical time), with a smooth lower limit: values
-    close to or below `least` (C,) are raised so that none is below it. `least_log_ratio` computes `least`."""
+    """Return corrections `log_ratio` (C,), log(corrected time / analytical time), smoothly raised to at least `least`
+    (C,), the result of `least_log_ratio`."""
     raised = np.empty(len(log_ratio))
     query.bounded(log_ratio, least, raised)
     return raised
@@ -51,10 +46,9 @@ def bounded(log_ratio: Array, least: Array) -> Array:
 
 _NO_WIDTHS = np.zeros((1, 2))
 HEADS = ("latency", "power")
-"""Quantities that a model corrects. Each has its own trees, which predict log(measured / analytical)."""
+"""Quantities that a model corrects. The trees of each predict log(measured / analytical)."""
 SHAPE = "shape"
-"""Key of the trees that are used for GPUs without measurements. They predict how the latencies of a problem's configs
-differ from each other."""
+"""Key of the trees for GPUs without measurements, which predict how the latencies of a problem's configs differ."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +64,9 @@ class Model:
     a data type (`conformal.on_dtype`), a GPU with a data type and a kind of rows (`conformal.on_rows`),
     `conformal.NEW_GPU`, or `conformal.NEW_KERNEL`."""
     scores: Mapping[str, float | str]
-    """Scores of the model on held-out groups, keyed by the name of the score."""
+    """Scores of the model on held-out groups, keyed by name."""
     gpus: tuple[str, ...]
-    """GPUs in the training data. `ops` contains its ops, and `kernels` the source hash of each of its kernels."""
+    """GPUs in the training data. `ops` contains its ops, and `kernels` the source hashes of its kernels."""
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False
@@ -83,8 +77,8 @@ class Model:
     @property
     def helps_new_gpus(self) -> bool:
         """Return whether the model was at least as good as the analytical model on held-out GPUs, both in its median
-        error and in its top recommendations. The median error is that of latencies or, if the model has `SHAPE` trees,
-        that of latency differences between a problem's configs. If no GPU was held out, return True."""
+        error and in its top recommendations, or no GPU was held out. The median error is that of latencies or, if the
+        model has `SHAPE` trees, that of latency differences between a problem's configs."""
         judged = self._judged
         ascending = (judged("GPU"), judged("GPU", ANALYTICAL)), (top1_score(ANALYTICAL), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
@@ -99,17 +93,15 @@ class Model:
         return difference_score if SHAPE in self.forests else transfer_score
 
     def log_ratio(self, inputs: ModelInputs, gpu_known: bool = True) -> tuple[dict[str, Array], Array]:
-        """Predict the correction of each candidate's latency and power.
+        """Predict the correction of each of C candidates' latency and power.
 
         Args:
-            inputs: Inputs of C candidates.
             gpu_known: Whether the GPU is in the training data. For other GPUs, `SHAPE` trees only correct the
                 differences between the configs of a problem. This correction shrinks with the distance from the
                 training data, and `least_seconds` limits it.
 
         Returns:
-            (log ratios, distances). The log ratios are log(corrected / analytical), (C,), keyed by quantity. The
-            distances between candidates and training data are an array (C,).
+            (log(corrected / analytical), (C,), keyed by quantity; distances from the training data, (C,)).
         """
         in_engine = learned_model([(self, gpu_known)], inputs.gpu, inputs.tunables, [0] * len(inputs))
         latency, power, distance = in_engine.predict(inputs.quantities())
@@ -126,7 +118,7 @@ class Model:
 
 
 ANALYTICAL = " of the analytical model"
-"""Part of a score's name, which says that the score is the analytical model's."""
+"""Part of the names of the analytical model's scores."""
 
 
 def learned_model(
@@ -140,9 +132,9 @@ def learned_model(
     """Return an engine object that corrects the costs of C configs on a GPU with one or more models in sequence.
 
     Args:
-        models: Models in the order in which they apply, as pairs (model, whether the GPU is in its training data).
+        models: Pairs (model, whether the GPU is in its training data), in the order in which they apply.
         tunables: Values of each tunable, (C,), keyed by tunable.
-        row_kinds: For each config, the row of `half_widths` that applies to it.
+        row_kinds: Row of `half_widths` that applies to each config.
         source: Index in `SOURCES` of the source of the corrected costs.
         half_widths: Logarithmic half-widths of the intervals of latency and energy, (kinds, 2).
     """
@@ -166,19 +158,18 @@ def learned_model(
 
 
 def transfer_score(kind: str, by: str = "") -> str:
-    """Return the name of the score that contains the median error of latency on held-out GPUs or kernels (`kind`). `by`
-    is `ANALYTICAL` for the score of the analytical model, and empty for the score of the trained model."""
+    """Return the name of the score for the median error of latency on held-out GPUs or kernels (`kind`). `by` is
+    `ANALYTICAL` for the analytical model's score, and empty for the trained model's."""
     return f"median latency error{by} on held-out {kind}s"
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the score that contains the median error of the latency differences between a problem's
-    configs."""
+    """Return the name of the score for the median error of latency differences between a problem's configs."""
     return f"median error of differences{by} on held-out {kind}s"
 
 
 def top1_score(by: str) -> str:
-    """Return the name of the score that contains the efficiency of the top recommendation on held-out GPUs."""
+    """Return the name of the score for the efficiency of the top recommendation on held-out GPUs."""
     return f"efficiency@1{by} on held-out GPUs"
 
 

@@ -1,12 +1,10 @@
 """Model files: arrays with the trees of each predicted quantity, and a JSON card that describes the model.
 
-    models/<name>.json                  the card: features, extent, intervals, scores, training data, versions, and the
-                                        SHA-256 of every other file
+    models/<name>.json                  the card, with the SHA-256 of every other file
     models/<name>.latency.<hash>.trees  the trees of one quantity, here of the latency
 
-Loading a model unpickles nothing. Each file is written atomically, and the card is written last, so a reader sees
-either the old or the new model. If a file does not match the card, loading raises a one-line error. The cards of
-kernrec 0.1.0 also name a `.ubj` file, which is ignored.
+Loading a model unpickles nothing. Files are written atomically, and the card last, so a reader sees either the old or
+the new model. The cards of kernrec 0.1.0 also name a `.ubj` file, which is ignored.
 """
 
 import hashlib
@@ -32,9 +30,7 @@ from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 
 FORMAT = 2
-"""Version of the card's format."""
 TREES = ".trees"
-"""File name extension of files with trees."""
 _PARTS = (*HEADS, SHAPE)
 _EXTENT = ("low", "high", "spread")
 _MOST_BYTES = 64 << 20
@@ -42,16 +38,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
 
 def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> Path:
-    """Write a model, and return the path of its card.
-
-    Args:
-        folder: Folder to write to, created if missing.
-        name: Name of the model, such as `matmul` or `matmul@rtx4090`. A model of this name is replaced.
-        training: Description of the training data, stored in the card unchanged.
-
-    Raises:
-        KernrecError: The files cannot be written.
-    """
+    """Write a model, and return the path of its card. A model of the same name, such as `matmul` or `matmul@rtx4090`,
+    is replaced, and a missing folder is created. The card stores `training`, a description of the training data. Raise
+    `KernrecError` if a file cannot be written."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"invalid model name {name!r:.60}: lower-case letters, digits and _ @ . + - are allowed")
     xgboost = import_optional("xgboost", "training a model", "train")
@@ -114,15 +103,8 @@ def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
 
 
 def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
-    """Load a model. Return the model and its card.
-
-    Args:
-        trees: Whether to read the trees now. If False, the trees are read when they are first used. Their use can then
-            raise the errors below.
-
-    Raises:
-        UsageError: A file cannot be read, is damaged, or does not fit this version of kernrec.
-    """
+    """Return a model and its card. Without `trees`, the trees are read on first use. Raise `UsageError`, then or now,
+    if a file cannot be read, is damaged, or does not fit this version of kernrec."""
     card = _json(path)
     if "format" in card and card["format"] != FORMAT:
         raise UsageError(
@@ -186,8 +168,7 @@ _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
 
 
 def problem_count(training: Mapping[str, Any]) -> int:
-    """Return the number of training problems, given the `training` entry of a card. Cards of shipped models store only
-    this number, and other cards store the problems."""
+    """Return the number of training problems in a card's `training` entry, which has the problems or their number."""
     problems = training["problems"]
     return problems if isinstance(problems, int) else len(problems)
 
@@ -214,7 +195,7 @@ def _extent(path: Path, entry: Mapping[str, Any], columns: Sequence[str]) -> Ext
 
 
 class _Forests(Mapping[str, Forest]):
-    """Trees of a model, keyed by predicted quantity. Each file with trees is read on first use."""
+    """Trees of a model, keyed by predicted quantity. Each file is read on first use."""
 
     def __init__(self, card: Path, heads: Mapping[str, Any], features: int) -> None:
         for head in heads:
@@ -250,7 +231,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    """Read the trees of one quantity. Raise `UsageError` if they are invalid or do not match the card."""
     file = str(entry["file"])
     if Path(file).name != file:
         raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")

@@ -1,8 +1,7 @@
 """Analyze a user's kernel for a problem and a GPU: profile its configs, then recommend the best ones.
 
-In a large space, only configs that may be among the best are profiled (`profile_promising`). Profiles are stored in the
-user's database. Later analyses and `kernrec recommend --kernel` reuse these profiles, even if the analysis was
-interrupted.
+In a large space, only configs that may be among the best are profiled. Profiles are stored in the user's database for
+later analyses, even if the analysis is interrupted.
 """
 
 import time
@@ -33,18 +32,18 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 LARGE = 10_000
-"""Number of configs above which a space is large. In smaller spaces, all configs are profiled."""
+"""Maximum number of configs of a space in which all configs are profiled."""
 
 
 @dataclass(frozen=True)
 class PartOfSpace:
-    """The configs of a space that can run a problem. C is the number of these configs."""
+    """Configs of a space that can run a problem. C is the number of these configs."""
 
     space: Space
     rows: Array
-    """Row index of each config in the table of the whole space, in ascending order, (C,)."""
+    """Ascending row index of each config in the table of the whole space, (C,)."""
     variants: Array
-    """Index of the variant to which each config belongs, (C,). Configs of the same variant are profiled together."""
+    """Index of the variant to which each config belongs, (C,). Configs of one variant are profiled together."""
     profiled: Array
     """Whether each config has a profile, bool (C,)."""
 
@@ -52,14 +51,10 @@ class PartOfSpace:
 def profile_promising(
     profiler: ConfigProfiler, gpu: GPU, query: Query, part: PartOfSpace
 ) -> tuple[list[ProfileFailure], int]:
-    """Profile the configs of a large space that may be among the best.
+    """Profile the promising configs of a large space. Return the failures and the number of skipped configs.
 
     Args:
         query: query with the objective and bounds of the first answer, which `first_front` receives during profiling.
-        part: configs that can run the problem.
-
-    Returns:
-        (failures, number of configs that were not profiled). Each failure has a config and the reason why it failed.
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.
@@ -87,8 +82,7 @@ def profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Return an array (C, 2) with the latency in seconds and the energy in joules of each config. If there is no
-    prediction for a config, its values are NaN."""
+    """Return the latency in seconds and the energy in joules of each config, (C, 2); NaN without a prediction."""
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     recommender = Recommender([profiler.database])
@@ -113,7 +107,7 @@ class Analysis(FormerNames):
     failed: tuple[ProfileFailure, ...]
     """Configs that could not be profiled, with the reasons."""
     left_out: int
-    """Number of configs of a large space that were not profiled, because they are unlikely to be among the best."""
+    """Number of configs of a large space that were not profiled."""
     analysis_s: float
     """Duration of the analysis in seconds."""
 
@@ -151,8 +145,6 @@ def analyze(
     options: ProfilingOptions | None = None,
 ) -> Analysis:
     """Profile the configs of a kernel that have no profile yet, then recommend the best configs.
-
-    Finished profiles are kept if the analysis is interrupted.
 
     Args:
         database: database for the profiles; it is created if it does not exist.
@@ -200,8 +192,7 @@ def analyze(
 
 
 def check_tunables_used(kernel: Kernel) -> None:
-    """Raise `UsageError` if a tunable has no effect, which is usually because the kernel's source has another name for
-    it."""
+    """Raise `UsageError` if a tunable has no effect, which usually means that the source uses another name."""
     mentioned = {name for expression in _expressions(kernel) for name in expression.names}
     unused = unused_macros(kernel)
     for tunable in kernel.tunables:

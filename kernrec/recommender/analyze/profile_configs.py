@@ -1,7 +1,4 @@
-"""Profile the configs of a user's kernel, store the profiles in a database, and explain failures.
-
-The compilers and the emulator are imported only if there is a config without a profile.
-"""
+"""Profile the configs of a user's kernel, store the profiles in a database, and explain failures."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +24,12 @@ if TYPE_CHECKING:
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
 _HOPELESS = 24
-"""Number of failed configs after which profiling ends if no config has succeeded."""
+"""Number of failed configs after which profiling ends if none has succeeded."""
 _STOPPED = 2
-"""Number of compilations that reach the time limit of several minutes, after which profiling ends if no config has
-succeeded."""
+"""Number of timed-out compilations after which profiling ends if no config has succeeded."""
 
 Progress = Callable[[int, int], None]
-"""Callback that receives the number of finished configs and the total number of configs. The total may be an upper
-bound, or 0 if it is unknown."""
+"""Callback that receives the number of finished configs and the total (an upper bound, or 0 if unknown)."""
 
 Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator["Outcome"]]
 """Function that profiles configs and yields outcomes, like `kernrec.profile.profile_user_kernel.profile_configs`."""
@@ -42,8 +37,6 @@ Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator["Outcome
 
 @dataclass(frozen=True)
 class ProfilingOptions:
-    """Options for profiling the configs of a kernel."""
-
     folder: Path | None = None
     """Folder that contains the files named in the kernel's spec; None if the spec names no files."""
     processes: int = 2
@@ -52,27 +45,25 @@ class ProfilingOptions:
     only: Sequence[Config] | None = None
     """The only configs to profile, in this order; None for all valid configs."""
     whole: bool = False
-    """Whether to profile every config of a large space, not only configs that may be among the best."""
+    """Whether to profile every config of a large space."""
     progress: Progress | None = None
     first_front: Callable[[Answer, int], None] | None = None
     """Callback that receives a first answer during profiling, and the number of configs profiled so far."""
     profiles: Profiles | None = None
-    """Function that compiles and emulates configs. If it is None, `processes` worker processes on this machine do
-    this."""
+    """Function that compiles and emulates configs; None to use `processes` worker processes on this machine."""
 
     def __post_init__(self) -> None:
         if self.processes < 1 or self.budget < 1:
             raise UsageError(f"processes={self.processes}, budget={self.budget}: expected at least 1 each")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Return a function that receives a number of finished configs, adds `before`, and passes the sum and `total`
-        to `progress`."""
+        """Return a callback that adds `before` to a number of finished configs, and reports the sum and `total`."""
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 
 
 @dataclass(frozen=True)
 class ConfigProfiler:
-    """Profiler for the configs of one kernel on one problem. It stores the profiles in a database."""
+    """Profiler for the configs of one kernel on one problem, which stores the profiles in a database."""
 
     kernel: Kernel
     target: ProfileTarget
@@ -91,15 +82,13 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """Return the keys of the kernel's variants that have valid profiles in the user's database. The database is
-        created if it does not exist."""
+        """Return the keys of the variants with valid profiles in the user's database. Create the database if needed."""
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
         return {key for table in tables for key in self._current(table)}
 
     def _current(self, table: ProfileTable) -> Sequence[str]:
-        """Return the keys of the variants in a table that have valid counts. Counts are valid if they are from the
-        current version of the emulator, or from the probes of the kernel's spec."""
+        """Return the keys of a table's variants whose counts come from the current emulator or the spec's probes."""
         if not self.kernel.sampled:
             return table.variant_keys
         if VERSION not in table.metrics:
@@ -108,16 +97,15 @@ class ConfigProfiler:
         return [key for key, version in zip(table.variant_keys, versions, strict=True) if version == COUNTS_VERSION]
 
     def profile(self, configs: Sequence[Config], hopeless: bool, report: Callable[[int], None]) -> list[ProfileFailure]:
-        """Profile configs, store the profiles, and return the failed configs with their reasons.
+        """Profile configs, store the profiles in batches, and return the failed configs with their reasons.
 
         Args:
-            configs: configs to profile. Their profiles are stored in batches.
             hopeless: whether to stop if the first configs all fail.
             report: callback that receives the number of finished configs.
 
         Raises:
-            KernrecError: `hopeless` is true, and the first `_HOPELESS` configs all failed or the compiler was stopped
-                for `_STOPPED` of them.
+            KernrecError: `hopeless` is true, no config succeeded, and `_HOPELESS` configs failed or `_STOPPED` timed
+                out.
         """
         failures: list[ProfileFailure] = []
         pending: list[ProfileRow] = []
@@ -152,8 +140,11 @@ class ConfigProfiler:
         return failures
 
     def why_none(self, failure: ProfileFailure) -> KernrecError:
-        """Return the error to raise if no config could be profiled. It is a `CompileError` if the source cannot be
-        compiled, a `UsageError` if the arguments do not match the kernel, and otherwise a `KernrecError`."""
+        """Return the error to raise if no config could be profiled.
+
+        It is a `CompileError` if the source cannot be compiled, a `UsageError` if the arguments do not match the
+        kernel, and otherwise a `KernrecError`.
+        """
         if failure.stopped:
             return KernrecError(failure.message)
         from kernrec.compile.pool import compile_many
@@ -180,8 +171,10 @@ class ConfigProfiler:
 
 
 def profiles_with(processors: "Processors | int") -> Profiles:
-    """Return a function that profiles configs in the worker processes `processors`. The function emulates the probes
-    that the kernel's spec defines. If there are none, it emulates a sample of thread blocks."""
+    """Return a function that profiles configs in the worker processes `processors`.
+
+    The function emulates the probes of the kernel's spec or, without probes, a sample of thread blocks.
+    """
 
     def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> "Iterator[Outcome]":
         if kernel.sampled:

@@ -1,4 +1,4 @@
-"""Analyze a Triton function for given arguments. The function is an object, or a text such as `kernels.py:matmul`."""
+"""Analyze a Triton function for given arguments."""
 
 import hashlib
 import inspect
@@ -21,7 +21,7 @@ from kernrec.recommender.request import Query
 from kernrec.util.files import write_whole
 
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64")
-"""Types of integer arrays that may contain indices, so that their values determine the accessed addresses."""
+"""Integer types of arrays whose values may determine the accessed addresses."""
 
 Grid = str | Sequence[int | str] | Callable[[dict[str, Any]], Sequence[int]]
 
@@ -40,8 +40,7 @@ def analyze_triton(
         function: function decorated with `@triton.jit` (possibly autotuned), or the text `kernels.py:matmul`, or
             `package.kernels:matmul` for an installed package.
         arguments: arguments keyed by parameter: numbers, NumPy arrays, PyTorch tensors, or any objects with `dtype` and
-            `shape`. The values of integer arrays are used, because addresses may depend on them. Other arrays need no
-            values.
+            `shape`. Only integer arrays need values, because addresses may depend on them.
         grid: grid, as in a Triton launch.
         configs: dictionaries of meta-parameters and compiler options; None for the autotuner's configs.
         query: the query; by default the Pareto front.
@@ -65,7 +64,7 @@ def analyze_triton(
 
 
 def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) -> Analysis:
-    """Profile the configs of a Triton call that a `TritonCall` or a file describes, and recommend the best configs.
+    """Profile the configs of a Triton call, and recommend the best configs.
 
     Args:
         call: the call, or the .toml file that describes it.
@@ -83,7 +82,7 @@ def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) 
 
 
 def source_file(function: Any) -> tuple[Path, str]:
-    """Return (source file, name) of a function that is decorated with `@triton.jit`. Other decorators are ignored.
+    """Return the source file and the name of a function that is decorated with `@triton.jit`.
 
     Raises:
         UsageError: the function is not decorated with `@triton.jit`, or has no source file.
@@ -98,11 +97,7 @@ def source_file(function: Any) -> tuple[Path, str]:
 
 
 def argument(value: Any) -> Any:
-    """Convert an argument to the form in which a `TritonCall` describes it.
-
-    The values of integer arrays are written to the user's cache, because addresses may depend on them. 8-bit integers
-    are assumed to be weights, not indices, so their values are not used.
-    """
+    """Convert an argument to its form in a `TritonCall`, and cache the values of integer arrays except 8-bit ones."""
     if value is None or isinstance(value, str | int | float | Mapping):
         return value
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
@@ -115,8 +110,7 @@ def argument(value: Any) -> Any:
 
 
 def kept_values(array: np.ndarray) -> Path:
-    """Write an array's values to a file in the cache, and return the file's path. The file's name is a hash of the
-    values."""
+    """Write an array's values to a file in the cache, named after a hash of them, and return its path."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     file = paths.cache() / "triton" / f"{hashlib.sha256(buffer.getvalue()).hexdigest()}.npy"

@@ -66,7 +66,6 @@ class TrainedModel:
     name: str
     training: Mapping[str, Any]
     shipped: bool = False
-    """Whether the model ships with kernrec. Other models were trained by the user."""
 
     @property
     def summary(self) -> str:
@@ -99,7 +98,6 @@ class ModelScope:
     kernel: str
     dtype: str
     gpu_known: bool
-    """Whether the model was trained on this GPU."""
     kernel_known: bool
     """Whether the model was trained on this kernel with this source."""
     adapted_to: int = 0
@@ -113,10 +111,7 @@ class ModelScope:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
 
     def after(self, measured: int) -> "ModelScope":
-        """Return the scope after adaptation to measurements on this GPU and problem.
-
-        The model is not adapted if there are fewer than `FEWEST`.
-        """
+        """Return the scope after adaptation to measurements of this problem, if there are at least `FEWEST`."""
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
@@ -206,10 +201,7 @@ class ModelScope:
 def interval_of(
     model: Model, quantity: str, gpu: str | None, dtype: str, kernel_known: bool, row_kind: str = ""
 ) -> Interval:
-    """Return the interval of a model's estimates for problems without measurements.
-
-    The result is the widest of the intervals for new problems, for a new GPU, and for a new kernel, as far as they
-    apply.
+    """Return the widest of a model's intervals for new problems, a new GPU and a new kernel, as far as they apply.
 
     Args:
         quantity: `latency` or `energy`.
@@ -234,9 +226,7 @@ class AppliedModel:
         space, self.scope = table.space, scope
         kinds = [row_kind(space.columns, row) for row in range(len(table))]
         self.by_row_kind = [scope.on_rows(kind) for kind in dict.fromkeys(kinds)]
-        """Scope for each alignment of the matrices' rows. The engine refers to an alignment by its index in this
-        list.
-        """
+        """Scope for each alignment of the matrices' rows, whose index the engine uses."""
         numbers = {each.row_kind: number for number, each in enumerate(self.by_row_kind)}
         widths = [[each.interval(name).width for name in ("latency", "energy")] for each in self.by_row_kind]
         self.in_engine = learned_model(
@@ -262,9 +252,7 @@ def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
 def adapted(
     predicted: Costs, scored: Array, features: Array, positions: Array, measured: Sequence[MeasuredAnswer]
 ) -> Costs:
-    """Adapt the costs from a trained model to measurements on the same GPU and problem.
-
-    Return `predicted` if there are fewer than `FEWEST` measurements.
+    """Adapt the costs from a trained model to measurements of this GPU and problem, if there are at least `FEWEST`.
 
     Args:
         predicted: costs of the candidates of a kernel at one operating point, corrected by the model.

@@ -1,14 +1,13 @@
 """Expected costs of each candidate, with intervals and sources.
 
-All configs of a kernel on a problem share most of the prediction's error. If the analytical model is 30 % too low,
+All configs of a kernel on a problem share most of the prediction's error. If all predicted times are 30 % too low,
 every unmeasured config would rank before all measured configs. So measurements also scale the other predictions.
 
 Let r be the logarithms of measured / predicted over the n measured configs of a kernel, for latency or for power. The
 error of a prediction has an individual part with the variance s = OWN x V and a part that all configs share, with the
-variance t = (1 - OWN) x V. V is the variance behind the interval `INTERVAL`. The expected value of the shared part is
-w x median(r) with
+variance t = (1 - OWN) x V. V is the variance behind the interval `INTERVAL`. The shared part is expected to be
 
-    w = t / (t + s / n)
+    w x median(r) with w = t / (t + s / n)
 
 For one measurement, w is 0.65; for five, it is 0.90. If predictions are so much too low that median(r)**2 exceeds t,
 median(r)**2 replaces t. Then, in doubt, a measured config ranks first. After scaling, a fraction 1 - w of the shared
@@ -34,11 +33,9 @@ PREDICTED, TRANSFERRED, LEARNED, MEASURED = range(4)
 
 OWN: float = query.OWN_SHARE
 """Default fraction of the variance of a prediction that is due to the individual error of the config. For the
-analytical
-model, `kernrec.model.analytical.spread` states both errors instead. The fraction is estimated from recorded
+analytical model, `kernrec.model.analytical.spread` states both errors instead. The fraction is estimated from recorded
 convolutions on three GPUs: scaling to five measurements reduced the error of a transferred model from 44 / 16 / 30 % to
-26 / 10 / 7 %. The median ratio is 0.59, so the variance falls to 0.35 of its value.
-"""
+26 / 10 / 7 %. The median ratio is 0.59, so the variance falls to 0.35 of its value."""
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
@@ -120,14 +117,12 @@ class Estimates:
         ]
 
     def at(self, point: int | slice) -> "Estimates":
-        """Return the estimates at one or more operating points."""
         return Estimates(self.value[point], self.kind[point], self.kinds)
 
 
 _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # Variance of the logarithm of the analytical model's error.
 
 LATENCY, ENERGY, POWER = range(3)
-"""Indices of the rows of `Costs.values`."""
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Minimum half-width of the interval of a measured cost, as a fraction: the drift that the protocol accepts."""
 UNSTATED_ENERGY = 0.12
@@ -161,11 +156,9 @@ class Costs:
         return np.asarray(self.values[POWER])
 
     def at(self, point: int | slice) -> "Costs":
-        """Return the costs at one or more operating points."""
         return Costs(self.values[:, point], self.kind[:, point], self.kinds)
 
     def part(self, part: slice) -> "Costs":
-        """Return the costs of the candidates in the slice `part`."""
         return Costs(self.values[..., part], self.kind[..., part], self.kinds)
 
     @classmethod
@@ -184,13 +177,9 @@ class Costs:
         return Costs(values, self.kind, self.kinds)
 
     def replaced(self, quantity: int, positions: Array, values: Array, kinds: Array) -> "Costs":
-        """Return a copy in which one cost of some candidates has new values.
+        """Return a copy in which one cost, `LATENCY` or `ENERGY`, of N candidates has new values.
 
-        Args:
-            quantity: `LATENCY` or `ENERGY`.
-            positions: positions of the candidates, (N,).
-            values: new values of these candidates, (N,).
-            kinds: kind of each new value, as returned by `kinds_of`, (4, N).
+        `kinds` contains the kind of each new value, as returned by `kinds_of`, (4, N).
         """
         changed, kind = self.values.copy(), self.kind.copy()
         changed[quantity, ..., positions] = values
@@ -205,7 +194,7 @@ class Rescaling:
     latency: float
     power: float
     configs: int
-    """Number of measured configs behind the factors."""
+    """Number of measured configs that determine the factors."""
     latency_common: float
     """Fraction of the variance of the shared latency error that remains after scaling."""
     power_common: float
@@ -228,7 +217,7 @@ class Rescaling:
 OF_REGIMES = np.stack(
     [kinds_of(widths.factors, widths.factors, PREDICTED, widths.own) for widths in (OF_TIME, OF_ENERGY)]
 )
-"""Kinds of latencies and energies that the analytical model predicts, one for each of `REGIMES`, (2, 4, regimes)."""
+"""Kinds of latencies and energies that the analytical model predicts, for each of `REGIMES`, (2, 4, regimes)."""
 
 
 def with_measured(
@@ -237,8 +226,7 @@ def with_measured(
     """Replace predictions by measurements, and scale the other predictions to the measurements.
 
     If only the latency of a config was measured, its energy is the scaled predicted power times the measured latency,
-    and
-    still counts as predicted.
+    and still counts as predicted.
 
     Args:
         predicted: predicted costs of all candidates of a kernel at one operating point.
@@ -286,8 +274,7 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
     """Correct the predictions at one operating point with measurements at another operating point.
 
     A prediction is assumed to have the same relative error at both operating points. The results still count as
-    predicted
-    and have the intervals of predictions.
+    predicted and have the intervals of predictions.
 
     Args:
         predicted: predicted costs at the operating point without measurements.
@@ -307,10 +294,7 @@ def median(values: Array) -> float:
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return the factor on predictions and the fraction of the shared variance that remains after scaling.
-
-    `ratios` contains measured / predicted values.
-    """
+    """Return a factor on predictions and the remaining fraction of shared variance for measured / predicted ratios."""
     if not len(ratios):
         return 1.0, 1.0
     middle = median(np.log(ratios))

@@ -37,7 +37,6 @@ class LaunchTable:
     """Profiles and resource demand of one launch of a kernel, for every config of the kernel's space."""
 
     demand: Demand
-    """Resource demand of each variant, in the order of `profiles`."""
     variant: Array
     """Row of `profiles` for each config of the space, or -1 if the config has no profile; (configs,)."""
     profiles: ProfileTable
@@ -46,7 +45,6 @@ class LaunchTable:
     """Further results of the emulated blocks; None if the kernel was not profiled from a sample of blocks."""
     access: TensorAccess
     incomplete: bool
-    """Whether any variant of the space lacks a profile of this launch."""
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
@@ -66,8 +64,7 @@ class LaunchGeometry:
     """Resident blocks per SM; 0 if a block does not fit into an SM.
 
     The number is 1 if a block of a user's kernel exceeds the register limit by less than one unit of allocation.
-    Another
-    compiler may need fewer registers, so such a config is estimated if it was measured.
+    Another compiler may need fewer registers, so such a config is estimated if it was measured.
     """
     fits: Array
     """Whether a block, as compiled for the profile, fits into an SM."""
@@ -75,9 +72,7 @@ class LaunchGeometry:
     """Resident warps as a fraction of an SM's maximum; 0 if a block does not fit into an SM."""
     quick: Array
     """Inputs of quick costs for each term of the demand, (terms, 3, configs): clock cycles for which the busiest pipe
-    is
-    occupied, clock cycles of a block that is alone on its SM, and energy of the core in joules.
-    """
+    is occupied, clock cycles of a block that is alone on its SM, and energy of the core in joules."""
 
     @cached_property
     def columns(self) -> Array:
@@ -88,10 +83,7 @@ class LaunchGeometry:
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
     """Return the number of prefetched loop trips of each config, (configs,).
 
-    The number is 0 for sampled code without asynchronous copies.
-
-    Args:
-        declared: number of prefetched trips that the spec declares for each config, (configs,).
+    It is `declared`, or 0 if the code was profiled from a sample of blocks and has no asynchronous copies.
     """
     if launch.sample is None or not declared.any():
         return declared
@@ -110,8 +102,7 @@ def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
     """Convert the kernel of a `StaticTable` to the engine's form.
 
     The result is valid for all problems with the same launch geometry. With profiles of sampled blocks, it is valid
-    only
-    for the given problem.
+    only for the given problem.
     """
     geometries, first, launch = table.geometries(on_problem), table.kernel.launches[0], table.launches[0]
     launches = [_launch(table, on_problem, index, geometry) for index, geometry in enumerate(geometries)]
@@ -169,10 +160,7 @@ def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[
 
 
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
-    """Return the work of every config in one launch that was profiled from a sample of blocks, (rows, configs).
-
-    There is one row for each quantity that the engine needs.
-    """
+    """Return the work of every config in one launch profiled from a sample of blocks, (quantities, configs)."""
     spec, launch = table.kernel.launches[index], table.launches[index]
     sample, variants, rows = launch.sample, launch.variant, np.arange(len(table))
     assert sample is not None

@@ -29,7 +29,6 @@ class MeasuredRows:
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Ascending row indices of the measured configs in the kernel's config space."""
     measured: tuple[MeasuredAnswer, ...] = ()
-    """Measurements of these configs, in the order of `rows`."""
     failed: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Ascending row indices of the configs that failed and must not be recommended."""
     failures: Mapping[str, int] = field(default_factory=dict)

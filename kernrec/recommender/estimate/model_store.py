@@ -98,8 +98,7 @@ class ModelStore:
         """Return the trained model of an op or kernel, or None if there is none.
 
         A model for the GPU takes precedence over a model for all GPUs. A model is skipped if it was trained with
-        another
-        calibration than the one in use.
+        another calibration than the one in use.
         """
         if not self._folders:
             return None
@@ -113,9 +112,9 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        If both the op's and the kernel's model apply, use the op's model only if it was trained on the kernel, and
-        either was trained on the GPU, or neither model was and the op's model was tested on held-out GPUs. If the op's
-        model was trained to correct the kernel's model, apply both.
+        If both the op's and the kernel's model apply, use the op's model only if both conditions hold: (1) it was
+        trained on the kernel; (2) it was trained on the GPU, or neither model was and the op's model was tested on
+        held-out GPUs. If the op's model was trained to correct the kernel's model, apply both.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
@@ -148,7 +147,6 @@ class ModelStore:
         return scope if scope is not None and self._readable(scope) else None
 
     def _readable(self, scope: "ModelScope") -> bool:
-        """Return whether the decision trees of a scope's model could be read."""
         try:
             for part in scope.model.parts(scope.gpu_known):
                 _ = scope.model.forests[part]

@@ -36,8 +36,6 @@ class Conditions(NamedTuple):
     inputs: str = RANDOM
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`. The data change the power draw."""
     l2: str = COLD
-    """State of L2 when the launch starts, one of `CACHES`."""
 
 
 MEASURED_CONDITIONS = Conditions()
-"""Conditions of all measurements."""

@@ -28,13 +28,10 @@ if TYPE_CHECKING:
 
 _METER = 1.5
 """Ratio of the measured power to the power limit above which a row counts as impossible. Some GPUs exceed a limit that
-is
-too low for their lowest clock: a recorded RTX 3090 drew 137 W, limited to 100 W.
-"""
+is too low for their lowest clock: a recorded RTX 3090 drew 137 W, limited to 100 W."""
 
 
 def memory_needed(problem: Problem) -> float:
-    """Return the total size of a problem's tensors in bytes."""
     return sum(problem.tensor_bytes.values())
 
 
@@ -67,14 +64,10 @@ def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 def violation_notes(refused: int, raised: int, seconds: float, least_s: float, replaced: bool) -> Iterator[str]:
-    """Yield one note about rejected estimates and one about raised estimates, if there are any.
+    """Yield a note about rejected estimates and a note about estimates that were raised to the lower bound, if any.
 
-    Args:
-        refused: number of rejected estimates.
-        raised: number of estimates whose time was raised to the lower bound.
-        seconds: time of the first rejected estimate.
-        least_s: lower bound of this time in seconds.
-        replaced: whether the analytical model's estimates replaced the rejected ones.
+    The first rejected estimate has the time `seconds` and the lower bound `least_s`. `replaced` states whether the
+    analytical model's estimates replaced the rejected ones.
     """
     if refused:
         instead = "the analytical model is used instead" if replaced else "they are omitted"

@@ -1,8 +1,4 @@
-"""Estimate time and energy of configs with the analytical model.
-
-`SpaceCosts` covers all kernels on all problems at several operating points. `predict` covers one kernel on one problem
-without a power limit.
-"""
+"""Estimate time and energy of configs with the analytical model."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -26,8 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
 """Arguments of the engine's `Costs` for one kernel: its plan, the problems, the rows to estimate (None for all that can
 run), a mask of the rows that can run (None for the mask in the plan), rows to estimate in any case, and the costs of
-each problem's epilogue, (problems, 4).
-"""
+each problem's epilogue, (problems, 4)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +35,15 @@ class Prediction:
     rows: Array
     """Row index of each estimated config in the config space, (C,)."""
     in_engine: Any
-    """The engine's `Costs`, which contains the predicted costs."""
     number: int = 0
-    """Index of the kernel in `in_engine`."""
     start: int = 0
     """Position of the first of these configs among the kernel's configs on all problems."""
     column: int = 0
     """Position of the first of these configs among the configs of all kernels on all problems."""
     problem: int = 0
-    """Index of the problem in `in_engine`."""
     count: int = 0
     """Number of configs that can run the problem, including configs that are not estimated."""
     measured: tuple[MeasuredRows, ...] = (NOTHING,)
-    """Measurements and failures of the kernel at each operating point."""
 
     @cached_property
     def runnable(self) -> Array:
@@ -144,8 +135,7 @@ def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
 
 SHORTLIST = 512
 """Maximum number of configs of a kernel that are estimated in full on a problem: those with the lowest quick costs. The
-quick time is the number of waves of blocks times the time of one wave. The quick energy is the energy of the core.
-"""
+quick time is the number of waves of blocks times the time of one wave. The quick energy is the energy of the core."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +143,7 @@ class Space:
     """Kernels that implement problems of one op, data type and layout on one GPU, with all of their configs."""
 
     tables: Sequence[StaticTable]
-    """Static tables of the kernels; at least one. For several problems, the launch geometry must not depend on the
-    problem."""
+    """Static tables of the kernels; at least one. Several problems must have the same launch geometry."""
     evidence: Evidence = Evidence()
     """Database rows about the problem. They must be empty if several problems are estimated together."""
     whole: bool = False
@@ -180,7 +169,6 @@ class KernelCosts:
             forms: problems, converted to the kernel's op.
             number: index of the kernel in `costs`.
             column: position of the kernel's first config among the configs of all kernels.
-            measured: measurements and failures of the kernel at each operating point.
             estimated: for each problem, the index of its first config in `rows` (then the total number of configs), the
                 position that the occupancy heuristic picks, and the number of runnable configs.
         """

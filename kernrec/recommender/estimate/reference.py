@@ -2,7 +2,8 @@
 
 The reference time is the baseline of the fastest backend, or the time of a Triton kernel according to a model trained
 on this GPU. The lead of a kernel is log(reference time / predicted time). A lead means that the kernel is fast or the
-prediction is wrong. Weighting both by the inverse of their variance keeps this fraction of the lead:
+prediction is wrong. Weighting prediction and reference time by the inverse of their variances keeps this fraction of
+the lead:
 
     (among**2 + reference**2) / (own**2 + among**2 + reference**2)
 
@@ -54,7 +55,7 @@ class ReferenceTime:
     deviation: float
     """Standard deviation of the logarithm of the time."""
     transferred: bool
-    """Whether the time comes from recordings of other GPUs only, or from a physical model."""
+    """Whether the time comes from a physical model, or only from recordings of other GPUs."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ class Shrinkage:
     lead: float
     """log(reference time / predicted time of the kernel's best config); 0 if the best config is not faster."""
     share: float
-    """Fraction of the lead to keep."""
     deviation: float
     """Standard deviation of the logarithm of the kernel's time after shrinkage."""
 
@@ -83,11 +83,8 @@ def whole_deviation(problem: Problem) -> float:
 def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> ReferenceTime | None:
     """Return the fastest baseline at the GPU's default power limit and clock, or None if there is no baseline.
 
-    Baselines from recordings on this GPU take precedence over baselines that were transferred from other GPUs.
-
-    Args:
-        models: store that contains the models of backends.
-        inputs: kind of input data. The result is None unless the data are random, as in the recordings.
+    Baselines from recordings on this GPU take precedence over transferred baselines. The result is None unless `inputs`
+    are random, as in all recordings.
     """
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problem).op)) is None:
         return None

@@ -1,8 +1,4 @@
-"""Convert profiles from a sample of blocks (`kernrec.profile.sample_profile`) to the form that a static table needs.
-
-The spec of a library kernel declares its waits for memory and the overlap of its tiles. For other kernels, emulated
-blocks show them. Such kernels may also read data again from L1 (`kernrec.profile.cache_behavior`).
-"""
+"""Convert profiles from a sample of blocks (`kernrec.profile.sample_profile`) to the form that a static table needs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,10 +26,10 @@ _ROW_BYTES = 123.0
 The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096: with runs of 64
 bytes, this kernel reaches 0.62 and 0.65 of the bandwidth of a copy.
 
-A bank can activate a row while other banks move data. So the longer of the two times counts. Recorded matmuls that
-stream weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Compared with runs of 512 bytes, runs
-of 64 bytes take 1.70 to 1.92 times as long, and runs of 128 bytes 1.02 to 1.13 times. The sum of both times would be
-1.46 at 128 bytes.
+A bank can activate a row while other banks move data. So only the longer of activation and transfer counts. Recorded
+matmuls that stream weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Compared with runs of 512
+bytes, runs of 64 bytes take 1.70 to 1.92 times as long, and runs of 128 bytes 1.02 to 1.13 times. The sum of both times
+would be 1.46 at 128 bytes.
 """
 _NEAR_TURN_CLK = 1.25
 """Clock cycles that L2 needs for an atomic operation on another sector within the same 512 bytes.
@@ -64,7 +60,6 @@ class SampledLaunch:
     longest: Array
     """Ratio of the work of the longest block to the work of an average block."""
     cache_bytes: Array
-    """Bytes of L1 that are available to one block."""
 
     def rereads(self, variants: Array) -> Rereads | None:
         """Return how many bytes a block of each variant loads again after other accesses; None if it is unknown."""
@@ -118,13 +113,9 @@ class SampledLaunch:
         return np.asarray(moved * np.clip(1.0 - l2_bytes / np.maximum(stacks, 1.0), 0.0, 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
-        """Return the L2 clock cycles that all atomic operations on the most contended address take.
+        """Return the L2 clock cycles of all atomic operations by `blocks` blocks on the most contended address.
 
         Operations within a few hundred bytes are added, because the same L2 slices execute them.
-
-        Args:
-            variants: rows of the profiles.
-            blocks: number of blocks, one element per variant.
         """
         counted = (_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns"))
         turns = sum(counted, np.zeros(len(self.table.variant_keys)))
@@ -226,8 +217,7 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     """Add the cost of register spills and local memory to profiles.
 
     L1 writes all stores through to L2 (Khairy et al., "Accel-Sim", ISCA 2020, for Volta). Loads of local memory reach
-    L2
-    only if the stacks of the resident threads do not fit in L1.
+    L2 only if the stacks of the resident threads do not fit in L1.
     """
     warps = np.ceil(threads / 32.0)
     spilled = table.spill_bytes * warps  # A byte per lane fills one 32-byte sector per warp.
@@ -263,9 +253,7 @@ def footprints(
 ) -> list[Footprint]:
     """Return the data of each tensor that the blocks of some variants read and write.
 
-    Args:
-        tensor_bytes: sizes of the tensors, keyed by tensor name.
-        in_l2: names of the tensors that L2 holds, as far as they fit, when the launch starts.
+    `tensor_bytes` contains the size of each tensor. `in_l2` names the tensors in L2, as far as they fit.
     """
     touched = []
     for written, what in ((False, "read"), (True, "write")):

@@ -42,10 +42,7 @@ class Coverage:
 
 @dataclass(frozen=True, eq=False)
 class StaticTable:
-    """Configs and profiles of a kernel for one GPU, data type and layout. The rows of a table are those of `space`.
-
-    A table from a sample of blocks is valid for only one problem.
-    """
+    """Configs and profiles of a kernel for one GPU, data type and layout, with the rows of `space`."""
 
     kernel: Kernel
     gpu: GPU
@@ -53,12 +50,11 @@ class StaticTable:
     conditions: Conditions
     """Conditions for which `power` and the DRAM traffic of the launches are valid."""
     power: PowerModel
-    """Power model of the GPU, with the coefficients of `calibration` if it is not None."""
     calibration: Calibration | None
     """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
     launches: tuple[LaunchTable, ...]
     usable: Array
-    """Whether each config's code does not spill registers, bool (rows,); always true for profiles of sampled blocks."""
+    """Whether each config's code has no register spills, bool (rows,); always true for profiles of sampled blocks."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
@@ -185,7 +181,7 @@ class StaticTable:
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Return whether neither the launch geometry nor the profiles depend on the problem."""
+        """Return whether the launch geometry and the profiles are the same for all problems."""
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
@@ -230,10 +226,7 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return the total trips of a loop in all blocks and the trips of the longest block, for each config.
-
-        `blocks` is the number of blocks that have work, for each config.
-        """
+        """Return the trips of a loop in all `blocks` blocks together, and in the longest block, for each config."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)
@@ -248,7 +241,7 @@ class StaticTable:
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
         """Return the total number of events in one launch of a config on a problem, keyed by profile metric.
 
-        `requested` includes sectors that hit in L1, if the kernel was profiled from a sample of blocks.
+        `requested` states whether to include sectors that hit in L1, which only sampled profiles can exclude.
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles

@@ -27,12 +27,11 @@ _PARTS = {
     "l2": "L2",
     "dram": "DRAM",
 }
-"""Display names of the power model's components."""
 
 
 @dataclass(frozen=True)
 class BufferAccess(JsonForm):
-    """Access pattern of one kind of access (read, write or atomic) to a buffer."""
+    """Pattern of one kind of access to a buffer."""
 
     buffer: str
     what: str
@@ -45,19 +44,13 @@ class BufferAccess(JsonForm):
 
 @dataclass(frozen=True)
 class LaunchDetail(JsonForm):
-    """Details of one kernel launch; a config may need several launches."""
-
     entry: str
     blocks: int
     threads: int
-    """Threads per block."""
     registers: int
-    """Registers per thread."""
     shared_bytes: int
     occupancy: float
-    """Resident warps as a fraction of the SM's maximum."""
     resident_blocks: int
-    """Resident blocks per SM."""
     capped_by: str
     """Resource that limits the number of resident blocks per SM."""
     waves: float
@@ -68,34 +61,32 @@ class LaunchDetail(JsonForm):
     time_s: Mapping[str, float]
     """Seconds that each resource is busy, keyed by resource. The busiest resource is the bottleneck."""
     in_turn_s: float
-    """Seconds that are lost because a block uses one resource after another, and too few other blocks use the idle
-    resources."""
+    """Seconds lost because a block uses one resource after another while too few other blocks use the idle ones."""
     mix: Mapping[str, float]
     """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]
     conflicts: float
-    """Ratio of the number of shared-memory wavefronts to the number that would be needed without bank conflicts."""
+    """Ratio of shared-memory wavefronts to the number that would be needed without bank conflicts."""
 
 
 @dataclass(frozen=True)
 class Roofline(JsonForm):
-    """Position of a config in the roofline model: operations and DRAM bytes, compared with the GPU's limits."""
+    """Position of a config in the roofline model."""
 
     flops: float
     counted: bool
-    """Whether the number of operations was counted in the kernel's profile, because the op defines none."""
+    """Whether the operations were counted in the kernel's profile, because the op does not define their number."""
     dram_bytes: float
     intensity: float
     """Operations per byte of DRAM traffic."""
     achieved_flops: float
-    """Achieved operations per second."""
     peak_flops: float
     bandwidth: float
     """Bandwidth of the memory behind the L2 cache, in bytes per second."""
 
     @property
     def ridge(self) -> float:
-        """Number of operations per byte of DRAM traffic at and above which a kernel is compute bound."""
+        """Operations per byte of DRAM traffic from which a kernel is compute bound."""
         return self.peak_flops / self.bandwidth
 
     @property
@@ -116,14 +107,12 @@ class Explanation:
     bottleneck: str
     """Resource that is busy longest at the actual clock, or `power limit` if this limit slows down the launch."""
     energy_j: Mapping[str, float]
-    """Energy in joules, keyed by component. The energy of `recommendation` is divided among components in the predicted
-    proportions."""
+    """Energy in joules, keyed by component: the energy of `recommendation`, divided in the predicted proportions."""
     roofline: Roofline
     figures: Mapping[str, float]
     """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
         roof = self.roofline
         return {
             **self.recommendation.as_dict(),
@@ -150,8 +139,8 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     dram_bytes = float(sum(times.dram_bytes[0] for times in launch_times))
     recommendation = build_recommendation(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
-    # The predicted time of each resource is for the boost clock. Scale the times of core resources to the actual clock,
-    # and all times to the total latency.
+    # Predicted times are for the boost clock. Scale the times of core resources to the actual clock, and all times to
+    # the total latency.
     measured = recommendation.latency_s.value / float(limited.latency_s[0])
     slower = measured * table.power.boost_hz / recommendation.clock_hz
     launches = tuple(
@@ -186,8 +175,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 
 
 def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
-    """Scale the seconds of each resource to the actual clock. The times of DRAM and launch are multiplied by `others`,
-    and all other times by `core`."""
+    """Multiply the seconds of DRAM and launch by `others`, and those of all other resources by `core`."""
     return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
 
 
@@ -248,8 +236,8 @@ def _roofline(
     tensor = sum(value for metric, value in total.items() if metric.startswith("mma."))
     if counted:
         flops = tensor + 2.0 * _WARP * sum(total.get(f"issue.{kind}", 0.0) for kind in ("fma32", "f16", "f64"))
-    # Scale the peak to the actual clock. GeForce GPUs run faster than the data sheet's clock, and a power limit lowers
-    # the clock.
+    # Scale the peak to the actual clock, which is above the data sheet's clock on GeForce GPUs and lower under a power
+    # limit.
     peak = gpu.peak_flops(problem.dtype, tensor > 0) or gpu.peak_flops("f32")
     peak *= recommendation.clock_hz / (gpu.tensor_clock_hz if tensor > 0 else gpu.boost_clock_hz)
     moved = max(dram_bytes, 1.0)
@@ -259,7 +247,6 @@ def _roofline(
 def _figures(
     recommendation: Recommendation, total: Mapping[str, float], dram_bytes: float, launches: Sequence[LaunchDetail]
 ) -> dict[str, float]:
-    """Return the figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
     sectors = sum(v for m, v in total.items() if m.startswith("global.") and m.endswith("_sectors"))
     wavefronts = sum(v for m, v in total.items() if m.startswith("shared.") and m.endswith("_wavefronts"))
     main = max(launches, key=lambda launch: max(launch.time_s.values()))

@@ -1,7 +1,4 @@
-"""Recommend changes of a kernel's source lines, ordered by the speedup that the model expects.
-
-Each speedup is a what-if estimate: how long the launch would take without the resource time that the line wastes.
-"""
+"""Recommend changes of a kernel's source lines, ordered by the speedup that the model expects."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -12,16 +9,15 @@ from kernrec.util.light_dataclass import dataclass
 
 _SECTOR = 32
 _WORTH = 0.03
-"""Minimum relative speedup for which advice is given. Smaller speedups are far within the model's error."""
+"""Minimum relative speedup for advice. Smaller speedups are far within the model's error."""
 _POOR = 0.6
-"""Advice on a line is given if its fraction of useful bytes, of active lanes or of necessary wavefronts is below this
-value."""
+"""Fraction of useful bytes, of active lanes or of necessary wavefronts below which advice on a line is given."""
 _FEW = 0.25
 """Occupancy below which there are too few warps to hide latency."""
 _MANY_READS = 8
-"""If each byte is read at least this many times, advice is given to reuse data in registers or shared memory."""
+"""Minimum number of reads of each byte for advice to reuse data in registers or shared memory."""
 _CHEAP_DIVISION = 0.1
-"""Instructions that a shift or multiplication takes, as a fraction of the instructions that a division takes."""
+"""Instructions of a shift or multiplication, as a fraction of the instructions of a division."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 _ON_CHIP = ("LSU", "L1", "L2")
 
@@ -34,7 +30,6 @@ class LineAdvice(JsonForm):
     line: int
     """Line number; 0 if the advice is about the whole launch."""
     text: str
-    """Source text of the line."""
     problem: str
     change: str
     speedup: float
@@ -55,7 +50,6 @@ def line_advice(
 
     Args:
         subject: breakdown of a config that needs a single launch.
-        lines: costs of each source line.
         source: function that returns the text of a line, given a file name and a line number.
         has_f64: whether a parameter of the kernel has type f64. Then f64 arithmetic is assumed to be intended.
     """
@@ -73,7 +67,7 @@ def line_advice(
 
 
 class _Totals:
-    """Sums over all source lines of a kernel. The waste of a single line is compared with these sums."""
+    """Sums over all source lines of a kernel, with which the waste of a single line is compared."""
 
     def __init__(self, lines: Sequence[LineCost]) -> None:
         self.issued = sum(cost.issued for cost in lines) or 1.0
@@ -91,8 +85,7 @@ class _Totals:
 
 
 def _after(launch: LaunchDetail, factors: Mapping[str, float]) -> float:
-    """Return the speedup of a launch if the time of each resource is multiplied by its factor in `factors` (by default
-    1)."""
+    """Return the speedup of a launch if the time of each resource is multiplied by its factor (1 by default)."""
     parts = launch.time_s
     longest = max(parts.values())
     after = max(seconds * factors.get(name, 1.0) for name, seconds in parts.items())
@@ -192,7 +185,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
 def _of_reads(
     launch: LaunchDetail, lines: Sequence[LineCost], subject: Explanation, source: Callable[[str, int], str]
 ) -> Iterator[LineAdvice]:
-    """If the kernel reads its data many times, yield advice to reuse data in the line that reads most."""
+    """Yield advice to reuse data in the line that reads most, if the kernel reads its data many times."""
     reads = {cost.place: cost.accesses[read] for cost in lines if (read := ("global", "read")) in cost.accesses}
     if not reads or subject.roofline is None:
         return

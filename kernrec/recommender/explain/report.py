@@ -23,14 +23,13 @@ from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
 _WORTH = 0.002
-"""Minimum relative gain of a change that is shown. Smaller gains are far within the model's error."""
+"""Minimum relative gain of a change to be shown. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum additional gain of a pair of changes over the better single change. Other pairs are not shown."""
+"""Minimum additional gain of a pair of changes over the better single change to be shown."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
-"""If a config reaches this fraction of the speed that the roofline model allows, other configs can gain at most a
-factor of 1.4."""
+"""Fraction of the roofline model's speed from which other configs can gain at most a factor of 1.4."""
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
@@ -56,7 +55,6 @@ class Change(JsonForm):
     """Change of a config or of the power limit, with its expected gain."""
 
     what: str
-    """Description of the change, such as `tile_y 2 -> 4`."""
     gain: float
     """Fraction of the objective (such as energy) that the change saves."""
     energy: float
@@ -64,7 +62,7 @@ class Change(JsonForm):
     time: float
     """Relative change of the latency."""
     changes: dict[str, float]
-    """Relative changes of the other figures, keyed by name. Only the figures that change most are included."""
+    """Relative changes of the other figures that change most, keyed by name."""
     source: Source
     """Least certain source of the costs before and after the change."""
 
@@ -72,15 +70,7 @@ class Change(JsonForm):
 def what_if(
     candidates: CandidateSet, position: int, point: int = 0, objective: Objective = Objective.ENERGY, top: int = 5
 ) -> list[Change]:
-    """Return the changes of one tunable, of two tunables or of the power limit that gain most, best first.
-
-    All values are estimates for the changed config. They do not come from rules.
-
-    Args:
-        position: index of the candidate to change.
-        objective: `energy`, `latency` or `edp`.
-        top: maximum number of changes.
-    """
+    """Return at most `top` changes of one tunable, of two tunables or of the power limit that gain most, best first."""
     (kernel,) = candidates.kernels
     latency, energy = _comparable(candidates, position, point)
     costs = objective.value_of(latency, energy)
@@ -123,10 +113,10 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (latency, energy) of all candidates, as arrays (points, C).
+    """Return the latency and the energy of all candidates, (points, C) each.
 
-    If the candidate at `position` was measured at `point`, the costs of the candidates that were not measured at this
-    point are multiplied by the ratio of this candidate's measured costs to its predicted costs.
+    If the candidate at `position` was measured at `point`, its ratio of measured to predicted costs scales the
+    predictions.
     """
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
@@ -160,8 +150,7 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
-    """Return the relative change of each figure from `before` to `after`, keyed by the figure's name. If a figure was
-    zero before but is not zero after, its change is 1."""
+    """Return the relative change of each figure, keyed by its name; 1 if it was zero before and is not zero after."""
     changes = {}
     for name, value in before.figures.items():
         new = after.figures[name]
@@ -170,15 +159,14 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 
 def roof_share(subject: Explanation) -> float:
-    """Return a config's speed as a fraction of the speed that the roofline model allows if each tensor is read or
-    written only once."""
+    """Return a config's fraction of the roofline model's speed if each tensor is read or written only once."""
     roof, problem = subject.roofline, subject.recommendation.problem
     seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
     return min(seconds / subject.recommendation.latency_s.value, 1.0)
 
 
 def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:
-    """Return a sentence that recommends the first of the changes or, if there are none, a remedy for the bottleneck."""
+    """Return a sentence that recommends the first of the changes or, without changes, a remedy for the bottleneck."""
     bottleneck = subject.bottleneck
     if changes:
         best = changes[0]
@@ -194,8 +182,7 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 
 
 def recommended(request: Request, context: Context) -> Recommendation:
-    """Return the top recommendation for an op, which is the config that is explained by default. Raises the same
-    errors as `explainable`."""
+    """Return the top recommendation for an op. Raises the same errors as `explainable`."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))
@@ -208,9 +195,7 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
     The default power limit comes first, then the requested limit, then a range of limits.
 
     Args:
-        request: request that names an op or a kernel.
-        best: result of `recommended`, if the request names an op. The kernel of this recommendation is used. If it is
-            None, the recommendation is computed when needed.
+        best: result of `recommended` for a request that names an op; None to compute it when needed.
 
     Raises:
         UsageError: a name is unknown, or the objective is `pareto`.
@@ -245,8 +230,7 @@ _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 
 
 def tunables_of(name: str, text: str | None) -> dict[str, int]:
-    """Parse values of tunables, such as `block_m=128,stages=3`. Raises `UsageError`, whose message begins with
-    `name`, if the text has another form."""
+    """Parse values of tunables, such as `block_m=128,stages=3`. Raises `UsageError` about `name` for any other form."""
     pairs = {}
     for part in text.split(",") if text else ():
         match = _PAIR.fullmatch(part)
@@ -258,10 +242,6 @@ def tunables_of(name: str, text: str | None) -> dict[str, int]:
 
 def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective: Objective, point: int) -> int:
     """Return the index of the best candidate among those with given values of some tunables.
-
-    Args:
-        tunables: values of some tunables, keyed by name.
-        objective: `latency`, `energy` or `edp`.
 
     Raises:
         UsageError: a tunable or a value is unknown, or no candidate has these values.
@@ -302,9 +282,7 @@ class Report:
     """Report on a config: its explanation, a comparison and recommended changes."""
 
     candidates: CandidateSet
-    """All configs of the kernel at several power limits."""
     point: int
-    """Index of the operating point for which the config is explained."""
     subject: Explanation
     other: Explanation | None
     changes: tuple[Change, ...]
@@ -318,12 +296,10 @@ class Report:
 
     @property
     def difference(self) -> dict[str, float]:
-        """Relative change of each figure from the other config to the explained one. It is empty if there is no other
-        config."""
+        """Relative change of each figure from the other config to the explained one; empty without another config."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
         problem = {"problem": self.candidates.problem.key}
         answer = {**problem, **self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
         answer |= {"what_to_do": self.what_to_do, "notes": list(self.notes)}
@@ -343,8 +319,7 @@ def report(
 
     Args:
         request: request whose objective is `latency`, `energy` or `edp`.
-        config: values of some tunables.
-        against: values of some tunables, which select the config to compare with; None for no comparison.
+        against: values of tunables, which select the config to compare with; None for no comparison.
         top: maximum number of recommended changes.
 
     Raises:

@@ -1,7 +1,6 @@
 """Select the backend with which a network is compared, and the backend's baseline for each layer.
 
-The fastest backend over several fixed batch sizes is selected. Otherwise, a larger batch could seem better only because
-it is compared with another backend.
+Several fixed batch sizes decide, so that networks of different batch sizes are compared with the same backend.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,6 @@ from kernrec.recommender.result import Answer
 
 MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
-"""Batch sizes at which backends are compared."""
 
 Layers = Sequence[tuple[Layer, Problem]]
 """Pairs (layer, problem of one pass of the layer in the data type and layout of its answer)."""
@@ -39,26 +37,23 @@ Layers = Sequence[tuple[Layer, Problem]]
 def backend_of(
     context: Context, workload: Workload, answered: Sequence[tuple[Layer, Answer]], query: Query, wanted: str
 ) -> tuple[str, list[Baseline | None]]:
-    """Select the backend for the network's totals.
+    """Select the backend for the network's totals, and return its name and a baseline or None for each layer.
 
     The fastest backend that has baselines for all layers is selected, or else the backend whose uncovered layers take
-    the least time. A layer with neither its baseline nor a recommendation gets another backend's baseline.
+    the least time. The name is empty if no backend is selected.
 
     Args:
         answered: layers of the network with their answers.
         query: query with the operating point, and the backends to consider.
         wanted: `KERNREC` for no backend, `MIXED` for the fastest backend of each layer, or empty for one backend.
-
-    Returns:
-        (backend, baselines). `backend` is empty if none is selected. Each layer has a baseline or None.
     """
     gpu = answered[0][1].gpu
 
     def baselines_of_each(layers: Layers) -> list[list[Baseline]]:
         predict_baselines(context, (in_one_pass(problem, layer) for layer, problem in layers), gpu)
         each = [baselines_of_layer(context, *pair, gpu, query.point, query.backends) for pair in layers]
-        # Baselines that are predicted only from the GPU's data are the same for all backends, so they cannot tell which
-        # backend is faster. Use only baselines that are based on recorded data.
+        # Baselines that are predicted only from the GPU's data are the same for all backends. Use only baselines that
+        # are based on recorded data.
         return [[baseline for baseline in baselines if baseline.source != PREDICTED] for baselines in each]
 
     layers = [(layer, answer.problem) for layer, answer in answered]
@@ -97,13 +92,10 @@ def backend_of(
 def baselines_of_layer(
     context: Context, layer: Layer, problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> Sequence[Baseline]:
-    """Return the baselines of backends for one pass of a network's layer, fastest first.
+    """Return the baselines of backends (all by default) for one pass of a network's layer, fastest first.
 
-    If kernrec's kernels need several passes for all items, the costs of a backend's single call are divided among them.
-
-    Args:
-        problem: problem of one pass of the layer, in the data type and layout of the layer's answer.
-        backends: backends to include; all by default.
+    If kernrec's kernels need several passes for all items, each pass gets its share of a backend's single call.
+    `problem` is the problem of one pass in the data type and layout of the layer's answer.
     """
     if layer.alone:
         return baselines_of(context, problem, gpu, point, backends)
@@ -114,8 +106,7 @@ def baselines_of_layer(
 
 
 def program_of(baseline: Baseline) -> str:
-    """Return a backend's name without its variant: `SGLang` for `SGLang (static scales)`, `PyTorch` for cuDNN and
-    cuBLAS."""
+    """Return a backend's name without its variant, such as `SGLang` for `SGLang (static scales)`."""
     return "PyTorch" if _library(baseline) in ("cuDNN", "cuBLAS") else _library(baseline)
 
 
@@ -137,7 +128,6 @@ def _baseline_of(program: str, baselines: Sequence[Baseline]) -> Baseline | None
 
 
 def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
-    """Return the scaled layers for each batch size in `BATCHES` that the network supports."""
     if any(layer.alone for layer, _ in layers):
         return []
     network = replace(workload, layers=tuple([replace(layer, problem=problem, parts=1) for layer, problem in layers]))
@@ -150,9 +140,9 @@ def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
 
 
 def _seconds(program: str, layers: Layers, baselines: Sequence[Sequence[Baseline]]) -> tuple[float, float]:
-    """Return the seconds of (layers without a baseline of `program`, all layers).
+    """Return the seconds of the layers without a baseline of `program`, and the seconds of all layers.
 
-    A missing baseline of `program` is replaced by the layer's fastest baseline. Layers without any are not counted.
+    The layer's fastest baseline replaces a missing baseline. Layers without any baseline are not counted.
     """
     lacking = whole = 0.0
     for (layer, _), each in zip(layers, baselines, strict=True):

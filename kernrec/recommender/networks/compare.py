@@ -46,9 +46,7 @@ class NetworkSweep:
 
     answer: NetworkAnswer
     rows: tuple[SweptTotal, ...]
-    """Rows of the sweep: the default point, then descending power limits or clocks."""
     best: int
-    """Index of the recommended row; see `best_of`."""
 
     def __repr__(self) -> str:
         answer, best = self.answer, point_text(self.rows[self.best].point, self.answer.gpu)
@@ -65,7 +63,6 @@ class NetworkSweep:
 
     @property
     def locked(self) -> bool:
-        """Whether the sweep is over clocks."""
         return any(row.point.clock_hz for row in self.rows)
 
     @property
@@ -106,14 +103,9 @@ def point_text(point: OperatingPoint, gpu: GPU) -> str:
 
 
 def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> tuple[OperatingPoint, ...]:
-    """Return the operating points of a sweep.
+    """Return the operating points of a sweep: one without a locked clock, then descending power limits or clocks.
 
-    Args:
-        swept: whether power limits or clocks vary.
-        power_limit_w: power limit of the first point, in watts; None for the GPU's default.
-
-    Returns:
-        The first point, without a locked clock, then points with lower power limits or clocks, descending.
+    `power_limit_w` is the power limit of the first point, in watts; None for the GPU's default.
     """
     first = OperatingPoint(gpu.tdp_w if power_limit_w is None else power_limit_w)
     if swept == "power limit":
@@ -132,7 +124,6 @@ def sweep_network(
 
     Args:
         answer: answer for the network, at any operating point.
-        swept: whether to sweep power limits or clocks.
         power_limit_w: power limit in watts of the first point, and of a whole sweep over clocks; None for the default.
 
     Raises:
@@ -191,10 +182,10 @@ _LEAST_GAIN = 0.005
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
     """Return the index of the recommended row.
 
-    A bound on the slowdown selects the lowest energy within it, and the objectives energy and EDP the lowest value. For
-    latency and Pareto fronts, it is the knee: the point farthest below the line from the fastest point to the point of
+    A bound on the slowdown selects the lowest energy within it. The objectives energy and EDP select their lowest
+    value. Otherwise, the knee is selected: the point farthest below the line from the fastest point to the point of
     lowest energy, with both costs scaled to 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack"). If the
-    knee saves almost nothing, it is the first row.
+    knee saves almost nothing, the first row is selected.
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])
@@ -218,7 +209,6 @@ class ComparedGpu:
 
     answer: NetworkAnswer
     sweep: NetworkSweep | None = None
-    """Sweep of the network over power limits; None if not requested."""
 
     gpu = Alias[GPU]("The GPU.", "answer.gpu")
     batch = Alias[int]("Items per pass.", "answer.batch")
@@ -274,7 +264,6 @@ class Unfit:
 
     @property
     def note(self) -> Note:
-        """Note on how much memory is required. The table's row has only a short reason."""
         return Note(f"batch {self.batch} does not fit the {self.gpu.title}", f"{self.error}.")
 
     def as_dict(self) -> dict[str, Any]:
@@ -301,8 +290,8 @@ def compare_gpus(
         swept: whether to sweep power limits or clocks for each row; None for no sweep.
 
     Returns:
-        (rows, messages): a row for each GPU and batch size, and a message for each GPU with no rows or an incomplete
-            total. In a comparison of several GPUs, a GPU has no rows if no kernel runs on it and a baseline is missing.
+        A row for each GPU and batch size, and a message for each GPU with no rows or an incomplete total. Among several
+        GPUs, a GPU has no rows if no kernel runs on it and a baseline is missing.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.

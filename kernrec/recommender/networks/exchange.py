@@ -6,11 +6,10 @@ Engines add up small tensors in one step and large tensors along a ring:
     one step    LATENCY_S + (gpus - 1) x bytes / (ONE_STEP_SHARE x link)
     ring        RING_S + 2 (gpus - 1) / gpus x bytes / (RING_SHARE x link)
 
-The constants are fitted to published figures for H100 SXM. With TensorRT-LLM's one-step method, 74 kB and 1.7 MB
-between two GPUs took 7.0 and 13.0 us (flagos-ai/FlagGems-vllm pull request 773); this model predicts 6.3 and 12.3 us.
-With NCCL, 128 B, 1 MB and 4 MB between eight GPUs took 19, 32 and 59 us (ByteDance-Seed/Triton-distributed issue 57);
-this model predicts 19, 24 and 39 us. NCCL reached 370 of 450 GB/s for large messages (NVIDIA/nccl-tests issue 212). The
-model assumes the same efficiency for other links.
+The constants are fitted to published figures for H100 SXM: 7.0 and 13.0 us for 74 kB and 1.7 MB between two GPUs, in
+one step (flagos-ai/FlagGems-vllm pull request 773); 19, 32 and 59 us for 128 B, 1 MB and 4 MB between eight GPUs, with
+NCCL (ByteDance-Seed/Triton-distributed issue 57); 370 of 450 GB/s for large messages (NVIDIA/nccl-tests issue 212).
+Other links are assumed to have the same efficiency.
 """
 
 from collections.abc import Sequence
@@ -46,8 +45,8 @@ _BRIDGES = {
     50e9: ("quadro-rtx-6000", "quadro-rtx-8000", "titan-rtx", "rtx2080ti"),
     25e9: ("rtx2080", "rtx2080-super"),
 }
-"""Bandwidth of NVLink bridges between two GPUs in bytes per second and direction, with the GPUs that support them (from
-data sheets, and the GA102 and TU102 whitepapers)."""
+"""Bandwidth of NVLink bridges between two GPUs in bytes per second and direction, with the GPUs that support them (data
+sheets, and the GA102 and TU102 whitepapers)."""
 _PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
 _PCIE |= {"blackwell": 63e9}
 """Bandwidth of 16 PCIe lanes in bytes per second and direction, keyed by GPU generation (PCIe 3.0, 4.0 or 5.0)."""
@@ -62,7 +61,6 @@ class Exchange(JsonForm):
     latency_s: Estimate
     """Total latency of the all-reduces, at the mean power of the layers."""
     link: str
-    """Link between the GPUs, with its bandwidth."""
 
     @property
     def note(self) -> Note:
@@ -87,7 +85,7 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
-    """Return (bandwidth in bytes per second and direction, description) of the link between tensor-parallel GPUs."""
+    """Return the bandwidth, in bytes per second and direction, and a description of the link between GPUs."""
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
         if rate is not None and gpus <= most:
@@ -104,7 +102,6 @@ def all_reduce_s(size: float, gpus: int, rate: float) -> float:
 
 
 def _summed_bytes(layer: Layer) -> float | None:
-    """Return the bytes of the all-reduce after a layer, or None if there is none."""
     if "shared experts" in layer.name:  # These outputs are added to those of the other experts before the all-reduce.
         return None
     if layer.problem.op != "moe" and "k" not in layer.split:

@@ -78,9 +78,9 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
 
 
 def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
-    """Return (workload, layers) for a request, with at least one layer.
+    """Return the network of a request and its layers (at least one), as the parts that one GPU runs.
 
-    The layers have the requested batch size, data type and layout, and are the parts that one GPU runs.
+    The layers have the requested batch size, data type and layout.
 
     Raises:
         UsageError: a name is unknown, the network cannot be divided or scaled as requested, or it has no layer of the
@@ -147,11 +147,8 @@ def in_best_layouts(
     layout, because tensors pass between them. It differs from the default only if the layers then spend most of their
     time in kernels that the default layout lacks.
 
-    Args:
-        points: operating points of the answers.
-
     Returns:
-        (layers in the chosen layouts, chosen layouts that differ from the default, keyed by op).
+        Layers in the chosen layouts, and the chosen layouts that differ from the default, keyed by op.
     """
     alone = [layer.problem for layer in layers if layer.layout_free and layer.alone]
     moved = dict(zip(alone, recommender.as_answered(alone, gpu, points), strict=True))
@@ -199,21 +196,17 @@ def _has_most_of_the_time(
 
 
 def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answering) -> tuple[Answer, str]:
-    """Answer for a layer, if necessary in another data type or layout.
+    """Return the answer for a layer, and a note if its data type or layout was replaced (otherwise an empty text).
 
     Args:
-        problem: problem of the layer.
         exactly: whether the user fixed the data type, so that it must not be replaced.
         answer: function that returns the answer for a problem, or raises `KernrecError`.
-
-    Returns:
-        (answer, note). The note names the data type or layout that replaces the layer's own; empty if there is none.
 
     Raises:
         KernrecError: neither a kernel nor a backend can run the layer.
     """
-    # If the GPU has no arithmetic for a data type, use another type for all layers. This also applies to layers for
-    # which there is a kernel that converts the values.
+    # If the GPU has no arithmetic for a data type, use another type for all layers, even for layers with a kernel that
+    # converts the values.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     reason: KernrecError | None = None
     predicted: Answer | None = None

@@ -58,9 +58,6 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
 
     Activations are twice those of the largest layer, because inputs stay in memory while the next layer writes. For
     independent layers or a part of a network, only the largest layer counts.
-
-    Args:
-        layers: layers of the network in their final data types.
     """
     if not workload.one_network or len(layers) < len(workload.layers):
         return Memory(0, 0, max(sum(map(int, layer.problem.tensor_bytes.values())) for layer in layers), 0)
@@ -89,12 +86,9 @@ def _parts(problem: Problem) -> tuple[int, int, int]:
 def shortage(
     workload: Workload, memory: Memory, gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]]
 ) -> DoesNotFitError:
-    """Return the error for a network that exceeds a GPU's memory. It names the smallest change with which it fits.
+    """Return the error for a network that exceeds a GPU's memory, with the smallest change that makes it fit.
 
-    Args:
-        memory: memory that one GPU needs.
-        other: function that returns the workload and its layers for another batch size and number of tensor-parallel
-            GPUs.
+    `other` returns the network and its layers for another batch size and number of GPUs.
     """
     remedies = []
     if workload.one_network:

@@ -40,19 +40,13 @@ from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
 COVERED = 0.5
-"""Minimum fraction of a network's FLOPs in layers with a baseline for the backend to get a total."""
+"""Minimum fraction of a network's FLOPs that a backend's baselines must cover for the backend to get a total."""
 
 
 def answer_network(
     recommender: Recommender, gpu_name: str | GPU, wanted: NetworkRequest, query: Query
 ) -> NetworkAnswer:
     """Return a recommendation and a baseline for each layer of a network on a GPU, and the totals.
-
-    Notes name layers that were answered in another data type or layout, and layers that nothing can run.
-
-    Args:
-        gpu_name: the GPU, or its name.
-        query: objective, bounds, operating point and backends.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible.
@@ -77,8 +71,8 @@ def answer_network(
             workload, memory, gpu, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    # If kernrec has no kernel for a layer, any backend may run the layer, so do not restrict backends here. The power
-    # limit already enforces the bound on power.
+    # Do not restrict backends here: any backend may run a layer for which kernrec has no kernel. The power limit
+    # already enforces the bound on power.
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
@@ -160,11 +154,7 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 def _headline(
     workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
 ) -> str:
-    """Return the name of the total that represents the network.
-
-    This is the backend's total for a single network, for requested backends, or if kernrec has no kernel for any layer.
-    Otherwise, it is the total of kernrec's recommendations.
-    """
+    """Return the name of the total that represents the network: the backend's or that of kernrec's recommendations."""
     asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
 
@@ -192,7 +182,6 @@ def _totals(
     exchange: Exchange | None,
     query: Query,
 ) -> tuple[Total, ...]:
-    """Return the totals of the network, best first."""
     names = [RECOMMENDED]
     if backend:
         names += [today(backend), MIXTURE]

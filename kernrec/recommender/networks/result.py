@@ -1,8 +1,7 @@
 """Define the answer for a whole network: its layers, baselines and totals.
 
-A total is the sum of count x cost over all layers, which run one after another, and of the time of all-reduces. Its
-intervals assume fully correlated errors, because kernels on one GPU share most of their error (`estimate.costs.OWN`).
-Independent errors would make the intervals of large networks far too narrow.
+A total adds up all layers, which run one after another, and all-reduces. Its intervals assume fully correlated errors,
+because kernels on one GPU share most of their error (`estimate.costs.OWN`).
 """
 
 from collections.abc import Mapping
@@ -32,16 +31,13 @@ if TYPE_CHECKING:
 
 WORTH_IT = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
-maintenance. Comparisons of two predictions are not more accurate."""
+maintenance."""
 
 Costs = tuple[Estimate, Estimate]
-"""Latency and energy of a layer or config."""
 
 
 @dataclass(frozen=True)
 class LayerAnswer(FormerNames):
-    """Answer for one layer of a network."""
-
     layer: Layer
     answer: Answer
     """Answer for the layer's problem, without recommendations if only backends can run the layer."""
@@ -84,7 +80,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def saved(self) -> float | None:
-        """Fraction of the baseline's cost that the recommendation saves; None if one of the two is missing."""
+        """Fraction of the baseline's cost that the recommendation saves; None without both of them."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
         value = self.objective.scalar.value_of
@@ -92,8 +88,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether the kernel saves at least `WORTH_IT` of the baseline's cost, and costs less at the unfavorable ends
-        of both intervals. None without a baseline."""
+        """Whether `may_be_worth_it` and `certain` are both true; None without a baseline."""
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain
@@ -130,7 +125,6 @@ class LayerAnswer(FormerNames):
 
     @property
     def source(self) -> str:
-        """Source of the latency in `run_costs`."""
         if self.best is not None and not self.runs_backend:
             return self.best.source
         return self.baseline.source if self.baseline is not None else ""
@@ -228,8 +222,7 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total. Of totals with equal costs, only the one of lowest rank is shown. A backend's total has rank
-0."""
+"""Rank of each total; 0 for a backend's total. Of totals with equal costs, only the lowest rank is shown."""
 
 
 @dataclass(frozen=True)
@@ -426,8 +419,7 @@ class NetworkAnswer(JsonForm):
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
         """Return plain values for JSON with expected regrets, keyed by objective.
 
-        A layer's regret is the loss from not choosing the best config. The network's regret is their sum relative to
-        its cost.
+        A layer's regret is the loss from not choosing the best config. The network's is the sum relative to its cost.
         """
         document = self.as_dict()
         lost: dict[str, float] = {}

@@ -1,10 +1,7 @@
-"""Audit a deployment: list the tuned files that the serving engine looks for, those that are missing, and the gain from
-each file.
+"""Audit a deployment: list its tuned files, the missing ones, and the gain from each file.
 
-`write_folder` writes predicted configs to a folder that the engine reads instead of its own files. A tuned file maps
-numbers of tokens to configs, and the engine selects the entry with the nearest number. So a written file has an entry
-for each number of tokens that the engine's own files have. Where tuning gains nothing, the entry is the engine's
-default config. Without such an entry, a step with many tokens could run a config that was chosen for few tokens.
+An engine runs the entry of a tuned file with the nearest number of tokens. So a written file has an entry for each
+number of tokens in the engine's own files. Where tuning gains nothing, the entry is the engine's default config.
 """
 
 import math
@@ -39,9 +36,7 @@ from kernrec.util.light_dataclass import dataclass
 TRITONS = (
     "3.1.0", "3.2.0", "3.3.0", "3.3.1", "3.4.0", "3.5.0", "3.5.1", "3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0",
 )  # fmt: skip
-"""Releases of Triton that kernrec knows."""
 TOKENS = (1, 16, 128, 1024, 4096)
-"""Default numbers of tokens per step for which configs are compared, from one generated token to a large prompt."""
 _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
@@ -50,7 +45,7 @@ _SECOND = "not predicted separately from the first matmul"
 _NOT_INSTALLED = "not predicted without the engine, whose kernel kernrec would analyze"
 
 Progress = Callable[[str], None]
-"""Callback that is called before each comparison, with a description of it."""
+"""Callback that receives a description of each comparison before it starts."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +54,19 @@ class AuditedFile:
 
     file: TunedFile
     shipped: str
-    """Path of the file that the engine ships, relative to the folder for this kind of file; empty if there is none."""
+    """Path of the engine's file, relative to the folder for this kind of file; empty if there is none."""
     of_this_triton: bool
     """Whether the shipped file is for the requested release of Triton. SGLang also reads files for other releases."""
     taken: str
-    """Other kernel that the engine runs instead of the kernel that the file tunes. It is empty if the engine runs the
-    tuned kernel."""
+    """Kernel that the engine runs instead of the tuned kernel; empty if the engine runs the tuned kernel."""
     comparisons: tuple[Comparison, ...] = ()
     why_none: str = ""
     """Reason why configs cannot be compared for this file; empty if they can."""
     kernel: str = ""
-    """Name of the kernel that was analyzed for the comparisons; empty if no kernel was analyzed."""
+    """Name of the kernel that was analyzed for the comparisons; empty if there is none."""
 
     @property
     def missing(self) -> bool:
-        """Whether the engine has no such file."""
         return not self.shipped
 
     @property
@@ -155,24 +148,21 @@ class AuditRequest:
     """Request for an audit: model, GPU, engine and options. Names are as users type them."""
 
     model: str
-    """Folder with a `config.json`, or that file. If `download` is true, it may also be a model's name on the Hugging
-    Face Hub."""
+    """Folder with a `config.json`, or that file, or a model's name on the Hugging Face Hub if `download` is true."""
     gpu: str
     engine: str
     tp: int = 1
     ep: int = 1
     triton: str | None = None
-    """Release of Triton for SGLang. None stands for the installed release or, if Triton is not installed, the newest
-    release for which SGLang has files."""
+    """Release of Triton for SGLang; None for the installed release, or else SGLang's newest one."""
     release: str | None = None
-    """Release of the engine. None stands for the installed release or, if the engine is not installed, the newest
-    release that kernrec knows."""
+    """Release of the engine; None for the installed release, or else the newest one that kernrec knows."""
     device: str = ""
-    """Name of the GPU as its driver reports it. If it is empty, the name in kernrec's GPU catalog is used."""
+    """Name of the GPU as its driver reports it; empty for the name in kernrec's GPU catalog."""
     lora_rank: int | None = None
     tokens: Sequence[int] = TOKENS
     compare: bool = True
-    """Whether to compare configs for missing files. If it is false, files are only listed."""
+    """Whether to compare configs for missing files instead of only listing the files."""
     everything: bool = False
     """Whether to also compare files that the engine has, and files whose kernel the engine does not run."""
     download: bool = False
@@ -193,9 +183,6 @@ class AuditRequest:
 
 def serve_audit(request: AuditRequest, progress: Progress | None = None) -> ServingAudit:
     """Audit a deployment: find its tuned files and compare configs for the missing ones.
-
-    Args:
-        progress: callback that is called before each comparison.
 
     Raises:
         UsageError: a name or release is unknown, or the model's config lacks a field, which the message names.
@@ -226,8 +213,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
 
 
 def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
-    """Return (release, notes). The audit looks for tuned files of the Triton release `release`, which is empty for
-    vLLM. `notes` tell the user how the release was chosen."""
+    """Return the release of Triton whose files to look for (empty for vLLM), and notes on how it was chosen."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
     if request.triton is not None:
         text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton
@@ -274,8 +260,7 @@ def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> Audited
 def _compared(
     audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
 ) -> AuditedFile:
-    """Compare the config in a tuned file with the best candidate, for each number of tokens. Return `audited` with the
-    comparisons, or with the reason why there are none."""
+    """Return the file with a comparison for each number of tokens, or with the reason why there are none."""
     made: list[Comparison] = []
     try:
         for count in tokens:
@@ -316,16 +301,14 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
 
 
 VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DIR"}
-"""Environment variable through which each engine finds a folder with tuned files, keyed by engine."""
+"""Environment variable that names the folder with tuned files, keyed by engine."""
 
 
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
-    """Return the entries to write to a tuned file, with the keys that the engine uses.
+    """Return the entries to write to a tuned file, with the keys that the engine uses (`TunedFile.entry`).
 
-    The key is the number of tokens. For state-space layers, it is the number of tokens times the number of heads. For
-    each entry, the comparison with the nearest number of tokens (by ratio) is used. If the gain of the best config in
-    this comparison is large enough, the entry is this config. Otherwise, it is the engine's default config for the
-    entry's number of tokens.
+    Each entry uses the comparison with the nearest number of tokens (by ratio). It is the best config of this
+    comparison if the gain is large enough, otherwise the engine's default config for the entry's number of tokens.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}
@@ -337,8 +320,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Return the path of a new tuned file, relative to the folder to which new files are written. Files that the engine
-    reads only from its own package are in the subfolder `package/`."""
+    """Return the relative path of a new tuned file, in `package/` if the engine reads it only from its own package."""
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"
@@ -348,10 +330,9 @@ def relative_place(audited: AuditedFile, served: Deployment) -> str:
 
 
 def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
-    """Write the tuned files whose expected gain is large enough to a folder. Other files in the folder are kept.
+    """Write the tuned files whose expected gain is large enough to a folder, and return their paths.
 
-    Returns:
-        Paths of the written files. If no file has a sufficient gain, no folder is created.
+    Other files in the folder are kept. The folder is not created if there is nothing to write.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -374,6 +355,5 @@ def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
 
 
 def setting(audit: ServingAudit, folder: Path) -> str:
-    """Return the shell command that sets the environment variable through which the engine finds the folder with tuned
-    files."""
+    """Return the shell command that sets the environment variable for a folder with tuned files."""
     return f"export {VARIABLES[audit.served.engine]}={shlex.quote(str(folder.absolute()))}"

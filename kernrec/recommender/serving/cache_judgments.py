@@ -1,7 +1,6 @@
 """Judge the entries of autotuners' files for a GPU: those of Triton, Inductor, FlashInfer and Helion.
 
-The files do not contain the kernels, so no times are predicted. An entry is judged by the limits of the GPU, by the GPU
-and the versions with which it was tuned, by the times in the file, and by other files that contain the same problem.
+The files do not contain the kernels, so kernrec predicts no times.
 """
 
 import re
@@ -35,11 +34,9 @@ _OTHER_NOTE = "the file does not contain the kernel: capture the program (kernre
 
 
 def judge_caches(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
-    """Judge each entry of autotuners' files for a GPU. If several files contain a problem with different configs, the
-    entries are doubtful.
+    """Judge each entry of autotuners' files for a GPU. Different configs for one problem are doubtful.
 
-    Args:
-        wanted: versions of the software that will use the files, keyed by its name.
+    `wanted` contains the versions of the software that will use the files, keyed by its name.
 
     Raises:
         UsageError: a file cannot be read, or it is not of an autotuner whose files kernrec judges.
@@ -67,7 +64,7 @@ def is_same_gpu(first: TunedCache, second: TunedCache) -> bool:
 
 
 def _chosen(cache: TunedCache) -> list[TunedEntry]:
-    """Return the entries that the tool uses. Triton uses the fastest config and stores the others, too."""
+    """Return the entries that the tool uses: the fastest entry with times, or else all entries without an error."""
     timed = [entry for entry in cache.entries if entry.times_s]
     if not timed:
         return [entry for entry in cache.entries if not entry.error]

@@ -25,29 +25,26 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
 BEST_RANKED = 3
-"""Number of top-ranked configs of `expert_ranking` that are compared with the engine's default config."""
+"""Number of top-ranked configs of `expert_ranking` to compare with the engine's default config."""
 PAIR_SPREAD = 0.16
 """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times.
 
-It was determined from configs in vLLM's files, each of which vLLM's tuner measured to be the best of hundreds. If the
-model predicts that such a config is slower than the first candidate, this predicted slowdown is an error. The value is
-the root mean square of this error over eight pairs of configs on an A100 and an H100 with 1,024 tokens. With 16 tokens,
-the candidates are too similar for such a comparison (`tools/evidence expert-files`).
+vLLM's tuner measured each config in vLLM's files to be the best of hundreds. So a slowdown that the model predicts for
+such a config is an error. The value is the root mean square of this error over eight pairs of configs on an A100 and an
+H100 with 1,024 tokens (`tools/evidence expert-files`).
 """
 OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
-"""Standard deviation that replaces `PAIR_SPREAD` for kernels other than matmuls. It is the error of the analytical
-model for kernels that are bound by DRAM."""
+"""Standard deviation for kernels other than matmuls: the analytical model's error for kernels bound by DRAM."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Time of one config: total seconds, with a 90 % interval, of all kernel launches that a tuned file configures."""
+    """Total seconds of all kernel launches that a tuned file configures, with a 90 % interval."""
 
     latency_s: float
     low_s: float
     high_s: float
     measured: bool
-    """Whether the time of every launch was measured."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +56,12 @@ class Comparison:
     own_cost: Cost | None
     """Cost of the engine's default config; None if this config cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """(config, cost) of the candidates and of the engine's default config, best first. Configs with measured costs come
-    before configs with predicted costs."""
+    """Configs and costs of the candidates and the default config: measured costs first, then best first."""
     compared: tuple[Tiles, ...]
-    """All configs that were compared, with the engine's default config first. Some of these configs may be unable to
-    run."""
+    """All compared configs, with the default config first. Some may be unable to run."""
     spread: float = PAIR_SPREAD
-    """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
     analyzed: bool = True
-    """Whether costs come from an analysis of the kernel's code instead of the formula of `expert_ranking`."""
+    """Whether costs come from an analysis of the kernel's code, not from the formula of `expert_ranking`."""
 
     @property
     def best(self) -> Tiles:
@@ -76,7 +70,6 @@ class Comparison:
 
     @property
     def best_cost(self) -> Cost:
-        """Cost of the best config."""
         return self.ranked[0][1]
 
     @property
@@ -86,8 +79,9 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """90 % interval of `ratio`. If the engine's default config is predicted to be the best, the lower end is 1, and
-        the upper end is the gain that the second-best config may have."""
+        """90 % interval of `ratio`. If the default config is predicted to be the best, it extends from 1 to the gain
+        that the second-best config may have.
+        """
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
         factor = math.exp(DEVIATIONS * self.spread)
@@ -98,16 +92,14 @@ class Comparison:
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return candidate configs whose tiles fit in the GPU's shared memory. If `expert_ranking` supports the file, these
-    are its highest-ranked configs. Otherwise, they come from a short list."""
+    """Return the highest-ranked configs that fit in the GPU's shared memory, or a short list if none can be ranked."""
     if ranks(file, gpu):
         return shipped_ranking().ranked(file, tokens, gpu, BEST_RANKED)
     return listed_candidates(file, tokens, gpu)
 
 
 def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[Tiles]) -> list[tuple[Tiles, Cost]]:
-    """Return (config, predicted cost) for each config whose tiles fit in the GPU's shared memory, in the order of
-    `expert_ranking`."""
+    """Return configs and predicted costs in the order of `expert_ranking`, without tiles that exceed shared memory."""
     ranking, array = shipped_ranking(), configs_array(configs)
     usable = np.flatnonzero(fitting(file, array, gpu))
     times_s = ranking.times_s(file, tokens, gpu, array[usable])
@@ -119,7 +111,7 @@ def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[
 
 
 class Comparer:
-    """Estimator of the costs of configs. It uses worker processes, which `comparer` starts and ends."""
+    """Estimator of the costs of configs, with worker processes that `comparer` starts and ends."""
 
     def __init__(self, database: Path, processors: Processors) -> None:
         self._database, self._processors = database, processors
@@ -153,8 +145,7 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
-        """Return (config, cost) for each config that can run. Configs that the engine launches exactly like an earlier
-        config are omitted."""
+        """Return the configs that can run, with their costs. Omit configs that the engine launches like others."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
@@ -217,7 +208,7 @@ NOTHING = 1.03
 """Maximum ratio of the default config's time to the best config's time that counts as no gain. Measured times of the
 same config differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
-"""Ratio as in `NOTHING`. If the upper end of its interval is below this value, the advice is not to create the file."""
+"""Ratio as in `NOTHING`. The advice is not to create the file if the interval of the ratio ends below this value."""
 
 
 class Verdict(StrEnum):
@@ -240,12 +231,10 @@ def worth(made: Comparison) -> Verdict:
 
 
 def verdict_of(missing: bool, taken: str, made: Sequence[Comparison]) -> Verdict:
-    """Return the advice on a tuned file, considering all numbers of tokens.
+    """Return the advice on a tuned file, given comparisons of configs for each number of tokens.
 
-    Args:
-        missing: whether the engine has no such file.
-        taken: kernel that the engine runs instead of the tuned kernel; empty if it runs the tuned kernel.
-        made: comparisons of configs, one for each number of tokens.
+    `missing` states whether the engine has no such file. `taken` is the kernel that the engine runs instead of the
+    tuned kernel; empty if it runs the tuned kernel.
     """
     if not missing:
         return Verdict.SHIPPED

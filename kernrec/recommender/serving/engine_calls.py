@@ -1,9 +1,6 @@
 """Describe launches of an engine's kernel with given configs, in the form that `kernrec analyze` can analyze.
 
-If the engine is installed, its own kernel is used. If this kernel has an argument that kernrec does not know, an error
-is raised, because the argument's value cannot be guessed. If the engine is not installed, a kernel with the same
-tunables replaces the engine's kernel (`kernels/experts.py`). Engines may launch more thread blocks than there are
-tiles. These additional blocks are omitted, because they end immediately.
+If the engine is not installed, a kernel with the same tunables replaces the engine's kernel (`kernels/experts.py`).
 """
 
 import ast
@@ -32,11 +29,9 @@ OWN_KERNELS = {
 }
 """Kernel that each kind of tuned file configures, as `module:function`, keyed by engine and kind."""
 _OF_GROUPS = "_gptq_awq"
-"""Suffix that both engines append to the kernel's name if the weights of the experts are integers, quantized in
-groups."""
+"""Suffix of the kernel's name in both engines if the experts' weights are integers, quantized in groups."""
 _ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8", "int8_w8a16": "bf16", "int4_w4a16": "bf16"}
-"""Data type of a matmul's inputs, keyed by the quantization of its weights (None for weights that are not
-quantized)."""
+"""Data type of a matmul's inputs, keyed by the quantization of its weights (None if they are not quantized)."""
 _NONE = {"python": "None"}
 
 
@@ -52,35 +47,33 @@ class Step:
 
     @property
     def shape(self) -> ProductShape:
-        """Sizes of the matmul."""
         return self.file.products[self.product]
 
     @property
     def rows(self) -> int:
-        """Number of rows of the input: tokens or, in the second matmul, pairs of a token and a selected expert."""
+        """Rows of the input: tokens or, in the second matmul, pairs of a token and a selected expert."""
         return self.tokens if self.product == 0 else self.tokens * self.shape.top
 
     def routing(self, rows: int) -> Routing:
-        """Return which experts the step's tokens choose, arranged in tiles that have `rows` rows."""
+        """Return the experts that the step's tokens choose, arranged in tiles that have `rows` rows."""
         top, experts = self.shape.top, self.shape.experts
         apart = self.served.engine == "vllm" and self.file.kind is Kind.EXPERTS
         return routed(self.tokens, experts, top, rows, ranks=self.served.ep, apart_allowed=apart)
 
 
 def own_kernel(served: Deployment, file: TunedFile) -> str | None:
-    """Return the engine's kernel for a tuned file as `module:function`, or None if the engine is not installed."""
+    """Return the engine's kernel for a tuned file as `module:function`; None if the engine is not installed."""
     kernel = OWN_KERNELS.get((served.engine, file.kind)) if installed_package(served.engine) else None
     return f"{kernel}{_OF_GROUPS}" if kernel and file.quantization.group else kernel
 
 
 def own_alone(file: TunedFile) -> bool:
-    """Return whether only the engine's own kernel can be analyzed, because kernrec has no replacement for it."""
+    """Return whether kernrec has no replacement for the engine's kernel."""
     return file.state is not None or file.quantization.group > 0
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
-    """Return pairs (call, configs). The calls together launch the matmul with all given configs. Each call is paired
-    with the configs that it launches.
+    """Return calls that launch the matmul, each with the configs that it launches.
 
     Routing depends on the number of rows of a tile. So configs with different numbers of rows need different calls.
 
@@ -96,8 +89,8 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
         return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
-    # The engine fills in values that a config lacks, so an incomplete config may become equal to a complete one. To
-    # avoid duplicates, complete and incomplete configs are in separate calls.
+    # The engine fills in values that a config lacks, so an incomplete config may become equal to a complete one.
+    # Separate calls avoid duplicates.
     for config in configs:
         by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call
@@ -119,7 +112,7 @@ def _packed(file: TunedFile) -> int:
 
 
 def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (scales of the inputs, scales of the weights), in the form in which a call describes its arguments."""
+    """Return the scales of the inputs and of the weights, in the form in which a call describes its arguments."""
     shape, block = step.shape, step.file.block
     quantization = step.file.quantization
     if quantization.group:
@@ -161,7 +154,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
 
 
 def _top(step: Step) -> int:
-    """Return how many pairs of a token and an expert read the same row of the input."""
+    """Return the number of pairs of a token and an expert that read the same row of the input."""
     return step.shape.top if step.product == 0 else 1
 
 
@@ -207,8 +200,7 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
 
 @cache
 def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
-    """Return (name, whether it has a default value) for each parameter of a function in a file. The file is not
-    executed.
+    """Return the name of each parameter of a function, and whether it has a default value, without executing the file.
 
     Raises:
         UsageError: the file has no such function.
@@ -223,7 +215,7 @@ def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
 
 
 def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
-    """Return values for all arguments of vLLM's and SGLang's kernels that kernrec knows, keyed by parameter name."""
+    """Return values for all arguments of the engines' kernels that kernrec knows, keyed by parameter."""
     inputs, weights, outputs = _operands(step, routing)
     by_token, by_weight = _scales(step)
     shape, block, kind, by_row = step.shape, step.file.block, step.file.weights, step.file.quantization.by_row
@@ -321,7 +313,7 @@ def _one(value: int) -> Any:
 
 
 def _known_constants(step: Step) -> Mapping[str, Any]:
-    """Return functions from a config to the value of a kernel constant, keyed by the constant's parameter name."""
+    """Return functions from a config to the value of a kernel constant, keyed by the constant's parameter."""
     hopper_fp8 = step.served.gpu.sm == 90 and step.file.weights == "fp8_w8a8"
 
     def swapped(config: Tiles) -> int:

@@ -4,10 +4,7 @@ The rules for defaults follow the code for NVIDIA GPUs in vLLM 0.30.0 to 0.33.0 
 `w8a8_triton_block_scaled_mm` in `fp8_utils.py`; in 0.33.0 `_get_default_ssm_launch_config` in `mamba_ssm.py`) and
 SGLang 0.5.20 to 0.5.23 (`get_default_config` in `fused_moe_triton_config.py`, `fp8_kernel.py`).
 
-The tuners of the engines try 640 to 1,920 configs, but for each problem size, only a few tile sizes are ever the best.
-So candidates come from a short list of the tiles that occur most often in the 16-bit and 8-bit files of vLLM 0.33.0.
-The number of tokens per expert determines which numbers of rows are considered. Shared memory limits the columns and
-the depth of a tile.
+Candidates are the tiles that occur most often in the 16-bit and 8-bit files of vLLM 0.33.0.
 
 The order in which engines prefer kernels follows vLLM 0.33.0 (`fused_moe/oracle/{unquantized,fp8,int_wna16}.py` and
 `kernels/linear/__init__.py`), with FlashInfer and DeepGEMM installed as its wheel requires, and SGLang 0.5.23
@@ -24,7 +21,7 @@ Tiles = Mapping[str, int]
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """Numbers of tokens for which written files have entries, as in most files of vLLM 0.33.0 and SGLang."""
 _LITTLE_SHARED = 128 << 10
-"""SGLang has other default configs for fp8 on GPUs with less shared memory per block than this number of bytes."""
+"""Bytes of shared memory per block below which SGLang has other default configs for fp8."""
 
 _CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
 """Group sizes, and maximum number of rows per expert, for which vLLM uses its CUDA kernel for 4-bit weights."""
@@ -34,18 +31,12 @@ _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
-    """Return the key of the entry that an engine selects for a number of tokens. This is the nearest key. If two keys
-    are equally near, it is the one that comes first."""
+    """Return the key of the entry that an engine selects for a number of tokens: the first of the nearest keys."""
     return min(keys, key=lambda key: abs(key - tokens))
 
 
 def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
-    """Return the config that an engine runs if there is no tuned file. Files for LoRA are not supported.
-
-    Args:
-        engine: `vllm` or `sglang`.
-        gpu: GPU that runs the kernel; some defaults depend on its shared memory or its generation.
-    """
+    """Return the config that an engine (`vllm`, `sglang`) runs without a tuned file. LoRA is not supported."""
     if file.kind is Kind.BLOCK_GEMM:
         n, k = file.block or (128, 128)
         return _config(64, n, k, 32, 4, 2 if engine == "vllm" else 3)
@@ -84,8 +75,7 @@ def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
 
 
 def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
-    """Return a config that states the columns and depth of a tile. If the given config lacks them, vLLM's default
-    values are added. Configs for state-space layers are returned unchanged."""
+    """Return a config with vLLM's default columns and depth of a tile if it lacks them, except for state layers."""
     if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
         return tiles
     return {**tiles, "BLOCK_SIZE_N": 32 if rows == 1 else 64, "BLOCK_SIZE_K": 64 if rows == 1 else 32}
@@ -125,8 +115,8 @@ def _config(m: int, n: int, k: int, group: int, warps: int, stages: int) -> dict
 def launched(engine: str, file: TunedFile, tiles: Tiles) -> dict[str, int]:
     """Return the constants and options with which the engine compiles the kernel for a config.
 
-    Triton's default values replace missing options. If weights have a scale for each block, vLLM limits `BLOCK_SIZE_K`
-    to the size of such a block.
+    Triton's default values replace missing options. vLLM limits `BLOCK_SIZE_K` to the size of a block of weights that
+    share a scale.
     """
     config = {"num_warps": 4, "num_stages": 3, **tiles}
     config.pop("SPLIT_K", None)
@@ -148,8 +138,7 @@ _LARGE = (
 )  # fmt: skip
 """Tiles for 16-bit types: rows, columns, depth, warps, stages. `_SMALL` and `_MIDDLE` are for fewer rows per expert."""
 _OF_LANE = range(4, 33)
-"""Acceptable numbers of state elements per thread. With fewer elements, a thread has too little work. With more
-elements, it needs too many registers."""
+"""Acceptable numbers of state elements per thread. Fewer are too little work, and more need too many registers."""
 
 
 def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
@@ -197,10 +186,9 @@ def _of_state(shape: StateShape) -> list[Tiles]:
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the name of the kernel that an engine runs instead of the kernel that a tuned file configures.
+    """Return the kernel that an engine runs instead of the tuned kernel; empty if it runs the tuned kernel.
 
-    The name may be followed, in parentheses, by the engine's flag that selects the file's kernel. If the engine runs
-    the file's kernel, the result is empty.
+    The engine's flag that selects the tuned kernel may follow in parentheses.
     """
     sm = served.gpu.sm
     if file.quantization.group:

@@ -1,7 +1,7 @@
 """Derive the names and locations of the tuned files that vLLM and SGLang look for.
 
-The rules follow vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and
-SGLang 0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_config.py`).
+The rules follow vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and SGLang
+0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_config.py`).
 """
 
 import math
@@ -18,8 +18,8 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""Minimum size of a block of weights that share a scale. If the model's block size does not divide the number of
-columns on a GPU, vLLM uses smaller blocks, down to this size."""
+"""Minimum size of a block of weights that share a scale. vLLM reduces the model's block size down to this value if it
+does not divide the number of columns on a GPU."""
 
 
 class Kind(StrEnum):
@@ -33,10 +33,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Deployment:
-    """How a model is served: engine, GPU, parallelism and releases."""
+    """Engine, GPU, parallelism and releases with which a model is served."""
 
     engine: str
-    """Engine, one of `ENGINES`."""
     gpu: GPU
     tp: int = 1
     ep: int = 1
@@ -44,7 +43,7 @@ class Deployment:
     """Release of Triton, such as `3.6.0`. SGLang has a folder of tuned files for each release."""
     lora_rank: int | None = None
     device: str = ""
-    """Name of the GPU as its driver reports it. If it is empty, the name in kernrec's GPU catalog is used."""
+    """Name of the GPU as its driver reports it; empty for the name in kernrec's GPU catalog."""
 
     @property
     def device_name(self) -> str:
@@ -58,7 +57,7 @@ class ProductShape:
     """Sizes, on one GPU, of a matmul whose kernel a tuned file configures."""
 
     rows: int
-    """Number of columns of the output, which is the number of rows of the weights."""
+    """Columns of the output, which are the rows of the weights."""
     depth: int
     experts: int = 1
     top: int = 1
@@ -70,33 +69,31 @@ class StateShape:
 
     heads: int
     width: int
-    """Width of a head."""
     state: int
     """Number of state elements for each element of a head."""
     groups: int
     cache_dtype: str
-    """Data type of the state as in file names: `float32` or `float16`. `float16` is also used for bfloat16."""
+    """Data type of the state as in file names: `float32` or `float16` (also for bfloat16)."""
 
 
 @dataclass(frozen=True)
 class TunedFile:
-    """Tuned file that an engine looks for: its name, and the matmuls or layers that it configures."""
+    """Name of a tuned file that an engine looks for, and the matmuls or layers that the file configures."""
 
     kind: Kind
     name: str
     layers: str
-    """Description of the layers whose kernel the file configures."""
     products: tuple[ProductShape, ...] = ()
-    """Matmuls that run with the file's configs, in the order of their execution."""
+    """Matmuls that run with the file's configs, in order."""
     dtype: str | None = None
-    """Quantization as stated in the file's name; None if the name does not state any."""
+    """Quantization in the file's name; None if the name states none."""
     quantization: Quantization = UNQUANTIZED
     """Quantization of the weights on one GPU, with block and group sizes after the division among GPUs."""
     from_folder: bool = True
-    """Whether the engine also reads the file from a folder that the user names, not only from its own package."""
+    """Whether the engine also reads the file from a folder that the user names."""
     note: str = ""
     state: StateShape | None = None
-    """Sizes of the state-space layers that the file configures; None for other kinds of files."""
+    """Sizes of the state-space layers that the file configures; None for other files."""
 
     @property
     def weights(self) -> str | None:
@@ -110,12 +107,11 @@ class TunedFile:
 
     @property
     def launches(self) -> int:
-        """Number of kernel launches that run with the file's configs; 0 if kernrec cannot predict them."""
+        """Number of kernel launches with the file's configs; 0 if kernrec cannot predict them."""
         return len(self.products) or int(self.state is not None)
 
     def entry(self, tokens: int) -> int:
-        """Return the key of the file's entry for a number of tokens. The key is this number or, for state-space layers,
-        this number times the number of heads."""
+        """Return the key of the file's entry: the number of tokens, times the number of heads for state layers."""
         return tokens * (self.state.heads if self.state is not None else 1)
 
 
@@ -130,7 +126,7 @@ def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
-    """Return (number of experts on one GPU, width of an expert on one GPU) for a deployment.
+    """Return the number of experts on one GPU, and the width of an expert on one GPU.
 
     vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a group.
 
@@ -194,8 +190,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
-    """Return the separate file that SGLang looks for to configure the second matmul of experts. Return None for other
-    engines and other kinds of files."""
+    """Return the separate file that SGLang looks for to configure the second matmul of experts, or None."""
     if served.engine != "sglang" or file.kind is not Kind.EXPERTS:
         return None
     name, note = f"{file.name.removesuffix('.json')}_down.json", f"without it, {file.name} is read"
@@ -203,15 +198,14 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
-    """Return whether an engine runs a kernel that reads tuned files for weights with this quantization."""
+    """Return whether an engine's kernel for weights with this quantization reads tuned files."""
     if quantization.method == "compressed-tensors" and engine == "sglang":  # SGLang runs Marlin for other weights.
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 
 
 def _group(model: ServedModel, width: int) -> int:
-    """Return the size along k of a group of weights that share a scale on one GPU. This is the model's group size,
-    halved until it divides the depth of both matmuls."""
+    """Return how many weights along k share a scale on one GPU, so that groups divide the depth of both matmuls."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2
@@ -223,7 +217,6 @@ def _group(model: ServedModel, width: int) -> int:
 
 
 def _named(name: str, served: Deployment) -> str:
-    """Replace the GPU's name in a file name by the engine's spelling, which has underscores instead of spaces."""
     device = served.device_name
     if served.engine == "vllm" and "H200" in device.split("_"):
         return name

@@ -2,15 +2,12 @@
 
 Decision trees predict whether a config is within 1 % of the best config in a tuner's search space. The trees were
 trained on published sets of near-best configs on an A100, an H20, an H800 and an L40 (`tools/train_expert_model.py`).
-Their features are tile sizes, and quantities from a formula for the kernel's time. The formula includes the number of
-waves of thread blocks, and the time of one step along k, which is limited by tensor cores, DRAM, L2 or latency. Some
-features are relative to the best config for the same problem. The near-best sets of the four GPUs have few configs in
-common, so the ranking is less accurate on GPUs without recordings.
+Their features are tile sizes, and quantities from a formula for the kernel's time. The ranking is less accurate on
+other GPUs, because the four sets have few configs in common.
 
-fp8 experts are ranked as 16-bit experts with half the depth, which need as many bytes and as much tensor core time.
-
-The formula also predicts times. Its constants are data sheet figures and published latencies, except for one factor,
-the level, which was fitted to recorded times.
+The formula's constants are data sheet figures and published latencies, except for the factor `level`, which was fitted
+to recorded times. fp8 experts are ranked as 16-bit experts with half the depth, which need as many bytes and as much
+tensor core time.
 """
 
 import hashlib
@@ -47,17 +44,15 @@ SPACE: Array = np.array(
 )  # fmt: skip
 """Configs of the search space of the published near-best sets, (C, 6), in the order of `TUNABLES`."""
 LEAST_SM = {None: 80, "fp8_w8a8": 89}
-"""Minimum compute capability, times 10, by quantization. From 8.0, Triton pipelines loads with asynchronous copies.
-From 8.9, tensor cores multiply fp8."""
+"""Minimum compute capability, times 10, by quantization: 8.0 for pipelined loads, 8.9 for fp8 on tensor cores."""
 _DEEPEST = 256
-"""Maximum depth of a tile in the search space."""
 
 _LATENCY_S = 700e-9
 """Assumed latency of a load from DRAM, in seconds."""
 _L2_BYTES = 48
 """Assumed bytes per clock that L2 delivers to an SM."""
 _OTHER_REGISTERS = 40
-"""Assumed number of registers of a thread in addition to accumulators and operands."""
+"""Assumed registers of a thread in addition to accumulators and operands."""
 _MOST_BYTES = 4 << 20
 
 
@@ -67,23 +62,16 @@ class ExpertRanking:
 
     trees: CompactTrees
     level: float
-    """Factor by which the formula's times are multiplied: the median ratio of recorded times to the formula's times."""
+    """Median ratio of recorded times to the formula's times."""
     factor: float
-    """Factor for 90 % intervals: nine of ten recorded times differ from the predicted times by at most this ratio."""
+    """Factor for 90 % intervals: nine of ten recorded times are within this ratio of the predicted times."""
     pair_spread: float
-    """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times."""
 
     def scores(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return a score for each config, the logarithm of the odds of being near the best.
+        """Return the logarithm of each config's odds of being near the best, (C,).
 
-        A config of a tuned file runs both matmuls of an expert. The score is a mean over the matmuls, weighted by the
-        size of their weights.
-
-        Args:
-            configs: configs in the order of `TUNABLES`, (C, 6).
-
-        Returns:
-            Scores, (C,). Higher is better.
+        The columns of `configs`, (C, 6), are in the order of `TUNABLES`. The result is a mean over both matmuls of an
+        expert, weighted by the size of their weights.
         """
         shapes, alike = _as_16_bits(file, np.concatenate([configs, space(file, gpu)]))
         weight = np.array([shape.rows * shape.depth for shape in shapes], float)
@@ -91,7 +79,7 @@ class ExpertRanking:
         return np.asarray(weight / weight.sum() @ np.stack(parts))
 
     def times_s(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return the predicted total time of both matmuls in seconds, (C,), for each of the configs (C, 6)."""
+        """Return the predicted total seconds of both matmuls, (C,), for each of the configs (C, 6)."""
         shapes, alike = _as_16_bits(file, configs)
         parts = [formula(shape, tokens, gpu, alike)[0] for shape in shapes]
         return np.asarray(self.level * np.sum(parts, axis=0))
@@ -110,7 +98,7 @@ class ExpertRanking:
 
 
 def ranks(file: TunedFile, gpu: GPU) -> bool:
-    """Return whether the ranking supports a tuned file on a GPU: the file must be for experts in 16 bits or fp8."""
+    """Return whether the ranking supports a tuned file on a GPU, which must be for experts in 16 bits or fp8."""
     is_known = file.kind is Kind.EXPERTS and file.dtype == file.weights and file.weights in LEAST_SM
     return is_known and gpu.sm >= LEAST_SM[file.weights]
 
@@ -150,15 +138,10 @@ def features(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> Arra
 
 
 def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple[Array, Array]:
-    """Estimate the time of one matmul of experts with each config, and compute the features for the decision trees.
+    """Return the seconds of one matmul of experts with each config, (C,), and features for the decision trees, (C, F).
 
-    Args:
-        tokens: number of tokens in a step; each token chooses `shape.top` experts at random.
-        configs: configs in the order of `TUNABLES`, (C, 6).
-
-    Returns:
-        (times, features). `times` contains seconds that must still be multiplied by `ExpertRanking.level`, (C,).
-            `features` is a float32 array (C, F).
+    The configs (C, 6) are in the order of `TUNABLES`. Each token chooses `shape.top` experts at random. The seconds
+    must still be multiplied by `ExpertRanking.level`.
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth
@@ -231,13 +214,11 @@ def card_path() -> Path:
 
 @cache
 def shipped_ranking() -> ExpertRanking:
-    """Return the ranking model that kernrec's package contains."""
     return load(card_path())
 
 
 def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
-    """Write a ranking model: a JSON file that describes the model (the card), and a file next to it with the decision
-    trees."""
+    """Write a ranking model: its card, a JSON file that describes it, and the file of decision trees."""
     content = pack({}, {"trees": compressed(trees)})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path.with_suffix(".trees"), content, shared=True)
@@ -246,8 +227,7 @@ def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> ExpertRanking:
-    """Read a ranking model from its card (a JSON file that describes the model) and the file of decision trees next to
-    the card.
+    """Read a ranking model from its card and the file of decision trees next to the card.
 
     Raises:
         UsageError: the files cannot be read, are damaged or have another format version.
@@ -263,7 +243,6 @@ def load(path: Path) -> ExpertRanking:
 
 
 def configs_array(configs: Sequence[Tiles]) -> Array:
-    """Return configs as an array (C, 6) with columns in the order of `TUNABLES`. Tunables that a config lacks have
-    default values."""
+    """Return configs as an array (C, 6) in the order of `TUNABLES`, with default values for missing tunables."""
     return np.array([[config.get(name, {"num_warps": 4, "num_stages": 3}.get(name, 1)) for name in TUNABLES]
                      for config in configs])  # fmt: skip

@@ -1,7 +1,6 @@
 """Route tokens to experts at random, in the form that kernels of experts read.
 
-A choice is a pair of a token and an expert that the token selects. Kernels read choices sorted by expert and padded to
-whole tiles.
+A choice is a pair of a token and an expert that the token selects.
 """
 
 import numpy as np
@@ -18,8 +17,7 @@ class Routing:
     """Choices of experts by the tokens of a step, on one GPU."""
 
     order: np.ndarray
-    """Indices of choices (i32), sorted by expert. Each expert's list is padded to whole tiles with the value of
-    `choices`, which is not the index of a choice."""
+    """Indices of choices (i32), sorted by expert. The value of `choices` pads each expert's list to whole tiles."""
     experts: np.ndarray
     """Index of the expert of each tile, i32."""
     choices: int

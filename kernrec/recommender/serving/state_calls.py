@@ -1,6 +1,8 @@
-"""Describe a launch of vLLM's kernel for state-space layers, for one token per sequence, with given configs. The
-arguments are those that vLLM 0.33.0 passes (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding. States are
-rounded to the nearest value."""
+"""Describe a launch of vLLM's kernel for state-space layers, for one token per sequence, with given configs.
+
+The arguments follow vLLM 0.33.0 (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding. States are rounded to
+the nearest value.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +19,9 @@ _NONE = {"python": "None"}
 
 
 def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path, own: str) -> TritonCall:
-    """Return the launch that processes one token of each of `batch` sequences. The sequences' states are contiguous in
-    the cache.
+    """Return the launch that processes one token of each of `batch` sequences, with contiguous states.
 
-    Args:
-        path: file with the kernel's source.
-        own: vLLM's kernel as `module:function`.
+    `path` contains the kernel's source. `own` is vLLM's kernel as `module:function`.
     """
     heads, width, state = shape.heads, shape.width, shape.state
     mixed = heads * width + 2 * shape.groups * state  # Outputs of the preceding convolution for each token

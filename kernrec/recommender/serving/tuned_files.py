@@ -1,20 +1,15 @@
 """List the tuned files that releases of an engine contain, and judge whether the entries of a tuned file suit a GPU.
 
-The list of files comes from the installed package of the engine or, for other releases, from a table in kernrec.
-
-The table `shipped_files.json` contains the names of the files for NVIDIA GPUs in a few releases, and the date of the
-newest file in each release. `tools/list_engine_files.py` writes the table from the engines' wheels. Names are grouped
-by kind of file, by device and by the releases that contain them. In each name, `*` replaces the device:
+The list comes from the installed package of the engine or, for other releases, from the table `shipped_files.json`,
+which `tools/list_engine_files.py` writes from the engines' wheels. In each name, `*` replaces the device:
 
     {"vllm": {"dates": {"0.33.0": "2026-11-01", "0.32.0": "2026-10-15"},
               "files": {"experts": {"NVIDIA_L40S": {"0.32.0 0.33.0": ["E=8,N=3584,device_name=*.json"]}}}}}
 
 A name of an SGLang file begins with a folder, which states the release of Triton.
 
-`judge_file` reports that an entry of a file cannot run if the entry's tiles do not fit in shared memory, or if its
-config cannot be compiled. The name of a file does not state all sizes of the layer. If a file is for 16-bit experts and
-its sizes match a known model, each entry is also compared with the config that is predicted to be the best
-(`expert_ranking`). For other files, use `audit.serve_audit` with the model.
+The name of a file does not state all sizes of the layer. So `judge_file` predicts times only for 16-bit experts whose
+sizes match a known model. For other files, use `audit.serve_audit` with the model.
 """
 
 import importlib.util
@@ -55,7 +50,6 @@ FOLDERS = {
         Kind.LORA: "kernels/ops/lora/dense/csgmv_configs",
     },
 }
-"""Folder of each kind of file in an installed package, keyed by engine and kind."""
 _DEVICE = re.compile(r"device(?:_name)?=([^,]+?)(?=,|(?:_down)?\.json$)")
 _TRITON = re.compile(r"triton_(\d+_\d+_\d+)/")
 
@@ -67,23 +61,16 @@ class Shipped:
     engine: str
     version: str
     source: str
-    """Text that describes where the names come from."""
     names: Mapping[Kind, frozenset[str]]
-    """Paths of the files, relative to the folder of each kind. SGLang paths begin with, say, `triton_3_6_0/`."""
+    """Paths of the files, relative to the folder of each kind. SGLang paths state the release of Triton."""
     folder: Path | None = None
     """Folder of the installed package; None if the names come from kernrec's table."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
-        """Find the file that the engine ships and reads for a file name, possibly a file for another release of Triton.
+        """Return the path of the file that the engine reads for a name, and whether it is for this release of Triton.
 
-        If SGLang has no file for this release of Triton, it reads the file for another release, preferably the newest.
-
-        Args:
-            triton: release of Triton, such as `3.6.0`.
-
-        Returns:
-            (path, whether the file is for this release of Triton). The path is relative to the folder of the file's
-                kind. It is empty if the engine has no such file.
+        SGLang may read the file for another release, preferably the newest. The path is relative to the folder of the
+        file's kind, and empty if the engine has no such file.
         """
         names = self.names.get(kind, frozenset())
         if name in names:
@@ -101,19 +88,15 @@ class Shipped:
 
 
 def release(name: str) -> tuple[int, ...]:
-    """Return the release of Triton that a file's path states, as numbers that can be compared. If the path states no
-    release, return an empty tuple."""
+    """Return the release of Triton in a file's path, as numbers that can be compared; empty if there is none."""
     match = _TRITON.match(name)
     return tuple(map(int, match[1].split("_"))) if match else ()
 
 
 def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
-    """Return the tuned files that a release of an engine contains.
+    """Return the tuned files of an engine (`vllm` or `sglang`) in the release `wanted`.
 
-    Args:
-        engine: `vllm` or `sglang`.
-        wanted: the release; None for the installed release or, if the engine is not installed, the newest in kernrec's
-            table.
+    If `wanted` is None, use the installed release, or else the newest in kernrec's table.
 
     Raises:
         UsageError: the release is neither installed nor in kernrec's table.
@@ -146,8 +129,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def installed_package(engine: str) -> tuple[Path, str] | None:
-    """Return (folder, release) of an installed engine without importing the engine. Return None if the engine is not
-    installed."""
+    """Return the folder and the release of an installed engine without importing it; None if it is not installed."""
     try:
         spec, number = importlib.util.find_spec(engine), version(engine)
     except (ImportError, ValueError, PackageNotFoundError):
@@ -163,20 +145,18 @@ def names_below(folder: Path) -> Iterable[str]:
 
 @cache
 def table() -> Mapping[str, Mapping[str, Any]]:
-    """Return the content of `shipped_files.json`, keyed by engine."""
     document: Mapping[str, Mapping[str, Any]] = json.loads(TABLE.read_text(encoding="utf-8"))
     return document
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """Return (device, pattern) for a file name. The pattern is the file name with `*` in place of the device. Return
-    None if the file name states no device."""
+    """Return the device in a file name, and the name with `*` in place of the device; None if it states no device."""
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
 
 def whole(name: str, device: str) -> str:
-    """Return the file name for a pattern (`name`) and a device. This reverses `divided`."""
+    """Return the file name for a pattern from `divided` and a device."""
     return name.replace("*", device, 1)
 
 
@@ -184,7 +164,6 @@ FORMATS = (
     "a model's config.json or its folder, a tuned file with the name that vLLM or SGLang gives it, Triton's"
     " FUNCTION.autotune.json, Inductor's or Helion's .best_config, or FlashInfer's autotune_configs.json"
 )
-"""Description of the inputs that `kernrec audit` accepts."""
 _NAME = re.compile(
     r"(?:E=(?P<experts>\d+),)?N=(?P<width>\d+)(?:,K=(?P<depth>\d+))?,device_name=(?P<device>[^,]+?)"
     r"(?:,dtype=(?P<dtype>\w+))?(?:,block_shape=\[(?P<block>\d+, ?\d+)\])?"
@@ -223,7 +202,7 @@ _LARGEST_CACHE = 16 << 20
 _SHARED_NAMES = ("NVIDIA H100", "NVIDIA H200")
 """Names that Helion (H100) and vLLM (H200) use for all variants of a GPU."""
 _OF_MODELS = ("architectures", "model_type", "hidden_size", "d_model", "n_embd")
-"""Fields of a model's `config.json`, of which each has at least one."""
+"""Fields of a model's `config.json`. Each such file has at least one of them."""
 _MOST_WARPS = 32
 
 
@@ -248,12 +227,11 @@ class JudgedEntry:
     config: Mapping[str, Any]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or the other GPU or version for which the entry was tuned. It is
-    empty if none of these applies."""
+    """Reason why the entry cannot run or is doubtful, or the GPU or version it was tuned for; may be empty."""
     ratio: float | None = None
     """Ratio of the entry's time to the lowest time of any config; None if times are not known."""
     measured: bool = False
-    """Whether `ratio` comes from times in the file. Otherwise, it is predicted."""
+    """Whether `ratio` comes from times in the file, not from a prediction."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +241,6 @@ class JudgedFile:
     name: str
     gpu: GPU
     tuned_for: str
-    """Name of the GPU in the file's name, with spaces instead of underscores."""
     versions: Mapping[str, str]
     """Versions that the file or its folder states, keyed by software (`triton`, `flashinfer`, ...)."""
     entries: tuple[JudgedEntry, ...]
@@ -276,7 +253,7 @@ class JudgedFile:
 
     @property
     def note(self) -> str:
-        """Note that states which layer sizes the predictions assume, or why no times are predicted."""
+        """Note on the layer sizes that the predictions assume, or on why no times are predicted."""
         if self.model:
             return f"predicted for the sizes of {self.model}; audit the model for others"
         return self.comment or "a file alone is not enough to predict times; audit its model"
@@ -325,11 +302,9 @@ def is_tuned_file(path: Path) -> bool:
 
 
 def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) -> JudgedFile:
-    """Judge for each entry of a tuned file of vLLM or SGLang whether the entry can run on a GPU. If times can be
-    predicted, also judge how close the entry is to the best config.
+    """Judge whether a GPU can run each entry of a tuned file of vLLM or SGLang, and how fast the entry is if possible.
 
-    Args:
-        wanted: versions of the software that will use the file, keyed by its name.
+    `wanted` contains the versions of the software that will use the file, keyed by its name.
 
     Raises:
         UsageError: the file cannot be read, or is not a tuned file.
@@ -362,10 +337,9 @@ def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) ->
 
 
 def experts_of(name: str) -> tuple[TunedFile | None, str]:
-    """Return (file, model) for the name of a tuned file for experts in 16 bits or fp8.
+    """Return the tuned file for experts in 16 bits or fp8 that a name states, and the model whose sizes are assumed.
 
-    The sizes that the name does not state are those of a known model with matching sizes, whose name is `model`. For
-    other kinds of files, or if no known model matches, `file` is None and `model` is empty.
+    The result is (None, "") for other kinds of files, or if no known model has these sizes.
     """
     match = _NAME.fullmatch(name)
     if match is None or not match["experts"] or match["dtype"] not in LEAST_SM:
@@ -446,7 +420,9 @@ def is_gpu(device: str, gpu: GPU) -> bool:
 
 def other_version(stated: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     """Return text for the first version that a file states and that is not the wanted one; empty if there is none.
-    `stated` and `wanted` contain versions, keyed by the name of the software."""
+
+    Both arguments are keyed by the name of the software.
+    """
     for name in stated.keys() & wanted.keys():
         if (stated[name] + ".").startswith(wanted[name] + "."):
             continue

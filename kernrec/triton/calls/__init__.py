@@ -4,7 +4,6 @@
 ...     layer(torch.zeros(8, 4096))  # on CPU tensors, fake or meta tensors, or a GPU
 >>> kernrec.analyze(captured.files[0], gpu="h100")
 
-Hooks in `JITFunction.run` and in Triton's autotuner record every `@triton.jit` launch. The hook in the autotuner runs
-before any config is measured, so the call file of an autotuned launch lists all its configs. Without a GPU, launches do
-not run, so the results of the program are undefined. With a GPU, the program runs as usual.
+The call file of an autotuned launch lists all its configs. Without a GPU, launches do not run, so the results of the
+program are undefined. With a GPU, the program runs as usual.
 """

@@ -1,7 +1,7 @@
 """Write captured launches as call files: one TOML file for each distinct launch, with .npy files next to it.
 
-The name of a call file is derived from its content. So several processes can write to one folder, and a repeated launch
-maps to the existing file. The writer never overwrites a file, because the user may have edited it.
+The name of a call file is derived from its content, so that several processes can write to one folder. The writer never
+overwrites a file, because the user may have edited it.
 """
 
 import hashlib
@@ -21,14 +21,11 @@ from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.files import write_whole
 
 PER_FUNCTION = 50
-"""Default maximum number of call files per function.
-
-Without a limit, a growing sequence length would add a file for each length.
-"""
+"""Default maximum number of call files per function. Without it, a growing sequence would add a file per length."""
 
 
 class CallWriter:
-    """Writes launches of Triton functions to call files in a folder.
+    """Writer of launches of Triton functions to call files in a folder.
 
     Args:
         folder: Folder for the call files. It is created when the first call file is written.
@@ -41,15 +38,12 @@ class CallWriter:
         self.files: list[Path] = []
         """Call files in the order of their first launch, including files that already existed."""
         self.left_out: Counter[str] = Counter()
-        """Number of launches of each function that were not written because the function had reached its limit."""
+        """Number of launches of each function that exceeded its limit."""
         self._seen: set[str] = set()
         self._of_function: Counter[str] = Counter()
 
     def add(self, record: LaunchRecord) -> Path | None:
-        """Write a launch to a call file, unless a file for the same launch exists.
-
-        Returns:
-            The call file, or None if the function has reached its limit.
+        """Write a launch to a call file, unless the file exists. Return None if the function has reached its limit.
 
         Raises:
             UsageError: The folder cannot be written.
@@ -105,12 +99,7 @@ def _key(record: LaunchRecord, contents: Mapping[str, bytes]) -> str:
 
 
 def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str:
-    """Return the text of a call file.
-
-    Args:
-        files: Name of the .npy file with the contents of each array, keyed by parameter.
-        about: Text of the comment at the top.
-    """
+    """Return the text of a call file. `files` maps parameters to .npy files, and `about` is the comment at the top."""
     lines = [f"# {record.name}, {about}"]
     lines += [f"# left out: {note}" for note in record.notes]
     lines.append(f"function = {_value(record.target)}")

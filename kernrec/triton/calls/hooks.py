@@ -1,7 +1,4 @@
-"""Record launches with hooks in `JITFunction.run`, `Autotuner.run` and functions that `warmup` compiled.
-
-`kernrec capture` calls `library_loaded` to capture all launches of a process, from its import of Triton to its end.
-"""
+"""Record launches with hooks in Triton. `kernrec capture` uses `library_loaded` to record all launches of a process."""
 
 import atexit
 import functools
@@ -26,17 +23,14 @@ _active: list["Captured"] = []
 
 
 class Captured:
-    """Launches that a capture has recorded so far.
-
-    `capture` yields this object. `len` returns the number of call files.
-    """
+    """Launches that a capture has recorded so far. `len` returns the number of call files."""
 
     def __init__(self, writer: CallWriter, simulated: GPU | None) -> None:
         self._writer = writer
         self.simulated = simulated
         """GPU that kernrec simulates for the program, or None if there is a real GPU."""
         self.refused: dict[str, str] = {}
-        """First reason why a launch of a function cannot be written as a call file, keyed by function."""
+        """Reason why a function's first unsupported launch has no call file, keyed by function."""
         self._inside = False
 
     @property
@@ -46,7 +40,7 @@ class Captured:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Return the number of launches per function that were not written because of the limit per function."""
+        """Return the number of launches per function that exceeded the limit per function."""
         return dict(self._writer.left_out)
 
     def __len__(self) -> int:
@@ -199,10 +193,7 @@ _starting = False
 
 
 def library_loaded() -> None:
-    """Start a capture that lasts until the process ends. Without a real GPU, also make torch report the simulated GPU.
-
-    Each import of torch or Triton calls this function, because a program may import either first.
-    """
+    """Start a capture that lasts until the process ends. Without a real GPU, make torch report the simulated GPU."""
     global _torch_shows_gpu
     if _starting or (not _running and not _started()):
         return
@@ -216,7 +207,6 @@ def library_loaded() -> None:
 
 
 def _started() -> bool:
-    """Start the capture, and return whether it started."""
     global _starting, _torch_shows_gpu
     count = os.environ.get(COUNT_VARIABLE, "")
     _torch_shows_gpu = loaded_torch() is not None  # `capture` itself patches torch if torch is loaded.

@@ -109,7 +109,7 @@ def record_of(
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the block shapes that the configs' `pre_hook` sets, keyed by tensor descriptor.
 
-    If an extent differs between configs, the shape contains the name of the constant with the same values.
+    An extent that differs between configs is the name of the constant with the same values.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
@@ -156,8 +156,7 @@ def target_of(jit: Any) -> str:
 
 
 def _importable(module: str, file: Path) -> bool:
-    """Return whether the module can be imported by name from any working directory. If so, a call file need not contain
-    its path."""
+    """Return whether the module can be imported by name from any working directory."""
     if "site-packages" in file.parts or "dist-packages" in file.parts:
         return importlib.machinery.PathFinder.find_spec(module.partition(".")[0]) is not None
     here = {Path.cwd(), Path(sys.path[0] or ".").resolve()}
@@ -174,11 +173,7 @@ def _extents(grid: Any, names: Mapping[str, Any]) -> list[int]:
 
 
 def constant(name: str, value: Any) -> Any:
-    """Return the value of a `tl.constexpr` parameter as it appears in a call file.
-
-    Raises:
-        NoCallError: The value cannot be written as Python source.
-    """
+    """Return a `tl.constexpr` value for a call file. Raise `NoCallError` if Python source cannot express it."""
     value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
     if isinstance(value, bool) or type(value) in (int, str):
         return value
@@ -266,7 +261,7 @@ def _strides(value: Any) -> list[int] | None:
 
 
 def _elements_behind(value: Any) -> int | None:
-    """Return the number of elements from a tensor's start to the end of its memory. If it is unknown, return None."""
+    """Return the number of elements from a tensor's start to the end of its memory, or None if unknown."""
     try:
         held = value.untyped_storage().nbytes()
         return int((held - value.storage_offset() * value.element_size()) // value.element_size())

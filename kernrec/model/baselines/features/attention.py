@@ -1,9 +1,7 @@
 """Lower bound and features of backends' attention, for prompts and for single tokens.
 
-The bound includes tensor cores, exponentials, DRAM and L2. A prompt is computed in tiles of 128 queries, each of which
-reads the keys within its window. If a launch has few tiles, the longest tile is the bottleneck. A generated token reads
-the keys and values within its window. If there are few heads and sequences, these keys are split over the SMs. The
-query heads that share a key and value head are rows of one tile.
+A prompt is computed in tiles of 128 queries, each of which reads the keys within its window. A generated token reads
+the keys and values within its window. If there are few heads and sequences, these keys are split over the SMs.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,18 +23,16 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     ),
     "token": lambda d: d["queries"] == 1 < d["keys"],
 }
-"""Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
 
 PHYSICAL_POWER = True
 _QUERY_TILE, _KEY_TILE = 128, 64
 _MMA_SHARE, _DRAM_SHARE, _SHORT_DRAM = 0.6, 0.9, 0.4
 """Fractions of the data sheet's rates that backends reach: on tensor cores, for DRAM in decoding, and for DRAM in
-prompts. All fitted constants of this module were fitted to recordings of three backends on six GPUs."""
+prompts. All constants of this module were fitted to recordings of three backends on six GPUs."""
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
-"""Clock cycles that a wave of tiles takes in addition to its arithmetic. The key states whether tensor cores run
-asynchronously (sm_90, sm_100, sm_103)."""
+"""Clocks of a wave of tiles beside its arithmetic, keyed by asynchronous tensor cores (sm_90, sm_100, sm_103)."""
 _SPLIT_KEYS = 128
 """Minimum number of keys in a part, if the keys of a token are split over several blocks."""
 _CHAIN_CLK = 400.0
@@ -46,13 +42,12 @@ _FEW_BLOCKS = 0.6
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the kind of a problem (see `bound.kind_of`): the data type of the queries. If the keys and values have
-    another data type, this data type follows."""
+    """Return the data type of the queries, followed by that of the keys and values if it differs."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of problems. All must be prompts, or all must decode one token."""
+    """Return the lower bound and the features of problems that are all prompts or all decode one token."""
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(device, by_name)
@@ -133,8 +128,6 @@ def _bound(
     device: Device, sizes: Mapping[str, Array], total_s: Array, flops: Array, moved: Array, memory_s: Array,
     blocks: Array, shares: Mapping[str, Array], more: Mapping[str, Array],
 ) -> Bound:  # fmt: skip
-    """Return the bound and the features of prompts or of single tokens. `more` contains the features that prompts and
-    tokens do not share."""
     gpu, window, group = device.gpu, _window(sizes), sizes["heads"] / sizes["kv_heads"]
     parts = device.parts(flops, moved)
     count = len(total_s)

@@ -18,10 +18,9 @@ DIMS = ("n", "c", "h", "w", "k")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "3x3": lambda d: d["r"] == d["s"] == 3 and d["stride"] == d["dilation"] == d["groups"] == d["padding"] == 1,
 }
-"""Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
 
 CALL_S = 20e-6
-"""Seconds that the host and the launches contribute to the time of a call."""
+"""Seconds that the host and the launches add to a call."""
 _FEWEST = 4.0
 """Factor by which F(4x4, 3x3) reduces the number of multiplications. No algorithm of cuDNN reduces it by much more."""
 _TILES = ((128, 128), (128, 64), (128, 32), (64, 64), (32, 32))
@@ -32,8 +31,7 @@ _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20
 _FFT_SIZES = np.array([[16.0], [32.0]])
 _ROWS, _ACROSS = (np.array(side, dtype=float)[:, None] for side in zip(*_TILES, strict=True))
 _PRODUCT_TILES = 4
-"""Number of tile sizes, from the start of `_TILES`, of which a matmul uses the fastest. `_RATES` contains the rates of
-these tiles relative to a 128 x 128 tile."""
+"""Number of tiles of which a matmul uses the fastest. `_RATES` is relative to a 128 x 128 tile."""
 _RATES = np.array([(rows * across / 128**2) ** 0.2 for rows, across in _TILES[:_PRODUCT_TILES]])[:, None]
 _BATCHES = np.array([1.0, 36.0])[:, None, None]
 """Number of matmuls in an implicit GEMM and in Winograd's F(4x4, 3x3)."""
@@ -51,8 +49,7 @@ _COLUMNS = (
     *(f"{what}.{name} {rows}x{across}" for rows, across in _TILES for name in ("gemm", "winograd")
       for what in ("waves", "full")),
 )  # fmt: skip
-"""Names of the features, in the order in which the trees number them. If two splits are equally good, the order decides
-between them, so another order would lead to other trees."""
+"""Names of the features, in the order in which the trees number them. The order decides between equally good splits."""
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
@@ -104,8 +101,8 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _products_s(device: Device, m: Array, n: Array, k: Array) -> Array:
-    """Return the seconds, (2, N), that the matmuls of implicit GEMM and of Winograd's F(4x4, 3x3) take with the best
-    tile. Their sizes are `m` and `k`, (2, 1, N) each, and `n`, (N,)."""
+    """Return the seconds, (2, N), of the matmuls of implicit GEMM and of F(4x4, 3x3) with the best tile. The sizes are
+    `m` and `k`, (2, 1, N) each, and `n`, (N,)."""
     rows, across = _ROWS[:_PRODUCT_TILES], _ACROSS[:_PRODUCT_TILES]
     rate = device.peak_flops / device.gpu.sms * _MATH_SHARE * _RATES
     tile_s = 2 * rows * across * np.ceil(k / 16) * 16 / rate + device.seconds(_TILE_CLK)
@@ -114,7 +111,7 @@ def _products_s(device: Device, m: Array, n: Array, k: Array) -> Array:
 
 
 def _fft_s(device: Device, n: Array, c: Array, h: Array, w: Array, k: Array) -> Array:
-    """Return the seconds of the FFT algorithm's matmuls and transforms, for tiles of 16 x 16 and of 32 x 32, (2, N)."""
+    """Return the seconds of the FFT algorithm for tiles of 16 x 16 and of 32 x 32, (2, N)."""
     side = _FFT_SIZES
     tiles = n * np.ceil(h / (side - 2)) * np.ceil(w / (side - 2))
     frequencies = side * (side / 2 + 1)

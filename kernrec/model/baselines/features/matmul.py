@@ -1,9 +1,5 @@
-"""Lower bound of backends' matmuls, and the features with which trees correct it.
-
-The bound includes tiles that run in waves, DRAM and L2. Libraries select a tile and split the reduction by a heuristic.
-The bound assumes the fastest of a few tiles, and the times with some tiles are features. Matmuls outside of tensor
-cores use other tiles (`simt_products`).
-"""
+"""Lower bound of backends' matmuls, and the features with which trees correct it. The bound includes tiles that run in
+waves, DRAM and L2. It assumes the fastest of a few tiles, because libraries select a tile by a heuristic."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +18,6 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "product": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"],
     "batched": lambda d: not d["bias"] and not d["activation"],
 }
-"""Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
 PHYSICAL_POWER = True
 SUSTAINED = True
 FEW_ROWS = 16
@@ -53,12 +48,11 @@ assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (_ROWS["figures"], query.WAVE_
 
 
 def is_matvec(sizes: Mapping[str, int]) -> bool:
-    """Return whether a matmul outside of tensor cores runs as a matrix times a few vectors."""
+    """Return whether a matmul has so few rows or columns that it runs as a matrix times a few vectors."""
     return sizes["batch"] == 1 and min(sizes["m"], sizes["n"]) < FEW_ROWS
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of matmuls with sizes (D, N)."""
     products, constants = device.once(("products", layout), lambda device: _prepared(device, layout))
     count = sizes.shape[1]
     work, figures = np.empty((_ROWS["work"], count)), np.empty((_ROWS["figures"], count))
@@ -68,8 +62,7 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
-    """Return (products, constants) for a GPU and a layout. `products` is an engine object that computes bounds and
-    features of matmuls. `constants` contains the features that are equal for all matmuls, keyed by name."""
+    """Return (engine object that computes bounds and features, features that are equal for all matmuls)."""
     gpu, kind = device.gpu, device.precision
     figures = [
         kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, device.peak_flops, gpu.memory_bandwidth,

@@ -1,9 +1,8 @@
 """Lower bound and features of backends' mixtures of experts, on the GPU with the most work (as in the recordings).
 
-The bound includes matmuls, and reading the weights of experts that get tokens. With balanced routing, each expert of
-the GPU gets the same number of tokens. With routing by a power law, the GPU has the most popular expert and an even
-selection of the other experts. If an expert gets only a few tokens, all its weights are still read, and its matmuls
-are computed in whole tiles of rows.
+With balanced routing, each expert of the GPU gets the same number of tokens. With routing by a power law, the GPU has
+the most popular expert and an even selection of the other experts. If an expert gets only a few tokens, all its weights
+are still read, and its matmuls are computed in whole tiles of rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +16,6 @@ Array = np.ndarray
 
 DIMS = ("tokens", "hidden", "intermediate", "experts", "topk", "tp", "ep", "routing", "gated")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"experts": lambda d: True}
-"""Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
 
 SUSTAINED_SIBLINGS = True
 _ROWS = (16, 64, 128)
@@ -29,13 +27,12 @@ _SMALL_TILE = 3.0
 """Slowdown per row of 16-row tiles compared with larger tiles. Only the bound at the sustained rate uses 16-row tiles:
 without them, few tokens would take too long on GPUs with little arithmetic for their bandwidth, such as the H20."""
 _CHAIN_CLK = 250.0
-"""Clock cycles for each step of 64 elements along the reduction. The steps of a tile run one after the other."""
+"""Clocks for each step of 64 elements along the reduction. The steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
 """Tokens of the most popular expert / tokens of the least popular expert, under the recordings' power law."""
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of mixtures of experts with sizes (D, N)."""
     tokens, hidden, intermediate, experts, topk, tp, ep, routing, gated = sizes
     gpu, kind = device.gpu, device.precision
     inner, local, wide = intermediate / tp, np.maximum(experts // ep, 1), 1 + gated
@@ -96,9 +93,8 @@ def _rate(device: Device) -> float:
 
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:
-    """Return figures of the busiest GPU, (N,) each: `active` (number of experts with tokens), `rows` (rows of all
-    experts), `most` (rows of the busiest expert), and `rows of SIZE` (rows of all experts in whole tiles of SIZE rows).
-    """
+    """Return figures of the busiest GPU, (N,) each: `active` (experts with tokens), `rows` (rows of all experts),
+    `most` (rows of the busiest expert), and `rows of SIZE` (rows of all experts in whole tiles of SIZE rows)."""
     made = {name: np.empty(len(routes)) for name in ("active", "rows", "most", *(f"rows of {size}" for size in _ROWS))}
     kinds = np.stack([experts, ep, routing], axis=1)
     for kind in np.unique(kinds, axis=0):

@@ -1,7 +1,4 @@
-"""Lower bound and features of PyTorch's memory-bound operators in f32: DRAM, L2, and the host's time for a call.
-
-`OPS` contains the operators. Each has the members that `kernrec.model.baselines.bound` requires of an op.
-"""
+"""Lower bound and features of PyTorch's memory-bound operators in f32: DRAM, L2, and the host's time for a call."""
 
 from collections.abc import Callable, Mapping
 
@@ -55,15 +52,12 @@ class RowOp:
 
     DIMS: tuple[str, ...]
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
-    """Predicates on a problem's dimensions, keyed by case. Each recorded set covers the problems of one case."""
     tensors: int
     """Number of full-size tensors that are read or written."""
     call_s: float
     """Seconds of a call that moves almost no data, as the recorder timed it."""
 
     def bound(self, device: Device, sizes: Array, layout: str) -> Bound:
-        """Return the lower bound and the features of problems with sizes (D, N). For an elementwise operator, the
-        elements of a thread block count as a row."""
         if len(sizes) == 1:
             rows, columns = np.ceil(sizes[0] / _ELEMENTS), np.minimum(sizes[0], _ELEMENTS)
         else:

@@ -1,8 +1,7 @@
 """Matmuls outside of tensor cores, as cuBLAS runs them: the tiles of its kernels, DRAM, L2 and the sustained clock.
 
-cuBLAS has a few tiles for each generation of GPUs, and other tiles for batched matmuls. The tiles were found in the
-kernel names of NeuSight's recordings of five GPUs, such as `maxwell_sgemm_128x64_nn`. The time with the best of these
-tiles is the bound. The constants were fitted to the recordings of all five GPUs together.
+The tiles were found in the kernel names of NeuSight's recordings of five GPUs, such as `maxwell_sgemm_128x64_nn`. The
+time with the best tile is the bound. The constants were fitted to the recordings of all five GPUs together.
 """
 
 from collections.abc import Mapping
@@ -23,15 +22,14 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
     "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single (not batched) matmuls as (rows, columns), keyed by generation of the kernels. The `later` GPUs use
-the tiles of the A100, and 128 x 128."""
+"""Tiles of single matmuls as (rows, columns), keyed by generation. `later` GPUs use the A100's, and 128 x 128."""
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
     "volta": ((64, 128), (64, 64), (128, 32), (32, 128)),
     "ampere": ((128, 128),),
     "later": ((128, 128),),
 }
-"""Tiles of batched matmuls as (rows, columns), keyed by generation of the kernels."""
+"""Tiles of batched matmuls as (rows, columns), keyed by generation."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
 """Fraction of the FMA rate that a 128 x 128 tile reaches, and exponent e for smaller tiles: their fraction is
 multiplied by (area / 128**2) ** e."""
@@ -42,17 +40,16 @@ _DRAM_SHARE = 0.8
 _STRIDED_K = 1860.0
 """Scale of k, in elements per MiB of L2, for the slowdown of DRAM on Pascal (see `kStrided` in products.cpp)."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
-"""Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). All other compute capabilities
-use the value of 89. Each value is 1.27 times the energy of an FMA in the power model of November 2026. The T4's value
-(75) is doubled to fit its limit of 70 W. The values must not change, because the trees were trained with them."""
+"""Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). Others use the value of 89.
+Each value is 1.27 times the energy of an FMA in the power model of November 2026. The T4's value (75) is doubled to fit
+its limit of 70 W. The values must not change, because the trees were trained with them."""
 _CORE_SHARE = 0.8
 """Fraction of the power limit that is available for core events. No recording determines it for small GPUs."""
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass the tiles of a GPU to the engine object `products`: the tiles `timed`, whose time is a feature, then the
-    tiles for single matmuls and for batched matmuls. A tile in `timed` is (rows, columns, number of parts into which
-    the reduction is split)."""
+    """Pass the tiles of a GPU to the engine object `products`. The tiles `timed` (rows, columns, number of parts into
+    which the reduction is split), whose time is a feature, come first."""
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]

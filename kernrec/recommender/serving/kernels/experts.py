@@ -1,9 +1,4 @@
-"""Define a grouped matmul of experts, as a replacement for the engines' own Triton kernels.
-
-`kernrec.recommender.serving.engine_calls` uses this kernel if the engine is not installed. The kernel has the tunables
-of a tuned file, loads the same data as the engines' kernels, and groups tiles in the same way. All rows of a tile
-belong to one expert.
-"""
+"""Define a grouped matmul of experts, which replaces the engines' own Triton kernels if the engine is not installed."""
 
 import triton
 import triton.language as tl
