@@ -74,7 +74,8 @@ def connect_untrusted(path: Path, folder: Path, limits: "Limits", *, filtered: b
 
     Args:
         folder: The only folder in which the connection can access other files.
-        filtered: Whether to attach the file as `file` instead of `db`, so that rows can be hidden.
+        filtered: If true, attach the file as `file` instead of `db`. The caller then creates views in `db` that hide
+            rows.
     """
     with one_line(path):
         return _waiting(
@@ -233,7 +234,7 @@ _HEADER_BYTES = 3 * 4096
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` if a file is too short for its used blocks. DuckDB would notice this only later."""
+    """Raise `UsageError` if a file is shorter than the blocks that it uses. DuckDB would notice this only later."""
     query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
     sizes = connection.execute(query).fetchone()
     if sizes is not None and path.stat().st_size < _HEADER_BYTES + sizes[0]:

@@ -20,8 +20,12 @@ _COUNTED = {
 
 
 def tally(database: Database) -> list[dict[str, Any]]:
-    """Count measurements (all, replayed, on MIG slices), configs and problems for each combination of GPU, op, kernel
-    and outcome. Return one dictionary per combination, in sorted order."""
+    """Count the measurements for each combination of GPU, op, kernel and outcome.
+
+    Returns:
+        A dictionary for each combination, in sorted order. It contains the numbers of all measurements, of replayed
+        measurements, of measurements on MIG slices, of configs and of problems.
+    """
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 
 

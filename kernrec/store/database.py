@@ -54,8 +54,8 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("gpu_scale", "bundle", "withdrawn")},
 }
-"""SQL queries that replace tables of another person's file, keyed by table name. Their results attribute all rows of
-the file to one unknown contributor."""
+"""SQL queries that replace tables of another person's file, keyed by table name. The results name one unknown
+contributor for all rows of the file."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -154,7 +154,7 @@ class Database(DatabaseQueries):
 
         Args:
             mark: Mark of the file, or None to write no mark.
-            state: State of the file when it was checked (`marks.file_state`). If empty, any state is accepted.
+            state: State of the file when it was checked (`marks.file_state`). If this text is empty, accept any state.
             filtered: Whether to hide the rows that the mark lists, and the contributors in another person's file.
         """
         existed = path.exists()
@@ -298,8 +298,10 @@ class Database(DatabaseQueries):
         error occurs, no row is added.
 
         Args:
-            write: Function that writes files of checked rows into a given folder, for `exchange.add_rows`.
-            apart_from: Columns of `measurement` to ignore when searching for a stored row that equals a new row.
+            write: Function that receives a folder and writes the checked rows to files there, which `exchange.add_rows`
+                reads.
+            apart_from: Columns of `measurement` to ignore. A new row is not added if a stored row has the same values
+                in all other columns.
             then: Function that receives the same folder and returns more SQL statements for the same transaction.
             signer: Public key of the rows' owner. An empty string stands for an unknown owner, and None for the user.
         """

@@ -1,7 +1,7 @@
 """Add rows from files to a database, and compute the keys of many rows.
 
-DuckDB computes the keys of millions of rows, but may format a number differently from Python. So kernrec checks a key
-that seems wrong again with `rows.row_key`.
+DuckDB computes the keys of millions of rows, but may format a number differently from Python. So if a stored key
+differs from DuckDB's, kernrec computes the key again with `rows.row_key`.
 """
 
 import json
@@ -51,12 +51,13 @@ def add_rows(
 
     Args:
         connection: Connection to the database, which is attached as `db`.
-        folder: The connection's `exchange_folder`, in which no row occurs twice. Columns that a file lacks are NULL.
+        folder: The connection's `exchange_folder`. Its files must not contain any row twice. If a file lacks a column,
+            the column is NULL.
         apart_from, signer: See `Database.add_from`.
         then: Additional SQL statements for the same transaction.
 
     Returns:
-        Number of added rows.
+        Number of rows that were added.
 
     Raises:
         UsageError: A new row has the key of a stored row, but different content.

@@ -4,7 +4,8 @@ A throttled laptop, or a board with another power limit, ranks configs correctly
 model. So `db/schema/views.sql` divides each GPU's costs by a scale before it combines rows of several people. An item
 is one config on one problem, at one power limit and clock setting, with one protocol version. A contributor's cost of
 an item is the median over their GPUs. The reference cost is the median over at least three contributors. The ratio of a
-GPU is the median of (cost / reference cost) over its items. The scale is this ratio, closer to 1 if the items disagree.
+GPU is the median of (cost / reference cost) over its items. The scale is this ratio, moved towards 1 if the items give
+different ratios.
 
 If there are only two contributors, kernrec scales neither GPU, and answers show how far the two differ.
 """
@@ -25,7 +26,7 @@ _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTIN
 
 
 def scales_query(contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """Return an SQL query for the rows of the table `gpu_scale`, from items that at least `contributors` people
+    """Return an SQL query for the rows of the table `gpu_scale`. It uses only items that at least `contributors` people
     measured."""
     same = (
         "kernel, kernel_hash, config_id, problem_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,"
@@ -68,7 +69,8 @@ def scales_query(contributors: int = LEAST_CONTRIBUTORS) -> str:
 
 
 def scale_statements() -> list[str]:
-    """Return the SQL statements that estimate the GPUs' scales again after a change of other people's rows."""
+    """Return the SQL statements that replace the GPUs' scales by new estimates. Execute them after other people's rows
+    change."""
     scales = f"FROM ({scales_query()})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.gpu_scale", f"INSERT INTO db.gpu_scale BY NAME {estimate}"]
@@ -77,9 +79,9 @@ def scale_statements() -> list[str]:
 def scales_among_few() -> str:
     """Return an SQL subquery that replaces the table `gpu_scale` for training.
 
-    It scales a GPU even if only two contributors measured an item. Otherwise, a model would mistake a difference
-    between two GPUs for a difference between configs. Scales are relative to the user's own GPUs, or to the median over
-    the contributors if the user has measured nothing.
+    The subquery scales a GPU even if only two contributors measured an item. Otherwise, a model would mistake a
+    difference between two GPUs for a difference between configs. Scales are relative to the user's own GPUs, or to the
+    median over the contributors if the user has measured nothing.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"

@@ -46,8 +46,8 @@ def trusted() -> dict[str, str]:
 
 
 def trust(key: str, name: str | None) -> None:
-    """Trust all rows that a key (hexadecimal digits) signs, from now on. Answers show its owner as `name`, by default
-    the first digits of the key."""
+    """From now on, trust all rows that a key (hexadecimal digits) signs. Answers show `name` for the owner of the key.
+    By default, `name` is the first digits of the key."""
     if not is_public_key(key):
         raise UsageError(
             f"{key[:80]!r} is not a public key; expected 64 hexadecimal digits, as printed by `kernrec db trust --own`"
@@ -79,7 +79,7 @@ def _write_trusted(names: dict[str, str]) -> None:
 
 
 def trusts(signer: str | None) -> bool:
-    """Return whether kernrec accepts a signer's rows without asking the user. Never accept unsigned rows."""
+    """Return whether kernrec accepts a signer's rows without asking the user. Return False for unsigned rows."""
     return bool(signer) and (signer in trusted() or signer == own_key())
 
 

@@ -23,7 +23,8 @@ from kernrec.util.light_dataclass import dataclass
 _CHECKS = 2
 """Version of the checks. kernrec checks a file again if it passed only an older version."""
 _AGAIN_S = 86_400.0
-"""Seconds until kernrec checks a file with skipped rows again, because a wrong clock may have caused the skips."""
+"""Seconds until kernrec checks a file again if queries skip some of its rows. A wrong clock may have made these rows
+seem impossible."""
 
 Faults = Mapping[str, Mapping[str, Sequence[str]]]
 """Keys of rows with impossible values, keyed by table name and then by description of the fault."""
@@ -49,7 +50,8 @@ class Mark:
         return {table: sorted({key for keys in by.values() for key in keys}) for table, by in self.faults.items()}
 
     def holds(self, state: str) -> bool:
-        """Return whether a file in the given state needs no further check."""
+        """Return whether the mark is still valid: the file is in the given state, and it is not yet time to check the
+        file again."""
         recent = 0 <= time.time() - self.checked_at < _AGAIN_S
         return bool(state) and self.state == state and (recent or not self.faults)
 
@@ -72,7 +74,8 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has a file with the given `file_state` open, or True if that is unknown."""
+    """Return whether this process has opened the file that `file_state` identified as `state`. Return True if this is
+    unknown."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

@@ -83,7 +83,7 @@ class NumericCheck:
     numeric_error: float | None = None
     """Largest error of the output, relative to its RMS."""
     tolerance: float | None = None
-    """Largest correct error, or None if the outputs must be equal."""
+    """Largest error that counts as correct, or None if the outputs must be equal."""
     checked_against: str | None = None
 
 
@@ -298,7 +298,8 @@ class MeasuredDevice:
     cupy: str | None = None
     nvml: str | None = None
     power_limit_w: float | None = None
-    """Power limit in watts, or None for the default. The locked clocks are None if they were not locked."""
+    """Power limit in watts, or None for the default. The clocks in the next two fields are None if they were not
+    locked."""
     locked_sm_clock_hz: float | None = None
     locked_memory_clock_hz: float | None = None
     ecc: bool | None = None

@@ -25,8 +25,8 @@ class MeasuredAnswer:
     thorough tier. The cost of a contributor is the median over their sessions, and the result is the median over the
     contributors.
 
-    The 90 % intervals include the differences between sessions and between contributors. They are None if there is only
-    one session and it has no interval.
+    The 90 % intervals include the differences between sessions and between contributors. They are None if only one
+    session measured the config and stored no interval.
     """
 
     kernel: str
@@ -42,7 +42,8 @@ class MeasuredAnswer:
     device: str | None
     """Name of the GPU according to the driver."""
     power_limit_w: float | None
-    """Power limit in watts, or None for the default. The locked clocks are None if they were not locked."""
+    """Power limit in watts, or None for the default. The clocks in the next two fields are None if they were not
+    locked."""
     locked_sm_clock_hz: float | None
     locked_memory_clock_hz: float | None = None
     latency_low_s: float | None = None
@@ -67,7 +68,7 @@ class MeasuredAnswer:
     rescaled: int = 0
     """Number of contributors whose rows were scaled to the typical speed of their GPU's model."""
     others_s: float | None = None
-    """Median latency that other people measured for this config in seconds, if the rows are the user's own."""
+    """Median latency in seconds that other people measured for this config. None unless the rows are the user's own."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Evidence:
     """Configs of the requested kernels that failed and did not succeed later. Incorrect results stay even after a
     success, because races are intermittent. The user's own successes outweigh other people's failures."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """Fastest config of any kernel that was not requested, for each power limit and setting of the clocks."""
+    """Fastest config among all kernels that were not requested: one for each power limit and setting of the clocks."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
         """Combine the evidence for one problem that was stored under two keys."""
@@ -188,7 +189,8 @@ def read_log(
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
     def by_config(wanted: bool, query: str) -> dict[_Row, Any]:
-        """Return the last column of a query, keyed by the other columns."""
+        """Return the values of a query's last column, keyed by the values of the other columns. Return nothing unless
+        `wanted`."""
         rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if wanted else []
         return {row[:-1]: row[-1] for row in rows}
 

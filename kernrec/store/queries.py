@@ -42,7 +42,7 @@ class DatabaseQueries:
         """Store the result of a query in a temporary table of this connection, replacing a table of the same name.
 
         Args:
-            query: SQL query. A placeholder `{x}` stands for the rows of the Parquet files `files["x"]`.
+            query: SQL query. A placeholder such as `{x}` stands for the rows of the Parquet files in `files["x"]`.
             files: Paths of Parquet files, keyed by the name of their placeholder. The files are moved away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
@@ -54,7 +54,8 @@ class DatabaseQueries:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write a query's result to Parquet files of at most `most` rows. Return each (path, number of rows)."""
+        """Write a query's result to Parquet files of at most `most` rows each. Return (path, number of rows) for each
+        file."""
         written = []
         with one_line(self.path), exchange_folder(self._connection) as exchange:
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
@@ -139,8 +140,8 @@ class DatabaseQueries:
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
-        """Return the static profiles of a kernel's source on one architecture, keyed by launch number. Unless `own` is
-        True, other people's profiles fill gaps."""
+        """Return the static profiles of a kernel's source on one architecture, keyed by launch number. If `own` is
+        True, ignore other people's profiles. Otherwise, they replace missing profiles of the user."""
         with one_line(self.path):
             source = "db.profile"
             if self.query("SELECT EXISTS (FROM db.merged_row SEMI JOIN db.profile ON row_id = profile_id)")[0][0]:

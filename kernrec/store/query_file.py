@@ -5,10 +5,10 @@ holds the costs and failures (`MeasurementLog`) for each GPU and problem, the st
 architecture by launch (`ProfileTable`), the analyzed kernels, and the lowest and highest measurement key. An index at
 the end of the file lists a hash of each entry's name, and the state of the database.
 
-Deriving all entries of 1,000,000 rows takes several seconds, so an entry may be empty at first. The first query that
-needs an empty entry derives it, together with other entries that need few rows. The file is written again if the state
-of the database differs or the file is damaged. So if a process is killed after a commit and before it writes this file,
-the next query is only slower. If no file can be written, the entries stay in memory.
+Deriving all entries from 1,000,000 rows takes several seconds, so an entry may be empty at first. The first query that
+needs an empty entry derives it. This query also derives other empty entries, as long as this takes few rows. The file
+is written again if the state of the database differs or the file is damaged. So if a process is killed after a commit
+and before it writes this file, the next query is only slower. If no file can be written, the entries stay in memory.
 
 The query file of the user's own database is called `NAME.query` and is beside the database. The query files of all
 other databases are in the cache folder.
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 _FORM = 2
 _TOGETHER = 20_000
-"""If a query derives several entries together, it derives them from at most this many rows, which takes half a
-second."""
+"""Maximum number of rows from which a query derives several entries. This number of rows takes half a second."""
 _TAIL = 8
 """Number of bytes at the end of the file that hold the length of the index."""
 _INDEX = ("keys", "starts", "stops")
 """Arrays of the index: hashes of the entries' names (ascending), and the start and end of each entry in bytes."""
 _TITLE = 21
-"""Position of the database's title in an answer. The title is not stored; `QueryFile.log` fills it in."""
+"""Position of the database's title among the columns of an answer. The title is not stored. `QueryFile.log` fills it
+in."""
 _ANSWER, _FAILURE, _KERNEL = "SSSFffIITsfffffffsBBLSIffIf", "SSSSTB", "SSSs"
 """Types of the columns of an answer, a failure and a kernel. Each letter is a key of `_TYPES`."""
 _TYPES: Mapping[str, set[type]] = {
@@ -73,8 +73,8 @@ class QueryFile:
 
     Args:
         data: Content of the file, mapped into memory.
-        fill: Function that receives this object and the name of an empty entry. It returns the content of a query file
-            in which this entry is filled in.
+        fill: Function that receives this object and the name of an empty entry. It derives the entry, and returns the
+            content of a new query file that contains the entry.
 
     Raises:
         ValueError: The index is damaged.
@@ -104,7 +104,7 @@ class QueryFile:
         return [] if entry is None else [end for end in entry[0]["ends"] if end is not None]
 
     def log(self, gpu: str, problem: str, title: str) -> MeasurementLog:
-        """Return the measured costs and the failures of configs for one GPU and problem. The rows with costs show
+        """Return the measured costs and the failures of configs for one GPU and problem. The returned costs contain
         `title` as the name of the database."""
         if (entry := self._entry(("log", gpu, problem))) is None:
             return MeasurementLog({}, {})
@@ -163,11 +163,12 @@ class QueryFile:
 
 
 def query_file(path: Path, open_database: "Opener", anew: bool = False) -> QueryFile:
-    """Return everything that a query reads from a database. The query file is written again if it is outdated.
+    """Return the query file of a database, which contains everything that queries read. Write the file again if it is
+    outdated.
 
     Args:
-        open_database: `Database.open`, which is called only if the query file lacks something.
-        anew: Whether to write the query file again in any case, because it is damaged.
+        open_database: The function `Database.open`. It is called only if the query file lacks an entry or is outdated.
+        anew: Whether the query file is damaged, so that it must be written again even if it is not outdated.
 
     Raises:
         UsageError: The database cannot be read.
@@ -196,8 +197,8 @@ def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
 
 
 def wrong_entries(path: Path, open_database: "Opener") -> int:
-    """Return the number of entries of a query file that differ from the database. If any entry differs, delete the
-    query file. Return 0 if the database has no query file for its present state."""
+    """Count the entries of a query file that do not match the rows of the database. If there are any, delete the query
+    file. Return 0 if the database has no query file for its present state."""
     mark = read_mark(path)
     stored = _stored(path, mark)
     if stored is None or not mark.holds(file_state(path)) or stored.made_of != _made_of(path, mark):
@@ -229,8 +230,8 @@ def _stored(path: Path, mark: Mark, fill: _Fill | None = None) -> QueryFile | No
 
 
 def _made_of(path: Path, mark: Mark) -> list[str]:
-    """Return everything on which the entries of a query file depend: the rule for combining rows, and the owner, the
-    state and the faulty rows of the database."""
+    """Return everything on which the entries of a query file depend: the rule for combining rows, and three facts about
+    the database, namely its owner, its state and its faulty rows."""
     own, faults = is_own(path, mark), json.dumps(mark.faults, sort_keys=True)
     return [_rule(), str(_is_pulled(path)), str(own), mark.state, sha256(faults.encode()).hexdigest()]
 
@@ -251,12 +252,12 @@ _LOGS = """
 _PROFILES = "SELECT 'profiles', kernel, kernel_hash, sm::VARCHAR, count(*) FROM db.profile GROUP BY ALL ORDER BY ALL"
 _MEASUREMENTS = f"SELECT count(*), ({RETRACTED}) FROM db.measurement"
 _ENDS_PER_ROW = 10
-"""Number of keys that can be compared in the time that it takes to derive an answer from one row."""
+"""Comparing this number of keys takes as long as deriving an answer from one row."""
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
-    """Write a query file for the present state of a database. Fill in its entry `name`. Return the content of the file.
-    If the file `old` was written for the same state, copy its entries."""
+    """Write a query file that contains the entry `name` for the present state of a database, and return its content. If
+    the file `old` was written for the same state, copy its entries, too."""
     opened = is_open(path)
     with open_database(path) as database:
         mark = database.mark or read_mark(path)
@@ -296,8 +297,9 @@ def _index(facts: Mapping[str, Any], *arrays: np.ndarray) -> Iterator[bytes]:
 
 
 def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
-    """Return the names of the entries to derive now. The first is `name`, followed by empty entries that are derived
-    from few rows. Among these, entries for the same GPU come first."""
+    """Return the names of the entries to derive now. The first is `name`. Other empty entries follow, as long as all
+    entries together are derived from at most `_TOGETHER` rows. Entries for the same GPU come before entries for other
+    GPUs."""
     counts = file.names()
     rows = counts.get(name, 0) if name else 0
     names = [name] if name in counts else []

@@ -2,7 +2,8 @@
 
 A malformed file can crash DuckDB, and its rows may be false. The child process (`kernrec.store.intake.read_file`)
 checks every row. If a file makes DuckDB crash, hang or exhaust memory, only the child ends, and the user gets a
-one-line error. A file is checked only once, because a mark (`kernrec.store.marks`) then identifies the checked content.
+one-line error. After a check, kernrec stores a mark (`kernrec.store.marks`) that identifies the content, so that it
+need not check the same file again.
 """
 
 import json
@@ -56,7 +57,8 @@ class Limits:
         )
 
     def apply(self) -> None:
-        """Apply the limits to this process. On Windows, do nothing: there, only the parent process limits the time."""
+        """Apply the limits to this process. On Windows, do nothing, so that only the parent process's time limit
+        applies."""
         if sys.platform == "win32":
             return
         import resource
@@ -77,8 +79,8 @@ class Limits:
 
 
 def serve_request(answer: Callable[[Mapping[str, Any], Limits], dict[str, Any]]) -> int:
-    """In the child process: read a request from standard input, apply its limits, and print the answer. Return the exit
-    status. `answer` receives the request and its limits."""
+    """Read a request from standard input, apply its limits to this child process, and print the result of `answer`,
+    which receives the request and the limits. Return the exit status."""
     from kernrec.util.process import end_with_parent
 
     request = json.loads(sys.stdin.read())
@@ -97,7 +99,7 @@ def read_apart(
     Args:
         request: Arguments of the task.
         title: Name of the file, for messages.
-        size: Size of the file in bytes, from which the resource limits follow.
+        size: Size of the file in bytes. It determines the resource limits.
         folder: Private folder to which only the child process writes.
 
     Raises:

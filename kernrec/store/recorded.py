@@ -2,7 +2,7 @@
 
 One dimension of a problem counts its items, such as the images of a convolution (`padded_dimension`). The first query
 about an op stores its rows in the user's cache, in one file of arrays for each GPU and data type. The arrays are sorted
-by a hash of the problem without its number of items. Later queries map the file that they need.
+by a hash of all dimensions except the number of items. Later queries map the file that they need into memory.
 """
 
 import json
@@ -48,7 +48,8 @@ class RecordedBaseline:
     power_w: float | None
     """Mean power in watts of calls in a loop at the default power limit, or None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval of the time in seconds if somebody repeats the recording, possibly with a later backend version."""
+    """90 % interval, in seconds, of the time that somebody would measure who repeats the recording, possibly with a
+    later backend version."""
     power_interval_w: tuple[float, float] | None
     source: str
     """Repository that published the recording."""
@@ -79,7 +80,7 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
     Returns:
         (number of items of the problem, recordings). Each recording is ((backend, version, variant), number of items,
-        time in seconds, row number in the table). The number of items ascends.
+        time in seconds, row number in the table). Recordings with fewer items come first.
     """
     if not has_recorded(problem.op, gpu):
         return 0, []
@@ -94,7 +95,7 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
 
 def recorded_baseline(problem: Problem, row: int, gpu: GPU) -> RecordedBaseline:
-    """Return the recording with a row number from `rows_beside`."""
+    """Return the recording in row number `row`, which `rows_beside` has returned for a problem."""
     table = _table(problem.op, gpu.name, problem.dtype)
     named = table.origins[int(table.origin[row])]
     seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
@@ -137,9 +138,9 @@ def _row_keys(
 
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
-    """Return (hash of the GPU and of the problem without its item count, item count). The count is 0 if no dimension
-    counts items. For attention with a single query, the hash ignores `causal`, because the query attends to all
-    keys."""
+    """Return (hash, item count). The hash covers the GPU and the problem, except for the problem's item count. The
+    count is 0 if no dimension counts items. For attention with a single query, the hash ignores `causal`, because the
+    query attends to all keys."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1
@@ -156,9 +157,9 @@ def _seed(*names: str) -> int:
 
 _WORD = (1 << 64) - 1
 _FACTOR = 0xD1342543DE82EF95
-"""Multiplier of the hash of a problem: for each dimension, the hash is multiplied by this number modulo 2^64, and the
-size of the dimension is added. The number is from Steele and Vigna, "Computationally Easy, Spectrally Good
-Multipliers". A test checks that no two shipped problems have the same hash."""
+"""Multiplier for the hash of a problem. For each dimension, the hash is multiplied by this number, the size of the
+dimension is added, and the result is taken modulo 2^64. The number is from Steele and Vigna, "Computationally Easy,
+Spectrally Good Multipliers". A test checks that no two shipped problems have the same hash."""
 
 
 # ---- arrays of an op -------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Define the schema of a database file: its migrations, views and tables (`db/schema`).
 
 A file may come from another person, so kernrec runs no code from it. It includes the text of `views.sql` in its
-queries, and refuses tables with computed columns or default expressions. Writing evaluates checks and indexes, too, so
-for writing these must also be kernrec's.
+queries, and refuses tables with computed columns or default expressions. A write also evaluates checks and indexes. So
+before kernrec writes to a file, it refuses checks and indexes that differ from the schema.
 """
 
 import os
@@ -114,8 +114,8 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
 
 
 def make_file(path: Path) -> None:
-    """Create an empty database file atomically, unless another process has created it in the meantime. Raise
-    `UsageError` if the file cannot be created."""
+    """Create an empty database file atomically. Keep the existing file if another process has created it in the
+    meantime. Raise `UsageError` if the file cannot be created."""
     import duckdb
 
     path = path.absolute()
@@ -170,7 +170,8 @@ def _empty(steps: tuple[str, ...]) -> bytes:
 # Relations of `views.sql`, as parts of queries.
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
-"""Columns that identify one measurement of a session. Two rows of a contributor that agree in them conflict."""
+"""Columns that identify one measurement of a session. Two rows of one contributor conflict if they agree in these
+columns."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|gpu_scale)\b")
@@ -199,7 +200,8 @@ def derived() -> dict[str, str]:
 
 
 def with_derived(name: str, query: str, condition: str = "", scales: str = "db.gpu_scale") -> str:
-    """Return an SQL query after the definitions of the view `name` and of all views before it.
+    """Return an SQL query that begins with definitions of the view `name` and of all earlier views, followed by
+    `query`.
 
     Args:
         condition: SQL condition on the measurements, applied while the log is scanned.

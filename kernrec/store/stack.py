@@ -26,7 +26,8 @@ class Stack:
         """Check that the databases can be read, and raise `UsageError` otherwise.
 
         Args:
-            databases: Files of the databases. By default, the user's database (`KERNREC_DB`) and that of pulled rows.
+            databases: Files of the databases. By default, the user's database (`KERNREC_DB`) and the database of pulled
+                rows.
         """
         self.missing: Path | None = None
         """Path in `KERNREC_DB` if there is no database at this path, otherwise None."""
@@ -87,8 +88,8 @@ class Stack:
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source on one architecture, keyed by launch number.
 
-        Shipped profiles come first, then the first database that has any. If there are none, use the profiles of
-        another architecture whose code this one can run (`code_sm`).
+        Use the shipped profiles, or else those of the first database that has any. If no database has any, use the
+        profiles for another architecture whose code can run on this architecture (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):

@@ -55,7 +55,8 @@ def rewritten(path: Path) -> Iterator[Database]:
 
 
 _MANY_BYTES = 2**24
-"""Size of checked rows in bytes from which kernrec adds them to a copy of the database."""
+"""Size in bytes. If the files of checked rows are at least this large, kernrec adds the rows to a copy of the
+database."""
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
@@ -87,8 +88,8 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
 
 
 def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
-    """Add other people's checked rows from a folder, or none if an error occurs. Return the number of new rows. The
-    files are moved out of the folder. `Database.add_from` describes the other arguments."""
+    """Add other people's checked rows from files in a folder, and return the number of new rows. If an error occurs,
+    add no row. The files are moved out of the folder. `Database.add_from` describes the other arguments."""
     return database.add_from(lambda folder: move_checked(checked, folder), apart_from=apart_from, signer=signer)
 
 

@@ -24,9 +24,9 @@ the latency of DRAM), and to start."""
 def floor_s(problem: Problem, gpu: GPU) -> float:
     """Return a lower bound, in seconds, for the time of any kernel for a problem on a GPU.
 
-    It is the larger of two times. The first is the time to transfer the compulsory bytes that do not fit in the L2
-    cache at DRAM bandwidth. The second is the time of the operations at the GPU's highest peak among types of eight or
-    more bits.
+    It is the larger of two times. The first is the time to transfer bytes at DRAM bandwidth: the problem's compulsory
+    bytes, less the size of the L2 cache. The second is the time of the problem's operations at the highest peak of the
+    GPU, among the data types that kernels may compute with.
     """
     dtypes = ("f16", "bf16", "tf32") if ELEMENT_BYTES[problem.dtype] > 1 else ("f16", "fp8", "i8")
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)
@@ -40,8 +40,8 @@ def floor_s(problem: Problem, gpu: GPU) -> float:
 
 
 def ceiling_s(problem: Problem) -> float | None:
-    """Return the time in seconds that a single thread would need for a problem, as an upper bound for any kernel.
-    Return None if the problem's op does not state its number of operations."""
+    """Return an upper bound, in seconds, for the time of any kernel: the time that a single thread would need. Return
+    None if the problem's op does not state its number of operations."""
     if not problem.flops:
         return None
     elements = sum(tensor.touched for tensor in problem.tensors.values())
@@ -49,7 +49,7 @@ def ceiling_s(problem: Problem) -> float | None:
 
 
 def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
-    """Return the reason, in one line, why recorded times in seconds are implausible, or None."""
+    """Return a one-line reason if recorded times (in seconds) are implausible. Otherwise return None."""
     least, most = floor_s(problem, gpu), ceiling_s(problem)
     below = [time for time in times_s if time < least]
     if below:

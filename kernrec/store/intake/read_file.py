@@ -53,7 +53,8 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
     """Check all rows of a database, and write them to a folder as files that `exchange.add_rows` can read. Return the
-    number of rows in each table. Measurements stay in a copy of the file, which nobody can change after the check."""
+    number of rows in each table. Measurements stay in a copy of the file. Nobody can change this copy after the
+    check."""
     with _opened(path, folder, limits, copied=True) as connection:
         counts = _check_taken(connection, path, limits)
         _write_tables(connection, [table for table, count in counts.items() if count], folder)
@@ -65,7 +66,8 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
 
     Args:
         folder: Folder for temporary files.
-        rows: Whether to check the rows. Otherwise only read them: a damaged file may crash this process.
+        rows: Whether to check the values of the rows. If false, only read the rows, because a damaged file would crash
+            this process instead of the parent.
         state: State that the file must have (`marks.file_state`).
     """
     with _opened(path, folder, limits, copied=False, state=state) as connection:
@@ -83,7 +85,7 @@ def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[st
     """Return the keys of impossible rows in the user's own database, keyed by table name and then by fault.
 
     A row that refers to an impossible row is impossible, too. If the system clock is slow, all rows seem to come from
-    the future, so rows that are not newer than the last change of the file are accepted.
+    the future. So rows are accepted if they are not newer than the last change of the file.
     """
     now = datetime.now(UTC)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -171,8 +173,8 @@ def read_segments(
         folder: Folder for the checked rows.
 
     Returns:
-        A dictionary for each group: `rows` is the number of rows per table (a row in two files counts twice), `gpus`
-            lists the GPUs of the measurements, and `replayed` states whether any measurement was replayed.
+        A dictionary for each group: `rows` is the number of rows for each table (a row in two files counts twice),
+            `gpus` lists the GPUs of the measurements, and `replayed` states whether any measurement was replayed.
     """
     counts: list[dict[str, int]] = [{} for _ in groups]
     with _segments_opened(groups, title, folder, limits) as connection:
@@ -310,8 +312,8 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
 
 
 def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:
-    """Write the rows of tables to Parquet files, without columns that are NULL in all rows. For `measurement`, write
-    only the names of the columns, because its rows stay in the database."""
+    """Write the rows of tables to Parquet files, without columns that are NULL in all rows. For the table
+    `measurement`, write only the names of its columns to a file, because its rows stay in the database."""
     for table in dict.fromkeys(("measurement", *tables)):
         names = list(used_columns(connection, f"db.{table}", layout_of().columns[table]))
         if table == "measurement":
@@ -326,8 +328,8 @@ def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
 
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
-    """Copy a Parquet file to `table.parquet`, and convert its columns to plain types. Raise `UsageError` if the file
-    states that it has more rows or bytes than any recording."""
+    """Copy a Parquet file to `table.parquet`, and convert its columns to plain types. Raise `UsageError` if, according
+    to its metadata, the file has more rows or bytes than any recording can have."""
     with closing(connect_files([path], folder, limits)) as connection, one_line(path):
         name = quoted(path.absolute())
         measure = (

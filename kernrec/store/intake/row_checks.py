@@ -74,7 +74,7 @@ _FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UT
 
 
 def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout) -> None:
-    """Raise a `UsageError` that names some faulty rows and their fault if a row of `db.<table>` is not valid."""
+    """Raise `UsageError` if a row of `db.<table>` is not valid. The message names the fault and some of the rows."""
     for problem, rows in faults(connection, table, layout):
         some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
         raise UsageError(f"rows of the table {table} {problem} ({some})")
@@ -88,13 +88,14 @@ def faults(
     most: int = _MOST_NAMED + 1,
     latest: datetime | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Find the faulty rows of a table. Faults after the first may be consequences of the first.
+    """Find the faulty rows of a table. The first fault may cause the faults that follow it.
 
     Args:
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
         most: Maximum number of keys to list for each fault.
-        latest: Latest plausible time of a measurement, by default the present time. Rows may be one day later.
+        latest: Time to compare with, by default the present time. A measurement is faulty if its time is more than one
+            day later.
 
     Yields:
         (description of a fault, keys of the faulty rows)
@@ -137,7 +138,8 @@ def faults(
 
 
 def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (description of a fault, SQL condition on valid rows) for the powers, energies and clocks of a GPU."""
+    """Yield (description of a fault, SQL condition that valid rows meet) for the powers, energies and clocks of a
+    GPU."""
     other = f"gpu <> '{gpu.name}'"
     most_w, most_hz = _ABOVE_BOARD * gpu.power_max_w, _ABOVE_BOOST * max(gpu.boost_clock_hz, gpu.tensor_clock_hz)
     bounds = {
@@ -207,8 +209,8 @@ def _listed(names: Iterable[str]) -> str:
 def _conditions(
     table: str, layout: Layout, kinds: Mapping[str, str], latest: datetime | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (description of a fault, SQL condition on valid rows) for a table. A condition that is NULL counts as met.
-    Columns that are not in `kinds` are NULL in all rows, so they need no condition."""
+    """Yield (description of a fault, SQL condition that valid rows meet) for a table. A row also meets a condition that
+    is NULL. Columns that are not in `kinds` are NULL in all rows, so they need no condition."""
     for expression in layout.checks[table]:
         yield f"are not {expression}", expression
     for name in layout.required[table]:
@@ -291,8 +293,8 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
 def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
     """Return (op name, layout) for each problem that the spec of a stored kernel declares.
 
-    The name may be that of one of kernrec's ops. Queries about this op never find rows of the declared problem, because
-    kernrec's ops do not have its layout.
+    A declared problem may have the name of one of kernrec's ops. Queries about kernrec's op never find its rows,
+    because no op of kernrec has the layout of a declared problem.
     """
     cursor = connection.cursor().execute("SELECT name, spec FROM db.kernel")
     declared = set()

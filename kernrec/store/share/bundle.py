@@ -16,7 +16,8 @@ from kernrec.store.share.place import MANIFEST, Place, ZipFile
 from kernrec.util.files import scratch_folder
 
 _MOST_UNPACKED = 4
-"""Maximum number of unpacked bytes per byte of a zip file, whose files are uncompressed Parquet files."""
+"""Maximum ratio of unpacked bytes to bytes of a zip file. A low ratio suffices, because the zip file does not compress
+the Parquet files in it."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
 
 
 def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> tuple[Any, bytes]:
-    """Return (parsed document, bytes of the document) for a document with a signature file beside it.
+    """Read a document that has a signature file beside it, and return (parsed document, bytes of the document).
 
-    `parse` gets the bytes and a title for messages. Raise `UsageError` if it refuses them, or the owner did not sign.
+    `parse` gets the bytes and a title for messages. Raise `UsageError` if `parse` refuses the bytes, or if they were
+    not signed by the document's owner.
     """
     content = b"".join(place.read(name, LARGEST_DOCUMENT))
     document = parse(content, f"{name} of {place.title}")
@@ -75,7 +77,8 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
 
 
 def import_to(path: Path, bundle: Bundle) -> int:
-    """Add the rows of a bundle to the database at `path`, or none if an error occurs. Return the number of new rows.
+    """Add the rows of a bundle to the database at `path`, and return the number of new rows. If an error occurs, add no
+    row.
 
     A row that differs from a stored row only in private columns is the same measurement, so it is not added.
     Withdrawals in a bundle of kernrec 0.1 are ignored.
@@ -92,15 +95,15 @@ def import_to(path: Path, bundle: Bundle) -> int:
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:
     """Check the rows of bundles, and write them to a folder as files that `exchange.add_rows` can read.
 
-    Each bundle must contain the configs and problems of its measurements. The file `exchange.SOURCES` lists for each
-    measurement the indices in `bundles` of the bundles that contain it.
+    Each bundle must contain the configs and problems of its measurements. The file `exchange.SOURCES` lists which
+    bundles contain each measurement, as indices in `bundles`.
 
     Args:
         bundles: At least one bundle.
         folder: Private folder for the checked rows.
         title: Name for all bundles together, in messages.
-        placed: Whether the bundles come from a place. Rows of such bundles must not be replayed, and must be
-            measurements of the GPU that the manifest names.
+        placed: Whether the bundles come from a place. If so, raise an error for replayed rows, and for measurements of
+            another GPU than the one that the manifest names.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.

@@ -23,7 +23,7 @@ LARGEST_DOCUMENT = 2**22
 MOST_WITHDRAWN = 50_000
 """Maximum number of rows in one withdrawal, so that the document fits in `LARGEST_DOCUMENT`."""
 MOST_TEXTS = 1000
-"""Maximum number of GPUs, of ops or of kernels that a manifest names."""
+"""Maximum number of GPUs in a manifest. The same maximum applies to ops and to kernels."""
 TEXT = re.compile(
     r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]{0,200}"
@@ -118,7 +118,7 @@ class Withdrawal:
 
 def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
     """Return the name of a bundle in a place, from its manifest and the content of the manifest's file. Raise
-    `UsageError` if the manifest names several GPUs, or none."""
+    `UsageError` unless the manifest names exactly one GPU."""
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
         raise UsageError(
@@ -155,8 +155,8 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
 
 
 def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
-    """Parse the content of an untrusted withdrawal, also of kernrec 0.1. Use `title` as its name in messages. Raise
-    `UsageError` if the content is not a valid withdrawal."""
+    """Parse the content of an untrusted withdrawal. Withdrawals of kernrec 0.1 are accepted, too. Use `title` as its
+    name in messages. Raise `UsageError` if the content is not a valid withdrawal."""
     with parsing(title, "a withdrawal"):
         document = json.loads(content)
         old = document["format"] == _OLD_WITHDRAWAL
@@ -183,8 +183,8 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Convert any error in the `with` block, which parses a document, to a one-line `UsageError`. The message names the
-    document's `title` and expected `kind`, such as "a withdrawal"."""
+    """Convert any error in a `with` block that parses a document to a one-line `UsageError`. The message contains the
+    document's `title` and its expected `kind`, such as "a withdrawal"."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -194,7 +194,8 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """Return the list under `name` in a document. Raise `ValueError` for any other or a longer value."""
+    """Return the value of `name` in a document, a list. Raise `ValueError` if it is not a list or has more than `most`
+    items."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")

@@ -1,8 +1,8 @@
 """Write the rows that leave a machine: segments of selected measurements, and the manifest that lists the segments.
 
 kernrec removes private values from errors and compiler options: folders, UUIDs of GPUs, and the names of user and host.
-It also hashes the hash of the GPU's UUID again, with a secret beside the database, so that nobody else can link a row
-to the GPU. So the key of a row may change when the row leaves the machine.
+It also replaces the hash of the GPU's UUID by a hash of this hash and a secret beside the database. So nobody else can
+link a row to the GPU, and the key of a row may change when the row leaves the machine.
 """
 
 import getpass
@@ -59,8 +59,8 @@ def private_names() -> list[str]:
 
 
 def public_column(name: str, secret: str) -> str:
-    """Return an SQL expression for the values of a column of `measurement` without their private parts
-    (`secret_of`)."""
+    """Return an SQL expression for a column of `measurement` that removes the private parts of its values. `secret` is
+    the result of `secret_of`."""
     column = f'"{name}"'
     if name == "device_uuid_hash":
         return f"substr(sha256({quoted(secret)} || {column}), 1, 16)"
@@ -107,7 +107,8 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """Return the part of an SQL query from `FROM` on, for a `SELECT` of columns of `measurement`, and of `op`."""
+        """Return the `FROM` and `WHERE` clauses of an SQL query. Its `SELECT` clause may use the columns of
+        `measurement`, and `op`."""
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"
@@ -134,7 +135,7 @@ def outgoing(
     folder: Path,
     licence: str | None = None,
 ) -> Outgoing:
-    """Write the selected rows to segments in a folder, without private values (`secret_of`).
+    """Write the selected rows to segments in a folder, without private values. `secret` is the result of `secret_of`.
 
     Raise `UsageError` if the license is not one line of text, or other people's kernrec would refuse the manifest.
     """
@@ -212,9 +213,9 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
 def keep_fresh(database: Database, selection: Selection, stale: Sequence[Path]) -> None:
     """Find the selected measurements that a place lacks, and store them for a later `Selection(fresh=True)`.
 
-    `stale` are Parquet files with the `likeness_key` of measurements to exclude, because the comparison ignores private
-    columns. Otherwise, a measurement that came in another person's bundle would be pushed again with another hash of
-    the GPU's UUID, and the two versions would contradict each other.
+    `stale` are Parquet files with the `likeness_key` of measurements to exclude. This key ignores private columns such
+    as the hash of the GPU's UUID. If it did not, a measurement that came in another person's bundle would be pushed
+    again with another hash, and the two versions would contradict each other.
     """
     lacking = f"{likeness_key(database.columns('measurement'))} NOT IN (FROM {{stale}})" if stale else "true"
     query = f"SELECT measurement_id FROM (SELECT measurement.* {selection.source()}) WHERE {lacking}"
@@ -222,6 +223,6 @@ def keep_fresh(database: Database, selection: Selection, stale: Sequence[Path]) 
 
 
 def likeness_key(kinds: Mapping[str, str]) -> str:
-    """Return an SQL expression for a measurement's key that ignores private columns, given the column types. The key is
-    the same in all versions of DuckDB and of the schema."""
+    """Return an SQL expression for a key of a measurement that ignores private columns. `kinds` has the type of each
+    column. The key is the same in all versions of DuckDB and of the schema."""
     return key_expression("measurement", {name: kind for name, kind in kinds.items() if name not in PRIVATE})

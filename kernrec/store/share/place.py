@@ -101,7 +101,8 @@ class Folder:
 
 
 class ZipFile:
-    """A bundle in a zip file, uncompressed, because Parquet files are compressed already. Messages name it `title`."""
+    """A bundle in a zip file. Its files are stored uncompressed, because Parquet files are compressed already. Messages
+    use `title` as the name of the zip file."""
 
     def __init__(self, path: Path, title: str = "") -> None:
         self.path = path
@@ -144,7 +145,7 @@ class ZipFile:
 
 
 class _Bounded(io.BufferedReader):
-    """A file with a limited size of each read, because an untrusted zip file can state any length."""
+    """An open file that limits the number of bytes per read, because an untrusted zip file can state any length."""
 
     def read(self, size: int | None = -1) -> bytes:
         piece = b""
@@ -165,7 +166,8 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def place_at(path: Path) -> Folder | ZipFile:
-    """Return the folder or zip file at a path. A missing path that ends in `.zip` is a zip file, any other a folder."""
+    """Return the folder or zip file at a path. If nothing exists at the path, return a zip file if the path ends in
+    `.zip`, and otherwise a folder."""
     if path.is_dir() or (not path.exists() and path.suffix != ".zip"):
         return Folder(path)
     return ZipFile(path)

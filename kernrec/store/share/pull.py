@@ -44,7 +44,7 @@ class PullReport:
     refused: dict[str, str] = field(default_factory=dict)
     """Reasons for refusing bundles and withdrawals, keyed by file name."""
     missing: list[str] = field(default_factory=list)
-    """A message for each file that the place lists but does not have."""
+    """Messages, one for each file that the place lists but does not have."""
     unknown: Counter[str] = field(default_factory=Counter)
     """Number of skipped bundles, keyed by the untrusted public key that signed them."""
     notes: list[str] = field(default_factory=list)
@@ -64,7 +64,8 @@ class PullReport:
 
 
 def pull(place: Place, *, untrusted: bool = False) -> PullReport:
-    """Pull new bundles and withdrawals from a place, with `untrusted` also those that are signed with unknown keys.
+    """Pull new bundles and withdrawals that are signed with trusted keys from a place. If `untrusted`, also pull those
+    that are signed with unknown keys.
 
     Raise `KernrecError` if the place cannot be reached. Rows that were pulled before the error stay.
     """
@@ -106,7 +107,8 @@ def _bundles(
 ) -> Iterator[tuple[str, Bundle]]:
     """Yield (name, bundle) for the new bundles that are signed with `keys`, oldest day first.
 
-    For each unknown key, read only one bundle. Only count other bundles with the first digits of the key.
+    For each unknown key, read only one bundle. Count its other bundles without reading them, because their names
+    contain the first digits of the key.
     """
     if any(map(_is_old, new)):
         report.notes.append(

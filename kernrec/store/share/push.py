@@ -39,13 +39,15 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push measurements from a database to a place that lacks them.
+    """Push those measurements of a database that a place lacks, and withdraw pushed measurements that the database
+    withdraws.
 
     Args:
-        selection: Measurements to push. Withdraw pushed measurements that the database withdraws.
+        selection: Measurements to push.
         signer: Owner of the rows, who signs the bundles.
         licence: License of the rows. By default, `manifest.LICENCE`.
-        agree: Function of the outgoing rows per GPU and the number of withdrawals. Push only if it returns True.
+        agree: Function that receives the outgoing rows of each GPU, and the number of measurements to withdraw. Nothing
+            is pushed unless it returns True.
 
     Returns:
         (number of pushed measurements, number of withdrawn measurements), or None if nothing was pushed.
@@ -116,10 +118,11 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write the list of a place's files, except `without`, for readers through a web server. Return the number of
-    names.
+    """Write the list of a place's files, which readers through a web server need. Omit the names in `without`, and
+    return the number of listed names.
 
-    If two processes write the list, each lists the files again afterwards, so the last list is complete.
+    Each process lists the files again after writing, and writes again if they have changed. So if two processes write
+    the list at the same time, the last list is complete.
     """
     while True:
         names = _listed(place, without or {})

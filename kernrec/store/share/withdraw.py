@@ -40,7 +40,7 @@ def retracted(database: Database) -> int:
 
 
 def forget(database: Database, signer: str) -> int:
-    """Delete the withdrawals by a signer from a database, and return the number of measurements that are used again."""
+    """Delete a signer's withdrawals from a database. Return the number of measurements that answers use again."""
     before = retracted(database)
     database.change([f"DELETE FROM db.retraction WHERE signer = {quoted(signer)}"])
     database.rescale()
@@ -125,8 +125,8 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return the measurements in the given bundles that the user withdrew in `database` after pushing them, keyed by
-    the reason. The database of pulled rows is at `path`."""
+    """Return the measurements that are in bundles with the given names and that the user has withdrawn in `database`,
+    keyed by the reason. `path` is the path of the database of pulled rows."""
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
@@ -148,9 +148,10 @@ def withdraw_copies(path: Path) -> dict[str, int]:
     """Apply pulled withdrawals to copies of the measurements in the database at `path`. Return the number of
     measurements that are no longer used, keyed by the name of the signer who withdrew them.
 
-    Copies come from bundles, files of colleagues and the file of pulled rows. A copy stays in the log but is no longer
-    used if a trusted signer withdraws the measurement. It is still used if the user or another pulled signer shares the
-    measurement. `kernrec db trust KEY --remove` ends the effect of a signer's withdrawals.
+    Copies come from bundles, files of colleagues and the file of pulled rows. If a trusted signer withdraws a
+    measurement, its copies stay in the log, but answers no longer use them. Answers still use a copy if the user or
+    another pulled signer shares the measurement. `kernrec db trust KEY --remove` ends the effect of a signer's
+    withdrawals.
     """
     gone: Counter[str] = Counter()
     keys = [key for key in (*trusted(), own_key()) if key]
