@@ -89,7 +89,7 @@ def host_launches(
 def filled_variables(text: str) -> dict[str, str]:
     """Return the device variables that the host code sets with `cudaMemcpyToSymbol` or `cudaGetSymbolAddress`.
 
-    The result maps each variable to its value, or to an empty string unless this is a known integer.
+    The result maps each variable to its value if this is a known integer, and otherwise to an empty string.
     """
     if "cudaMemcpyToSymbol" not in text and "cudaGetSymbolAddress" not in text:
         return {}
@@ -170,7 +170,7 @@ class _Launch:
         return cases
 
     def _instance(self, name: str) -> str:
-        """Return the kernel's name with the launch's template arguments, or their values if known."""
+        """Return the kernel's name with the launch's template arguments. Replace known arguments by their values."""
         values = next(nodes(self.call, "template_argument_list"), None)
         if values is None:
             return name
@@ -399,7 +399,7 @@ class _Launch:
         raise UnknownError
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
-        """Evaluate a call of a function with a return statement, a macro, or a known function such as `min`."""
+        """Evaluate a call of a known function such as `min`, of a macro, or of a function with a return statement."""
         function_or_type = node.child_by_field_name("function") or node.child_by_field_name("type")
         name = text_of(function_or_type).removeprefix("std::").partition("<")[0]
         inputs = _inputs(node)
