@@ -159,7 +159,7 @@ class _Drafter:
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
-        """Return the kernel's launch in the host code with the most known values, or None if there is no launch."""
+        """Return the launch of the kernel in the host code that has most known values, or None if there is none."""
         parameters = [
             (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
         ]
