@@ -197,7 +197,7 @@ _FORMAT = "kernrec compile cache 1"
 
 
 class CompileCache:
-    """Cache of compilation results as files in `folder`. Without a folder, nothing is cached."""
+    """Cache of compilation results as files in `folder`. If `folder` is None, nothing is cached."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder

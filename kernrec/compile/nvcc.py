@@ -4,8 +4,8 @@ NVRTC is faster, so nvcc only compiles sources that NVRTC cannot, and programs f
 
 A compiler opens any file that a source names and quotes its lines in messages. A source from somebody else could thus
 reveal any file, so kernrec refuses an `#include` of a path or a macro. Headers in the source's folder are already
-inserted (`kernrec.kernel.source_files`). Directives are matched like in the preprocessor: after trigraphs, joined
-lines, blanks and comments. Comments and strings are searched, too, because they could hide a directive.
+inserted (`kernrec.kernel.source_files`). Like the preprocessor, kernrec finds directives that contain trigraphs, joined
+lines, blanks or comments. It also searches comments and strings, because they could hide a directive.
 """
 
 import os
