@@ -7,7 +7,7 @@ import sys
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -54,7 +54,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
         raise UsageError("--gpu is missing (`kernrec list gpus` lists them)")
     gpus = list(dict.fromkeys(name.strip() for name in wanted.gpu.split(",") if name.strip()))
     if wanted.source.is_dir() or (wanted.source.suffix == ".toml" and wanted.arguments):
-        _analyze_calls(wanted)
+        _analyze_calls(wanted, gpus)
         return
     from kernrec.cli.analyze_program import analyze_program, program_entries
 
@@ -76,8 +76,8 @@ def analyze(wanted: AnalyzeOptions) -> None:
         _analyze(wanted)
 
 
-def _analyze_calls(wanted: AnalyzeOptions) -> None:
-    """Analyze several call files. Continue after failures, and raise `KernrecError` at the end if there were any."""
+def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
+    """Analyze call files for each GPU. Continue after failures, and raise `KernrecError` if there were any."""
     from kernrec.capture.call_file import is_cuda_call, read_cuda_call
     from kernrec.cli.analyze_program import ProgramTimes
 
@@ -88,27 +88,34 @@ def _analyze_calls(wanted: AnalyzeOptions) -> None:
             raise UsageError(f"{wanted.source} has no calls (*.toml) of `kernrec capture`")
     if odd := next((path for path in calls if path.suffix != ".toml"), None):
         raise UsageError(f"{odd}: a call of a captured program can only be combined with other .toml files")
-    answers, failed, times = [], 0, ProgramTimes(wanted)
-    for path in calls:
-        single = copy(wanted)
-        single.source, single.arguments = path, None
+    answers: list[dict[str, Any]] = []
+    failed = 0
+    for gpu in gpus:
+        on_gpu = copy(wanted)
+        on_gpu.gpu = gpu
+        times = ProgramTimes(on_gpu)
+        for path in calls:
+            single = copy(on_gpu)
+            single.source, single.arguments = path, None
+            if not wanted.as_json:
+                print(f"{path}:")
+            try:
+                if is_cuda_call(path):
+                    times.add(read_cuda_call(path))
+                answers.append({"call": str(path), **_analyze(single, silent=wanted.as_json).as_dict()})
+            except KernrecError as error:
+                failed += 1
+                answers.append({"call": str(path), "error": str(error)})
+                print(f"kernrec: {path}: {error}", file=sys.stderr)
+            sys.stdout.flush()
         if not wanted.as_json:
-            print(f"{path}:")
-        try:
-            if is_cuda_call(path):
-                times.add(read_cuda_call(path))
-            answers.append({"call": str(path), **_analyze(single, silent=wanted.as_json).as_dict()})
-        except KernrecError as error:
-            failed += 1
-            answers.append({"call": str(path), "error": str(error)})
-            print(f"kernrec: {path}: {error}", file=sys.stderr)
-        sys.stdout.flush()
+            times.print_table()
     if wanted.as_json:
         print_json(answers)
-    else:
-        times.print_table()
     if failed:
-        raise KernrecError(f"{counted(failed, 'call')} of {len(calls)} could not be analyzed; the reasons are above")
+        raise KernrecError(
+            f"{counted(failed, 'call')} of {len(calls) * len(gpus)} could not be analyzed; the reasons are above"
+        )
 
 
 def _analyze(

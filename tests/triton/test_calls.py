@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -220,8 +221,8 @@ def test_captured_command_can_be_analyzed_with_its_package(tmp_path):
     assert "1 new call of 1 function in calls" in captured.stderr
     (call,) = (tmp_path / "calls").glob("twice-*.toml")
     assert written(call)["function"] == "served.rows:twice"
-    analyzed = run("analyze", f"calls/{call.name}", "calls/missing.toml", "--gpu", "a100")
-    assert "twice[" in analyzed.stdout
+    analyzed = run("analyze", f"calls/{call.name}", "calls/missing.toml", "--gpu", "a100,l40s")
+    assert re.findall(r"^twice\[.* on NVIDIA (\w+)", analyzed.stdout, re.MULTILINE) == ["A100", "L40S"]
     assert "calls/missing.toml: missing.toml cannot be read" in analyzed.stderr
     assert analyzed.returncode == 1
     assert set((folder / "imports").read_text().split()) == {"served.rows"}
