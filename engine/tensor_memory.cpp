@@ -258,12 +258,13 @@ InstructionDescriptor instruction_descriptor(uint32_t bits, const TensorMultiply
     InstructionDescriptor says{};
     says.a = operand(field(7, 3)), says.b = operand(field(10, 3)), says.d = result(field(4, 2));
     if (says.a == kNone || says.b == kNone || says.d == kNone)
-        error("has types " + std::to_string(field(7, 3)) + ", " + std::to_string(field(10, 3)) + " and " +
-              std::to_string(field(4, 2)) + " of A, B and D, which do not exist");
+        error("has the types A = " + std::to_string(field(7, 3)) + ", B = " + std::to_string(field(10, 3)) +
+              " and D = " + std::to_string(field(4, 2)) + ", of which at least one does not exist");
     says.m = int(field(24, 5) << 4), says.n = int(field(17, 6) << 3);
     const int step = says.m == 64 * form.ctas ? (form.ctas == 1 ? 8 : 16) : says.m == 128 * form.ctas ? 16 : 0;
     if (!step || says.n % step || says.n < step || says.n > 256 || (scaled && says.m == 64))
-        error("has M = " + std::to_string(says.m) + " and N = " + std::to_string(says.n) + ", which do not exist");
+        error("has M = " + std::to_string(says.m) + " and N = " + std::to_string(says.n) +
+              ", a shape that does not exist");
     const bool mixed = says.d == Type::kF16 && (says.a == Type::kBf16 || says.b == Type::kBf16);
     if (mixed || (form.kind != "i8" && field(3, 1) && !scaled))
         error("has a type of D or a saturation that its types of A and B do not have");

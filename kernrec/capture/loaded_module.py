@@ -70,7 +70,10 @@ def _target(ptx: str) -> int:
 
 
 def best_ptx(images: Sequence[Image], sm: int) -> str | None:
-    """Return the PTX for the newest architecture up to `sm`, or else for the oldest one, or None if there is no PTX."""
+    """Return the PTX for the newest architecture that is not newer than `sm`.
+
+    If all architectures are newer, return the PTX for the oldest one. Return None if there is no PTX.
+    """
     texts = sorted((image.sm, image.ptx) for image in images if image.ptx is not None)
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 

@@ -113,7 +113,8 @@ _UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
 _RECENT = 16
 """Maximum number of recent launches to keep for reuse."""
 _MOST_KEPT = 1 << 18
-"""Maximum number of threads of a cooperative launch to keep, because all of them have registers at once."""
+"""Maximum number of threads of a cooperative launch that is kept for reuse. The emulator stores the registers of all
+threads of such a launch at the same time."""
 _TOGETHER = 1 << 22
 """Maximum number of threads of a cooperative launch, which all run at the same time."""
 

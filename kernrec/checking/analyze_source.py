@@ -1,4 +1,8 @@
-"""Analyze and explain kernel sources: an untrusted source in a process with limits, the user's own in this process."""
+"""Analyze kernel sources and explain their performance.
+
+Untrusted sources are analyzed in a child process whose time, memory and access to files are limited. The user's own
+sources are analyzed in this process.
+"""
 
 import os
 import re
@@ -40,7 +44,10 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """Request to analyze a kernel: all configs of its spec or, without a spec, one launch and other block sizes."""
+    """Request to analyze a kernel.
+
+    If there is a spec, all its configs are analyzed. Otherwise, one launch is analyzed, also with other block sizes.
+    """
 
     source: str
     """Text of the source in CUDA C++ or PTX."""
@@ -59,7 +66,7 @@ class SourceAnalysis:
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:
-    """Analyze a source in a process with limits, and store nothing.
+    """Analyze a source in a child process whose resources are limited, and store nothing.
 
     Return the values of `kernrec analyze --json`, and an explanation of the top recommendation.
 
@@ -87,7 +94,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
 
 
 def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Analyze a source in the process with limits, for a request from `analyze_source`."""
+    """Handle a request from `analyze_source` in the child process whose resources are limited."""
     objective, top, inputs, l2 = request["wanted"]["query"]
     query = Query(objective_named(objective), top=top, inputs=inputs, l2=l2)
     wanted = SourceAnalysis(**{**request["wanted"], "query": query})
@@ -209,7 +216,7 @@ class SourceReport:
 
     @property
     def what_to_do(self) -> str:
-        """The line advice with the largest gain, or the advice for the config if there is none."""
+        """The line advice with the largest gain, or the advice for the config if there is no line advice."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 

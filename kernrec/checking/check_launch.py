@@ -321,7 +321,11 @@ def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[st
 
 
 def _buffers(kernel: Kernel, problem: Problem, folder: Path, zeros: bool) -> dict[str, np.ndarray]:
-    """Return buffers of random numbers or, if they index other buffers, of valid indices, keyed by name."""
+    """Return the contents of the kernel's buffers, keyed by name.
+
+    A buffer that indexes other buffers contains valid indices, and any other buffer random numbers. If `zeros`, integer
+    buffers with unknown values contain zeros.
+    """
     buffers = Tensors(kernel, problem, folder).filled
     for name, tensor in problem.tensors.items():
         sample = kernel.initial_values.get(name)

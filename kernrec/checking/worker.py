@@ -109,7 +109,10 @@ def _expected(reference: Mapping[str, str], arguments: Mapping[str, np.ndarray])
 
 
 def _entry(entries: list[str] | tuple[str, ...], name: str | None) -> str:
-    """Return the name in the compiled code of the kernel that the user calls `name`, or of the only kernel."""
+    """Return a kernel's name in the compiled code.
+
+    `name` is the user's name of the kernel, or None to select the only kernel.
+    """
     if not entries:
         raise UsageError("the source has no kernel: expected a function that is __global__, or .entry in PTX")
     if name is None and len(entries) == 1:

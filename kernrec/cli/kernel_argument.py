@@ -90,7 +90,7 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     ptx, triton = source.suffix == ".ptx", source.suffix == ".py" or ":" in source.name
     if source.suffix == ".toml":
         if spec is not None:
-            raise UsageError(f"{source} is already a call: omit --spec")
+            raise UsageError(f"{source} describes a whole call, so --spec does not apply: omit --spec")
         from kernrec.capture.call_file import is_cuda_call, read_cuda_call
 
         if is_cuda_call(source):

@@ -64,7 +64,9 @@ class RecommendOptions(options.Options):
     def swept(self) -> Literal["power limit", "clock"] | None:
         """Return the quantity to sweep over, or None."""
         if self.power_limit == SWEEP and self.clock is not None:
-            raise UsageError("--power-limit sweep cannot be used with --clock; --clock sweep takes one --power-limit")
+            raise UsageError(
+                "--power-limit sweep cannot be used with --clock; --clock sweep can be used with one --power-limit"
+            )
         return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
 
     @property

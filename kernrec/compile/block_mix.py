@@ -33,18 +33,20 @@ _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
 _FEW = 6
-"""Extra instructions in the limit on estimated instructions. All instructions of a small block may have moved."""
+"""Constant term of the limit on estimated instructions (see `_NEAR`). All instructions of a small block may have moved.
+"""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _NEAR, _MOST = 1.5, 3.0
-"""Limits for a block whose number of copies is unknown. It matches if estimated <= `_NEAR` * actual + `_FEW` and actual
-<= `_MOST` * estimated + `_UNROLLING` machine instructions."""
+"""Limits for a block whose number of copies is unknown. The block matches if its numbers of machine instructions
+satisfy estimated <= `_NEAR` * actual + `_FEW` and actual <= `_MOST` * estimated + `_UNROLLING`."""
 _OFTEN = 0.25
 """Minimum fraction of a block's instructions that must agree on a number of copies."""
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches. Larger kernels are estimated from PTX."""
 _UNROLLING = 40
-"""Extra instructions in the limit on actual instructions. A block before an unrolled loop computes its trips."""
+"""Constant term of the limit on actual instructions (see `_MOST`). A block before an unrolled loop computes the number
+of trips."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,10 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the code outside a loop that runs some of its trips, because it repeats the loop's memory accesses."""
+        """Yield the ranges of machine code outside a loop that repeat the loop's memory accesses.
+
+        Such code runs some of the loop's trips.
+        """
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
@@ -274,7 +279,7 @@ def _starts(code: MachineCode) -> list[int]:
 
 
 def _main(code: MachineCode, starts: Sequence[int]) -> Iterator[tuple[int, MachineInstruction]]:
-    """Yield (index, machine instruction) of a kernel without subroutines, slow paths and padding."""
+    """Yield (index, machine instruction), but skip the instructions of subroutines, slow paths and padding."""
     for first, last in pairwise(starts):
         block = code.instructions[first:last]
         if any(_calls(ins) and "slowpath" in ins.operands for ins in block):

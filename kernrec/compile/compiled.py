@@ -64,11 +64,11 @@ class TritonTarget:
     """Triton's type of each argument, such as `*fp16` or `i32`; the suffix `:16` marks multiples of 16. All other
     parameters are constants, with Python literals in `CompileJob.defines`."""
     key: str = ""
-    """Triton's cache key of the function and everything that it calls. Empty: use the whole source as key."""
+    """Triton's cache key of the function and everything that it calls. If it is empty, the key is the whole source."""
     folder: Path | None = None
     """Folder from which the source may import files, or None."""
     module: str = ""
-    """Installed module to import as the source. Empty: execute the file."""
+    """Installed module to import as the source, or an empty string to execute the file."""
 
 
 @dataclass(frozen=True, eq=False)

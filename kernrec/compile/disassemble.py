@@ -59,7 +59,10 @@ def disassembler() -> str | None:
 
 
 def code_source(sm: int) -> str:
-    """Return the architecture and program sizes that identify how `machine_code` reads `sm`, or an empty text."""
+    """Return a text that identifies the programs with which `machine_code` creates and reads code for `sm`.
+
+    The text contains the architecture and the programs' file sizes. It is empty if `machine_code` would return None.
+    """
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
 

@@ -67,7 +67,7 @@ def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()
             ' own folder as "name.h", on a line of their own; no other file is read'
         )
     if match := _ASKS.search(text) or _INLINE_FILE.search(text):
-        raise UsageError(f"{name}: {match[0]} is not allowed: only headers included by name are read")
+        raise UsageError(f"{name}: {match[0]} is not allowed: write #include with the name of a file")
 
 
 def quoted_names(source: str) -> frozenset[str]:

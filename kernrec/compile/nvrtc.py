@@ -304,6 +304,6 @@ def _compiled_here(job: CompileJob, options: list[str]) -> Compiled:
 
 
 def _text(raw: str | bytes) -> str:
-    """Decode a C string without terminators, which may also occur inside a log."""
+    """Decode a C string, and remove all terminators. A log may have terminators in the middle, too."""
     text = raw.decode() if isinstance(raw, bytes) else raw
     return text.replace("\0", "")

@@ -54,7 +54,7 @@ def compile_many(
 
     Args:
         jobs: jobs, consumed as workers become free.
-        processes: number of worker processes, by default one per CPU. None starts if all results are cached.
+        processes: number of worker processes, by default one per CPU. No process starts if all results are cached.
         timeout_s: limit of one job in seconds: processor time on Linux, elapsed time elsewhere.
 
     Yields:
@@ -337,9 +337,9 @@ class Processors:
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """Yield `processors`, or that many new processes of this machine if it is a number, within a `with` block.
+    """Yield `processors`, or start that many processes on this machine if it is a number, for a `with` block.
 
-    New processes end with the block. After an exception, the block does not wait for their tasks.
+    Processes that this function starts end with the block. After an exception, the block does not wait for their tasks.
     """
     if not isinstance(processors, int):
         yield processors

@@ -94,7 +94,10 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the results of jobs with equal `together_key`, and None before jobs are compiled together."""
+        """Yield the result of each job, in order. Yield None before the results of jobs that are compiled together.
+
+        All jobs must have the same `together_key`.
+        """
         rest, source = list(jobs), _source_of(jobs[0])
         # Compile the first job alone to learn the source's kernels and the compile time.
         if source not in self._kernels:

@@ -137,7 +137,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:
-    """Add missing pointers to scratch memory to the kernel's parameters. Triton 3.4 declares only one of two."""
+    """Add missing pointers to scratch memory to the kernel's parameters. Triton 3.4 declares one of two pointers."""
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
     more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))

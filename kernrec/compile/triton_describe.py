@@ -37,7 +37,7 @@ def described(request: Mapping[str, Any], limit_s: float | None = None) -> Descr
         request: table with the keys `source`, `name` and `folder` of the file; `module` (of an installed module, else
             empty); `function`; `arguments` by parameter (number, text, or table with `dtype` and `shape`); `configs`
             (tables, with or without a `grid`, or None for the autotuner's); `grid` (function of the file, or None).
-        limit_s: seconds until the process is killed. None: one minute, or four for an installed module.
+        limit_s: seconds until the process is killed. The default is one minute, or four for an installed module.
 
     Raises:
         UsageError: the file or the function is invalid.

@@ -46,7 +46,7 @@ class LauncherNeeds:
 
 
 def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
-    """Return the number of PTX parameters for an argument of Triton type `kind`. Descriptors pass several."""
+    """Return the number of PTX parameters for an argument of Triton type `kind`. A descriptor takes several."""
     if not kind.startswith(DESCRIPTOR):
         return 1
     rank = kind[: kind.index("]")].count(",") + 1

@@ -79,7 +79,10 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def _package(folder: Path) -> tuple[str, Path]:
-    """Return (name of the package `folder`, parent of its outermost package), or ("", `folder`) if none."""
+    """Return (name of the package in `folder`, parent folder of its outermost package).
+
+    Return ("", `folder`) if the folder is not a package.
+    """
     names: list[str] = []
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)

@@ -191,7 +191,7 @@ def _check_language(answers: "Sequence[Answer]", form: Format) -> None:
     for answer in answers:
         kernel = answer.best.kernel
         language = "cuda" if kernel.triton is None else "triton"
-        best = f"the best config for {answer.problem.key} is one of {kernel.name}"
+        best = f"the best config for {answer.problem.key} belongs to {kernel.name}"
         if language == "triton" and form.language != "triton":
             cure = "use --emit cuda, which chooses among CUDA C++ kernels"
             if form.language == "cuda":

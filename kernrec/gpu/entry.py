@@ -238,8 +238,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return the tables of `blocks * 4 + limiter` for `_elementwise`: (by registers and warps, its row length, by
-    shared memory). Entries beyond the range of a table are 0 blocks."""
+    """Return two tables of `blocks * 4 + limiter` for `_elementwise`, as (table by registers and warps, length of its
+    rows, table by shared memory). Entries for impossible numbers have 0 blocks."""
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]

@@ -91,7 +91,7 @@ _added: dict[str, GPU] = {}
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process, and return it. If another GPU
+    """Register a GPU outside the catalog, and return it. `find_gpu` then finds it in this process. If another GPU
     already has the name, a hash of the new GPU's figures is added to its name, because answers are cached by name."""
     if catalog_gpu(gpu.name) == gpu:
         return gpu

@@ -83,7 +83,10 @@ def assumed_words(
 
 
 def _elements(source: str, kind: str) -> tuple[str, int]:
-    """Return (data type, number of elements) for a structure. Members of several types get zeros (`zeros:f32`)."""
+    """Return (data type, number of elements) of an array with the size of a structure.
+
+    The array contains zeros (`zeros:f32`) if the members have several types, pointers or an unknown layout.
+    """
     program = HostProgram(parsed(source))
     with suppress(UnknownError):
         types = [dtype for _, dtype in program.fields(kind)]

@@ -256,7 +256,7 @@ def _text(stated: StatedProblem) -> str:
 SAMPLE = 6
 """Number of recorded configs to compile for the comparison of registers and shared memory."""
 _REGISTERS = 0.25
-"""Maximum median relative difference in register counts between a recording and the same source."""
+"""Maximum median relative difference in register counts between a recording and the compiled source."""
 
 
 def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
@@ -305,7 +305,10 @@ def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """Merge results of a config into one with the median latency. Keep a failed result only if no run succeeded."""
+    """Merge all results of each config into one result with the median latency.
+
+    Keep a failed result only if all runs of its config failed.
+    """
     alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for result in results:
         alike[result.kernel, result.problem, *sorted(result.config.items())].append(result)

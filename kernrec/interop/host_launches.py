@@ -89,7 +89,7 @@ def host_launches(
 def filled_variables(text: str) -> dict[str, str]:
     """Return the device variables that the host code sets with `cudaMemcpyToSymbol` or `cudaGetSymbolAddress`.
 
-    The result maps each variable to its value, or to an empty string unless this is a known integer.
+    The result maps each variable to its value if this is a known integer, and otherwise to an empty string.
     """
     if "cudaMemcpyToSymbol" not in text and "cudaGetSymbolAddress" not in text:
         return {}
@@ -127,6 +127,7 @@ class _Launch:
             for (name, pointed), argument in zip(parameters, self.arguments, strict=False)
             if pointed is None and argument.type == "identifier"
         }
+        self.cases = self._cases()
 
     def read(self, name: str) -> HostLaunch:
         block = shared = None
@@ -145,8 +146,31 @@ class _Launch:
         )
         return HostLaunch(self._instance(name), self._grid(block, names), block, shared, values)
 
+    def _cases(self) -> dict[tuple[int, str], str]:
+        """Return the values of variables in the `case` labels around the launch, keyed by (ID of the function, name).
+
+        The value holds in the functions that pass the variable to the launching function, too.
+        """
+        cases: dict[tuple[int, str], str] = {}
+        node: Node | None = self.call
+        while node is not None:
+            label = node.child_by_field_name("value") if node.type == "case_statement" else None
+            switch = node.parent.parent if node.parent is not None else None
+            clause = switch.child_by_field_name("condition") if switch is not None else None
+            if label is not None and label.type == "number_literal" and clause is not None and clause.named_children:
+                variable: Node | None = clause.named_children[0]
+                for _ in range(8):
+                    function = _function_of(variable)
+                    if variable is None or variable.type != "identifier" or function is None:
+                        break
+                    with suppress(UnknownError):
+                        cases.setdefault((function.id, text_of(variable)), literal(text_of(label)))
+                    variable = self._passed(text_of(variable), function)
+            node = node.parent
+        return cases
+
     def _instance(self, name: str) -> str:
-        """Return the kernel's name with the launch's template arguments, or their values if known."""
+        """Return the kernel's name with the launch's template arguments. Replace known arguments by their values."""
         values = next(nodes(self.call, "template_argument_list"), None)
         if values is None:
             return name
@@ -358,10 +382,13 @@ class _Launch:
                     factors = node.child_by_field_name("type"), declarator.child_by_field_name("declarator")
                     return combined(resolved(factors[0]), "*", resolved(factors[1]))
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
+                function = _function_of(node)
+                if function is not None and (function.id, text) in self.cases:
+                    return self.cases[function.id, text]
                 # A function that gets the address of a variable, such as scanf, may change the variable. So its value
                 # is unknown, except after a copy to a symbol, which only reads the variable.
                 setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
-                if re.search(rf"\w{setter}", text_of(_function_of(node))):
+                if re.search(rf"\w{setter}", text_of(function)):
                     raise UnknownError
                 for value in self._definitions(node):
                     with suppress(UnknownError):
@@ -372,7 +399,7 @@ class _Launch:
         raise UnknownError
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
-        """Evaluate a call of a function with a return statement, a macro, or a known function such as `min`."""
+        """Evaluate a call of a known function such as `min`, of a macro, or of a function with a return statement."""
         function_or_type = node.child_by_field_name("function") or node.child_by_field_name("type")
         name = text_of(function_or_type).removeprefix("std::").partition("<")[0]
         inputs = _inputs(node)

@@ -64,7 +64,7 @@ def combined(left: str, operator: str, right: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return an expression with the parentheses that it needs as an operand."""
+    """Return an expression, enclosed in parentheses if it needs them as an operand of another expression."""
     return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
 
 
@@ -112,7 +112,11 @@ def rounded_up(left: str, right: str) -> str:
 
 
 def whole(text: str, rounded: Callable[[float], int]) -> str:
-    """Round a number with decimals. Raise `UnknownError` if a longer expression contains decimals."""
+    """Round a number that has decimals, and return any text without decimals unchanged.
+
+    Raises:
+        UnknownError: The text has decimals but is not a single number.
+    """
     if not re.search(r"\d\.|\de[+-]", text):
         return text
     if not is_number(text):
@@ -121,7 +125,12 @@ def whole(text: str, rounded: Callable[[float], int]) -> str:
 
 
 def divided(text: str, size: int) -> str:
-    """Return a buffer's number of elements, an expression, from its size `text` and its element size, both in bytes."""
+    """Convert the size of a buffer in bytes to its number of elements. Both are expressions.
+
+    Args:
+        text: Size of the buffer in bytes.
+        size: Bytes per element.
+    """
     if re.fullmatch(r"\d+", text):
         return str(-(-int(text) // size))
     for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):
@@ -131,11 +140,14 @@ def divided(text: str, size: int) -> str:
 
 
 def by_block(text: str, axis: str, extent: int) -> str:
-    """Convert the number of blocks along an axis, an expression, to the spec's notation.
+    """Convert an expression for the number of blocks along an axis to the spec's notation.
 
-    In a size divided by the block's extent and rounded up, the extent becomes the name `block_x`, `block_y` or
-    `block_z`. So the expression also holds for other block sizes. `axis` is `x`, `y` or `z`, and `extent` is the number
-    of the block's threads along it.
+    If the expression divides a size by the block's extent and rounds up, replace the extent by the name `block_x`,
+    `block_y` or `block_z`, so that the expression also holds for other block sizes.
+
+    Args:
+        axis: `x`, `y` or `z`.
+        extent: Number of the block's threads along the axis.
     """
     if (match := _ROUNDED_UP.fullmatch(text)) and extent and int(match[3]) == extent == int(match[2]) + 1:
         return f"ceil({match[1]}/block_{axis})"
@@ -145,7 +157,8 @@ def by_block(text: str, axis: str, extent: int) -> str:
 def _active_macros(parts: "Sequence[Node]", defined: set[str]) -> "Iterator[Node]":
     """Yield the macro definitions in syntax nodes, except those in branches of `#if` that the compiler skips.
 
-    `defined` are the names of earlier macros. The generator adds the macros that it yields.
+    `defined` contains the names of macros that are already defined. The generator adds the name of each macro that it
+    yields.
     """
     for child in parts:
         if child.type in ("preproc_def", "preproc_function_def"):
@@ -309,7 +322,8 @@ class HostProgram:
     def constant(self, scope: str, member: str) -> "tuple[Node, dict[str, str]]":
         """Return (initializer, sizes) of a class constant such as `Packed<float>::size`.
 
-        The sizes are those of the template arguments in bytes, keyed by `sizeof(T)` for a template parameter T.
+        `sizes` contains the size of each template argument in bytes. Its key is `sizeof(T)` if the template parameter
+        is T.
 
         Raises:
             UnknownError: The class or constant does not exist.

@@ -43,7 +43,7 @@ class Quantization:
     by_row: bool = False
     """Whether each weight row and each token has its own scale. Otherwise, each matrix, block or group has a scale."""
     group: int = 0
-    """Number of weight columns that share a scale, or 0 unless activations have 16 bits."""
+    """Number of weight columns that share a scale. It is 0 if activations do not have 16 bits."""
     zero_points: bool = False
     """Whether each group of columns also has a zero point."""
 
@@ -232,7 +232,7 @@ class ConfigFields:
         return (self.number("n_shared_experts") or 0) if names & _FUSED else 0
 
     def shared_width(self) -> int:
-        """Return the total intermediate size of the shared experts, which process every token, or 0."""
+        """Return the total intermediate size of the shared experts (experts for all tokens), or 0 if there are none."""
         shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
         return self.number("shared_expert_intermediate_size") or shared
 
@@ -301,7 +301,7 @@ class ConfigFields:
         return sizes[0], sizes[1]
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
-        """Return the linear layers of attention and dense networks, or none if the number of heads is unknown."""
+        """Return the linear layers of attention and dense networks. Return () if the number of heads is unknown."""
         heads = self.number("num_attention_heads")
         if heads is None:
             return ()

@@ -221,8 +221,8 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
 
     Args:
         place: Path of the model's `config.json`, or of its folder.
-        context: Number of tokens in the prompt (`prefill`), or to which the new token attends, including itself
-            (`decode`). The default is `DEFAULT_CONTEXT`.
+        context: For `prefill`, the number of tokens in the prompt. For `decode`, the number of tokens to which the new
+            token attends, including itself. The default is `DEFAULT_CONTEXT`.
         phase: `decode` or `prefill`.
         text: Content of the file, or None to read the file.
 

@@ -4,8 +4,9 @@
     "0","4021","app","host","smooth(const float *, float *, int)",...,"(256, 1, 1)","(64, 1, 1)","NVIDIA A100",...
 
 Lines before the header and messages of the profiler (`==PROF==`) are ignored. The file contains no tunables. So the
-block of a launch is stored as the config. Launches with equal blocks but different grids or dynamic shared memory get
-these as well. `bind_rows.match_launches` finds the config of a spec that has such a launch.
+block of a launch is stored as the config. If launches with equal blocks have different grids or dynamic shared memory,
+their configs also contain the grid and the shared memory. `bind_rows.match_launches` later finds the config of a spec
+that has this launch.
 """
 
 import re
@@ -140,7 +141,7 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
 
 
 def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
-    """Yield results with the block as config, and with grid and shared memory if these differ for equal blocks."""
+    """Yield results with the block as config. If launches with equal blocks differ, add grid and shared memory."""
     named: list[dict[str, int]] = []
     for result in results:
         assert result.launch is not None

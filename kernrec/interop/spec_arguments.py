@@ -126,9 +126,13 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Return the elements of the tensor `target` between consecutive indices, as an expression, or None if unknown.
+        """Return the distance between the elements of `target` that consecutive indices select, or None if unknown.
 
-        The distance in bytes is `count` times the values of `parameters`.
+        The distance is an expression in elements.
+
+        Args:
+            target: Name of the indexed tensor.
+            count: Number by which to multiply the values of `parameters`. The product is the distance in bytes.
         """
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
@@ -209,7 +213,8 @@ def read_arguments(
         stated: The user's arguments, such as `n=4096` or `x=f32[n]`.
         expressions: The user's expressions for the launch and for shapes. A name in `stated` that is not a parameter
             but occurs in these expressions becomes a dimension.
-        filled: Values of device variables that the host code sets, or an empty string unless this is a known integer.
+        filled: Device variables that the host code sets. Each is mapped to its value if this is a known integer, and
+            otherwise to an empty string.
 
     Raises:
         UsageError: A name is not a parameter, a value is invalid, or the source declares another number of parameters

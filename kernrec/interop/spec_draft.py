@@ -87,8 +87,8 @@ def draft_spec(
     Args:
         words: The user's options, which describe the launch.
         sm: Compute capability to compile for, such as 80.
-        suggest: Whether to make tunables of macros that the source defines between #ifndef and #endif. Each gets its
-            value in the source, half of the value and twice the value.
+        suggest: Whether macros that the source defines between #ifndef and #endif become tunables. The values of such
+            a tunable are the macro's value in the source, half of it and twice of it.
         assume: Whether to choose missing parts of the launch (see `Draft.chosen`), if this completes the draft.
         parts: Files that `source` includes and that cannot be compiled alone.
 
@@ -171,7 +171,7 @@ class _Drafter:
         )
 
     def _filled(self) -> dict[str, str]:
-        """Return the values of device variables that the host code sets, without single integers of unknown value."""
+        """Return the values of the device variables that the host code sets. Omit single integers of unknown value."""
         filled = filled_variables(self._with_defines(self.whole))
         types = {each.name: each for each in self.facts.variables if each.typed}
         return {
@@ -445,7 +445,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Add a tunable for each axis along which the blocks to try differ. Return the result for `_block`."""
+        """Add a tunable for each axis along which the blocks to try differ. Return the same values as `_block`."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro sets its block"

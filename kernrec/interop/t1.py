@@ -181,7 +181,7 @@ class _T1Reader:
         for i, entry in enumerate(self.listed_arguments(source)):
             argument = self.table(f"Arguments[{i}]", entry)
             name = str(argument.get("Name", f"argument_{i}"))
-            what = f"{self.title}: Arguments {name}"
+            what = f"{self.title}: argument {name}"
             dtype, width = self.type(what, argument)
             memory = argument.get("MemoryType", "Vector")
             if memory == "Scalar":

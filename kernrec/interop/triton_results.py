@@ -4,7 +4,8 @@ If `cache_results` or TRITON_CACHE_AUTOTUNING is set, `@triton.autotune` writes 
 folder of Triton's cache. The file contains the tuning key and all configs that were tried. Each config has its
 attributes and its times in milliseconds: [median, 20th percentile, 80th percentile]. The times are infinite if the
 config could not be compiled or launched. The file names neither the GPU nor the shape. It has no version, so kernrec
-rejects files with attributes that Triton 3.2 to 3.9 do not have. kernrec 0.1.0 wrote marked files with predicted times.
+rejects files with attributes that Triton 3.2 to 3.9 do not have. kernrec 0.1.0 also wrote such files, with predicted
+times. The member `PREDICTED` marks them.
 
 Inductor's lookup table contains the configs that `torch.compile` compares for each shape:
 
@@ -60,7 +61,7 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
-    """Read the configs in an autotune cache that ran. For the errors that it raises, see `read_results.Format`."""
+    """Read the configs that ran from an autotune cache. For the errors that it raises, see `read_results.Format`."""
     ran = [config for config, times in read_autotune_times(file)[1] if times]
     return [{name: int(value) for name, value in config.items() if value != NOT_GIVEN} for config in ran]
 
@@ -160,7 +161,7 @@ def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
 
 
 def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
-    """Return the configs of `TEMPLATE` for each key of a lookup table. They contain only tunables.
+    """Return the configs of `TEMPLATE` for each key of a lookup table. Each config contains only tunables.
 
     Raises:
         UsageError: The text is not a lookup table. The message is one line and names the file.

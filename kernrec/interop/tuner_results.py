@@ -29,7 +29,7 @@ KTT's own JSON (`SaveResults(..., OutputFormat::JSON)`):
                   "Configuration": [{"Name": "WORK_GROUP_SIZE", "Value": 64}],
                   "ComputationResults": [{"Duration": 310.2, "CompilationData": {"RegistersCount": 40}}]}]}
 
-A duration includes all launches of the config, and the additional time of KTT's launcher.
+`TotalDuration` includes all launches of the config, and the additional time that KTT's launcher takes.
 
 CLBlast's tuner file (`clblast_xgemm_1_32.json`), whose format has not changed since 2015:
 

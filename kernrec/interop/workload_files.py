@@ -39,8 +39,9 @@ def find_workload(
     Args:
         name: Name of a shipped workload, path of a file, or path of a folder with a model's `config.json`.
         fixed: Values of an ONNX model's symbolic dimensions, keyed by dimension name.
-        context: Tokens that a new token attends to. In the phase `prefill`, tokens in the prompt. None is the default.
-        phase: Phase of a model with a `config.json`, `decode` (default) or `prefill`. None for other workloads.
+        context: For `decode`, the number of tokens to which a new token attends. For `prefill`, the number of tokens in
+            the prompt. None selects the default.
+        phase: `decode` (default) or `prefill`, for a model with a `config.json`. None for other workloads.
 
     Raises:
         UsageError: The workload or file does not exist, the file is invalid, or an argument does not apply to the

@@ -160,8 +160,14 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
             if name and '"' in text_of(node):  # NVRTC finds CUDA's headers only between angle brackets.
                 edits.append((node, f"#include <{name}>"))
             continue
-        instead = "" if headers else _PRELUDE + (_STD if uses_std else "")
-        instead += next((text for start, text in _BRINGS.items() if name.startswith(start)), "")
+        instead = next((text for start, text in _BRINGS.items() if name.startswith(start)), "")
+        if not headers:  # A condition such as `#ifdef _WIN32` may skip the header, but the source needs the prelude.
+            prelude, condition = _PRELUDE + (_STD if uses_std else ""), _outer_condition(node)
+            if condition is None:
+                instead = prelude + instead
+            else:
+                line = f"#line {condition.start_point[0] + 1}\n"
+                edits.append((condition, f"{prelude}{line}{text_of(condition)}"))
         edits.append((node, f"{instead}#line {node.start_point[0] + 1}\n" if instead else ""))
         headers[name] = None
     if instance is not None:
@@ -172,6 +178,15 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     if instance is not None:
         device += f"\n__device__ auto kernrec_instance = &{instance};\n"
     return DeviceCode(device, tuple(headers), tuple(functions))
+
+
+def _outer_condition(node: "Node") -> "Node | None":
+    """Return the token `#if`, `#ifdef` or `#ifndef` of the outermost condition around a node, or None."""
+    condition, outer = None, node.parent
+    while outer is not None:
+        condition = outer.children[0] if outer.type in ("preproc_if", "preproc_ifdef") else condition
+        outer = outer.parent
+    return condition
 
 
 def _without_host_macros(text: str) -> str:

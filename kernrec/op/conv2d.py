@@ -52,8 +52,8 @@ def _untouched(d: Names) -> dict[str, int]:
 def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
     """Return the number of positions along an input axis that at least one output reads.
 
-    Positions i*stride + j*dilation - padding with the same remainder modulo the stride form a progression, in which
-    each tap reads a run.
+    Output i reads the position i*stride + j*dilation - padding through tap j. The positions of one tap have the same
+    remainder modulo the stride. Among all positions with this remainder, they are consecutive.
     """
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:

@@ -79,8 +79,8 @@ def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
 
 
 def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Array]":
-    """Return the problem's outputs in float64, computed by NumPy from arrays like those of `inputs` (or flat). Raise
-    `UsageError` if an input is missing or has the wrong number of elements.
+    """Return the problem's outputs in float64, computed by NumPy. `inputs` contains arrays as the function `inputs`
+    returns them, which may also be flat. Raise `UsageError` if an input is missing or has the wrong number of elements.
     """
     values = {}
     for name, tensor in problem.tensors.items():

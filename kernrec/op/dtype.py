@@ -28,7 +28,7 @@ class Format:
     activations: str
     """Type of the multiplied activations. bf16 means that activations are not quantized."""
     activation_group: int
-    """Elements along k that share an activation scale, or 0 for one common scale or none."""
+    """Elements along k that share an activation scale. 0 if all activations share one scale, or have no scale."""
     math: str
     """Type whose tensor-core rate limits the multiplication."""
 
@@ -46,7 +46,8 @@ class Format:
 
     @property
     def activation_scale(self) -> str:
-        """Return the type of the activation scales: that of the weight scales for groups, else f32."""
+        """Return the type of the activation scales. It is the type of the weight scales if groups have scales, and
+        otherwise f32."""
         return self.scale if self.activation_group else "f32"
 
 

@@ -20,8 +20,8 @@ _COLUMN = {"a": "a", "x": "b", "y": "c"}
 
 
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
-    """Return a matvec as the matmul (layout `nt`) of a linear layer with its vectors as rows, or any other problem
-    unchanged.
+    """Convert a matvec to the matmul (layout `nt`) of a linear layer, whose rows are the vectors. Return any other
+    problem unchanged.
 
     `rows` replaces the number of vectors and may exceed `MOST_VECTORS`.
     """
@@ -48,7 +48,8 @@ def as_op(problem: Problem, op: str) -> Problem | None:
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Return the tensors that a matmul and its matvec name differently: the problem's name for each of `op`."""
+    """Map names of tensors from `op` to the op of a problem. `op` is the problem's own or its equivalent (matmul or
+    matvec)."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:

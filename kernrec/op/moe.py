@@ -5,12 +5,12 @@ the scores of the selected experts. Without gates (`gated=0`), an expert compute
 Nemotron-H.
 
 Each of `tp` x `ep` GPUs has experts / ep experts, and intermediate / tp columns of each. A problem is the work of the
-first GPU for all `tokens`, and y its part of the sum over GPUs. `routing` is the unevenness of the router: 0 gives all
-experts equally many tokens, otherwise their shares follow a power law with the exponent routing / 100. It affects only
-predicted times, because the scores are inputs.
+first GPU for all `tokens`, and y is this GPU's part of the sum over all GPUs. `routing` is the unevenness of the
+router: 0 gives all experts equally many tokens, otherwise their shares follow a power law with the exponent routing /
+100. It affects only predicted times, because the scores are inputs.
 
 Activations are bf16 (or f16) in every dtype, and the op quantizes them itself. FLOPs count the matmuls of tokens x topk
-/ ep passes through an expert, the mean over GPUs.
+/ ep passes through an expert, which is the mean number of passes on a GPU.
 """
 
 from collections.abc import Mapping
@@ -84,7 +84,8 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return mean and deviation of inputs that are not standard normal. With wide scores, one expert dominates."""
+    """Return the mean and standard deviation of each input that is not standard normal. The larger deviation of the
+    scores lets one expert dominate."""
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)

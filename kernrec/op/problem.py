@@ -49,8 +49,8 @@ class Dim:
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
-    """Whether the dimension was added after problems had been stored. `dims` and `key` omit it at its default, a
-    number, so that stored keys stay valid."""
+    """Whether the dimension was added after problems had been stored. `dims` and `key` omit the dimension if it has its
+    default value, so that stored keys stay valid. The default is a number."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Tensor:
     shape: tuple[int, ...]
     """Elements along each axis, the contiguous axis last."""
     dtype: str
-    """Key of `ELEMENT_BYTES`, or type of weights or scales of `FORMATS`."""
+    """Key of `ELEMENT_BYTES`, or a type that `FORMATS` uses for weights or scales."""
     role: str
     """`input` or `output`."""
     touched: int
@@ -111,7 +111,8 @@ class Op:
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Returns mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Returns the epilogue's work, which profiles exclude: counts per 32 results, by emulator metric."""
+    """Returns the epilogue's work, which profiles exclude, as counts per 32 results, keyed by metric of the
+    emulator."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Returns the dtype of each tensor that differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
@@ -266,14 +267,15 @@ class Problem:
 
     @property
     def title(self) -> str:
-        """Return the key for readers. A problem of a spec has the types of its outputs instead of dtype and layout."""
+        """Return a readable form of the key. If a kernel's spec declares the problem, the types of the outputs replace
+        dtype and layout."""
         if self.layout != ANY_LAYOUT:
             return self.key
         types = dict.fromkeys(tensor.dtype for tensor in self.tensors.values() if tensor.role != "input")
         return self.key.removesuffix(f"{self.dtype},{self.layout}") + ",".join(types)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as databases and journals store the problem."""
+        """Return the problem as plain values, in the form that databases and journals store."""
         return {"key": self.key, "op": self.op, "dims": self.dim, "dtype": self.dtype, "layout": self.layout}
 
     @cached_property
@@ -301,7 +303,7 @@ class Problem:
 
     @cached_property
     def _traffic(self) -> tuple[dict[str, float], int]:
-        """Return `tensor_bytes` and `bytes`, without creating `Tensor` objects to save time."""
+        """Return (`tensor_bytes`, `bytes`). To save time, no `Tensor` objects are created."""
         types, untouched = self.definition.element_types(self.sizes), self.definition.untouched(self.sizes)
         tensor_bytes, touched = {}, 0
         for name, shape in self._shapes.items():

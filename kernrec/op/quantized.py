@@ -15,11 +15,13 @@ _NUMBERS = {dtype: number for number, dtype in enumerate(FORMATS, 1)}
 _BY_NUMBER = dict(enumerate(FORMATS.values(), 1))
 
 _SPREAD = {"f8e4m3": SPREAD_8BIT, "i8": SPREAD_8BIT, "i4": 3.0, "f4e2m1": 2.0}
-"""Standard deviation of random elements by dtype, else 1, chosen so that few elements saturate."""
+"""Standard deviation of random elements, keyed by dtype. It is chosen so that few elements saturate, and is 1 for other
+dtypes."""
 
 
 def format_number(dtype: str) -> dict[str, int]:
-    """Return the derived dimension `format`, the number of a dtype of `FORMATS`, or nothing for other dtypes."""
+    """Return the derived dimension `format`: the number of a dtype of `FORMATS`. Return an empty dictionary for other
+    dtypes."""
     return {"format": _NUMBERS[dtype]} if dtype in _NUMBERS else {}
 
 
@@ -45,7 +47,7 @@ def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[i
 def operand_values(quantized: Format, activations: str, weights: str, wide: float) -> dict[str, Normal]:
     """Return mean and standard deviation of both operands and their scales.
 
-    After scaling, activations have standard deviation 1, and weights `wide`.
+    After scaling, activations have the standard deviation 1, and weights have the standard deviation `wide`.
     """
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in _types(quantized, activations, weights)}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}

@@ -98,7 +98,8 @@ def _with(problem: Problem, dimension: str, size: int) -> Problem:
 
 
 def in_parts(layer: Layer) -> Layer:
-    """Split a layer into the fewest equal passes whose tensors kernels can index, with items rounded up.
+    """Split a layer into the smallest number of equal passes whose tensors kernels can index. The items of a pass are
+    rounded up.
 
     The layer is returned unchanged if `MOST_PARTS` passes are not enough.
     """

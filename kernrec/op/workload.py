@@ -87,7 +87,7 @@ class Workload:
     embedding: int = 0
     """Parameters on one GPU that no layer multiplies, such as the token embedding."""
     cache: int = 0
-    """Elements of the key-value cache per item. 0: use the attention layers."""
+    """Elements of the key-value cache per item. If 0, the attention layers determine this number."""
     tokens: int = 0
     """Tokens per item in a pass, or 0 if the items are not sequences."""
     one_network: bool = False
@@ -135,7 +135,7 @@ def workload(name: str) -> Workload:
 
 
 def default_workload(op: str | Op) -> Workload:
-    """Return the workload for an op without a shape. Raise `UsageError` if the op is unknown."""
+    """Return the workload that answers a request for an op without a shape. Raise `UsageError` if the op is unknown."""
     return workload((op if isinstance(op, Op) else find_op(op)).workload)
 
 
@@ -230,6 +230,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the data type of an op that is most similar to the network's."""
+    """Return the data type that is most similar to the network's among those that an op supports."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

@@ -53,7 +53,10 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return the number of requests since each unit (sector or line) was last requested, very large if never."""
+    """Return the number of requests since each unit (sector or line) was last requested.
+
+    The number is very large for the first request of a unit.
+    """
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -62,7 +65,10 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Return the average number of distinct cache lines in each sector's reuse time, infinite for a first request."""
+    """Return an estimate, for each request, of the distinct cache lines requested since the sector's last request.
+
+    The number is infinite for the first request of a sector.
+    """
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
     # Element w is the number of requests whose line was not among the last w requests.
@@ -101,7 +107,10 @@ def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """Yield `run.read` and `run.write` of a block, and both with `.<axis>` for each axis in `neighbors`."""
+    """Yield `run.read` and `run.write` of a block, and `run.read.<axis>` and `run.write.<axis>` for its neighbors.
+
+    `neighbors` contains the requests of the next block along each axis, keyed by axis.
+    """
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
@@ -120,10 +129,10 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 
 
 def _broken(own: Array, other: Array) -> int:
-    """Return the number of contiguous runs of sectors in `own` that `other` does not continue at either end.
+    """Return the number of contiguous runs of sectors in `own` that `other` does not continue.
 
-    In a row of blocks like `own`, each block starts this many runs. Accessing a run's first or last sector continues
-    it.
+    `other` continues a run at one end if it accesses the sector at this end or the sector beyond it. Runs are counted
+    separately for lower and upper ends, and the smaller number is returned.
     """
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))

@@ -80,7 +80,10 @@ def _read(function: Function) -> set[str]:
 
 
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
-    """Return a note on variables that the kernel reads as zero, because neither code nor `stated` sets them, or ""."""
+    """Return a note on variables that the kernel reads as zero, because neither the code nor an argument sets them.
+
+    Return an empty text if there are no such variables. `stated` contains the names of variables that arguments set.
+    """
     names = set(stated)
     unset = [variable for variable in variables if variable.unset and variable.name not in names]
     if not unset:
@@ -95,7 +98,12 @@ def taken_out(
 ) -> dict[int, DeviceVariable]:
     """Return the variables that arguments set, keyed by the argument's position.
 
-    An argument with a variable's name sets it if there are more arguments than `parameters` of the kernel.
+    If a launch has n more arguments than the kernel has parameters, the last n arguments that are named like a variable
+    set these variables.
+
+    Args:
+        order: arguments in order.
+        parameters: number of parameters of the kernel.
     """
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
@@ -138,7 +146,8 @@ class CodeFacts:
     """Buffers of indices into other buffers, keyed by PTX parameter."""
     names: tuple[str, ...]
     tiles: tuple[int, int, int] = (0, 0, 0)
-    """Extent of a block's tile along each axis: the constant by which the code multiplies its position, or 0."""
+    """Extent of a block's tile along each axis: the constant by which the code multiplies the block's position, or 0 if
+    there is none."""
     variables: tuple[DeviceVariable, ...] = ()
 
 

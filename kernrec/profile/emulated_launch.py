@@ -19,7 +19,7 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, Structure, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""Element types with which the emulator copies elements through a tensor map, where they differ from the data type."""
+"""Element type of the tensor map that copies elements of a data type, if the two differ, keyed by data type."""
 _ODD = 0x5B
 """Arbitrary initial value of integer workspaces."""
 
@@ -130,10 +130,10 @@ SCRATCH_BUFFER = "launcher_scratch"
 
 
 def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaunch, ptx: str) -> KernelLaunch:
-    """Add scratch memory, and tensor maps for descriptors, to a launch if Triton's launcher passes them.
+    """Add the arguments that Triton's launcher passes: scratch memory, and tensor maps or pointers for descriptors.
 
     Args:
-        launch: launch with the function's own arguments. The name of its tensor stands for a descriptor.
+        launch: launch with only the function's own arguments. A descriptor is given as the name of its tensor.
         ptx: PTX with the comment of `kernrec.compile.triton_launcher`.
 
     Raises:
@@ -155,7 +155,7 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
 
 
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
-    """Return what Triton passes for a tensor descriptor with a tensor map: the map, then shape and strides."""
+    """Return Triton's arguments for a descriptor with a tensor map: the map, then shape and strides."""
     if len(described.box) != len(descriptor.shape) or described.packed:
         raise KernrecError(f"descriptor of {tensor}: the compiler created an unsupported map: {described}")
     size = ELEMENT_BYTES[dtype]

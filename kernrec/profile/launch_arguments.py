@@ -58,14 +58,14 @@ class BufferDescription:
 
     name: str
     path: Path | None = None
-    """NumPy file with the content. None: other fields describe it."""
+    """NumPy file with the content, or None if the other fields describe the content."""
     fill: str | None = None
     """`zeros`, `nan` or `unwritten`. None stands for random values."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     """Extents, slowest first."""
     value: float | int | None = None
-    """Value of every element. None: `fill` determines the values."""
+    """Value of every element, or None if `fill` determines the values."""
 
     @property
     def elements(self) -> int:
@@ -98,7 +98,7 @@ class MapDescription:
     swizzle: int = 0
     """Width in bytes of the swizzle of shared memory, or 0."""
     steps: tuple[int, ...] = ()
-    """Element stride along each axis. Empty: 1 along all axes."""
+    """Element stride along each axis. If it is empty, the strides are 1."""
     fill_nan: bool = False
     """Whether elements outside the tensor are read as NaN instead of zero."""
 

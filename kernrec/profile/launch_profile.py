@@ -45,7 +45,7 @@ class Profile:
     terms: tuple[str, ...]
     """`block`, then the loops."""
     coefficients: np.ndarray
-    """Events per block and per trip; float64 (metrics, terms)."""
+    """Events per block and per trip, as a float64 array of shape (metrics, terms)."""
 
     def counts(self, terms: Terms) -> dict[str, float]:
         """Return the event counts of a whole launch with these numbers of blocks and trips."""
@@ -169,4 +169,4 @@ class ProfileFailure:
     message: str
     """Reason in one line."""
     stopped: bool = False
-    """Whether the compiler exceeded its time or memory limit, as it may for other configs of the source."""
+    """Whether the compiler exceeded its time or memory limit, which may also happen for other configs."""

@@ -148,7 +148,8 @@ def _compile(
 ) -> Iterator[tuple[CompileJob, Result]]:
     """Compile jobs of one source, and yield (job, result).
 
-    PTX is assembled. Kernels outside `entries` are removed, unless that causes a compile error.
+    If the source is PTX, only assemble it. Otherwise, first remove kernels outside `entries` from the source. If the
+    shorter source does not compile, compile the whole source.
     """
     source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):

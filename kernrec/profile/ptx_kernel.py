@@ -1,8 +1,8 @@
 """Create a launch of a kernel in a CUDA or PTX file, or a `Kernel` with several block shapes from PTX.
 
 PTX is fixed, so a `Kernel` from PTX can only vary the shape of the block. The shape is fixed, too, if the code declares
-a block size, never reads it, or uses shared memory, whose layout probably depends on it. Other shapes are assumed to
-give the same result, which a note states.
+a block size, if it never reads the block size, or if it uses shared memory, whose layout probably depends on the block
+size. Otherwise, other shapes are assumed to give the same result, and a note tells the user to check this.
 """
 
 import math
@@ -88,7 +88,8 @@ def file_launch(
         sm: compute capability for a CUDA file.
         flags: macros, options and header folders for a CUDA file.
         shared_bytes: dynamic shared memory in bytes per block.
-        cluster: thread blocks per cluster; one to three extents. Empty: the compiled size, or 1.
+        cluster: thread blocks per cluster; one to three extents. If it is empty, the cluster has the size for which the
+            kernel was compiled, or one block if there is no such size.
 
     Raises:
         KernrecError: the compiler fails, or the arguments do not fit.

@@ -86,7 +86,7 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 # Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Minimum fraction of a block's reads from a buffer for which its sharing between blocks is measured."""
+"""Minimum fraction of a block's reads that a buffer must receive before its sharing between blocks is measured."""
 _EDGE_SHARE = 0.02  # Always emulate an end that represents at least this fraction of the grid's blocks.
 _MOST_KINDS = 12
 _CROWDED = 0.9  # Basic blocks with more than this fraction of the maximum live registers are assumed to spill.
@@ -99,7 +99,7 @@ Place = tuple[int, int, int]
 class BlockSample:
     inner: tuple[int, ...]
     """Block in the middle of the grid, followed by its neighbor along each of `axes`. The middle block represents all
-    blocks that `ends` does not."""
+    blocks that the blocks in `ends` do not represent."""
     axes: tuple[int, ...]
     """Axes along which the grid has several blocks: 0, 1 and 2 for x, y and z."""
     ends: Mapping[int, int]
@@ -142,7 +142,7 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Choose one block per level of work in a one-dimensional grid, first from the level with the most work."""
+    """Choose one block from each level of work in a one-dimensional grid. Start with the level with the most work."""
     most = max(levels, key=lambda level: level.count * level.work)
     others = {level.block: level.count for level in levels if level is not most}
     beside = most.block + (1 if most.block + 1 not in others and most.block + 1 < total else -1)

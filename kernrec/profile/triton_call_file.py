@@ -52,7 +52,7 @@ class TritonCall:
     grid: str | Sequence[Any] | Callable[..., Any]
     """Extents as numbers or expressions, a function, or the name of a function in the file."""
     configs: Sequence[Mapping[str, Any]] | None = None
-    """Configs. None: the autotuner's or, without an autotuner, Triton's default options."""
+    """Configs. None stands for the autotuner's configs, or for Triton's default options if there is no autotuner."""
     flops: str | None = None
     """Expression for the number of floating-point operations, or None."""
     place: str = "the call"

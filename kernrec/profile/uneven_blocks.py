@@ -1,7 +1,8 @@
 """Divide the blocks of a grid into levels: runs of consecutive blocks that do equal work.
 
 A persistent kernel's blocks process different numbers of tiles, and a mixture of experts may start blocks without work,
-so the middle block does not represent all. Consecutive blocks tend to do equal work, so bisection locates the changes:
+so the middle block does not represent all blocks. Consecutive blocks tend to do equal work, so bisection finds the
+blocks where the work changes:
 
     work of blocks   3 3 3 3 2 2 2 2 2 2 2 2        two levels: 4 blocks with work 3, 8 blocks with work 2
 """

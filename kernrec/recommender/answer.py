@@ -46,7 +46,7 @@ def build_recommendations(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> tuple[Recommendation, ...]:
-    """Return recommendations with ranks for the candidates in `picked`, then without ranks for those in `beside`.
+    """Return recommendations for candidates: with ranks for `picked`, then without ranks for `beside`.
 
     Args:
         picked: operating point and position of each candidate, best first.
@@ -101,7 +101,10 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the engine's description of the candidates in `picked` and `beside`, and the fastest candidate's costs."""
+    """Return a row for each candidate in `picked` and `beside`, then the costs of the fastest candidate.
+
+    The engine determines the form of the rows.
+    """
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
@@ -119,9 +122,9 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the largest energy saving of a picked candidate at another operating point where it is not slower.
+    """Return the largest energy saving of a candidate at an operating point at which it is not slower.
 
-    The result is None if the saving is too small to mention, or if the query sets a power limit or clock.
+    Return None if the saving is too small to mention, or if the query sets a power limit or clock.
     """
     if query.power_limit_w is not None or query.clock_hz is not None:
         return None
@@ -259,8 +262,8 @@ def answer_by_baselines(context: "Context", problem: Problem, gpu: GPU, query: Q
         reason: error that explains why no kernel runs the problem.
 
     Raises:
-        KernrecError: there is no baseline, or only a predicted one of a quantized data type. Backends run such types in
-            few shapes and layouts.
+        KernrecError: there is no baseline, or the data type is quantized and all baselines are predicted. Backends
+            support quantized types only in few shapes and layouts.
     """
     answer = Answer(
         problem=problem,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 WORTH_PADDING = 0.10
-"""Minimum saving of time, as a fraction, from which a note recommends padding."""
+"""Minimum fraction of time that padding must save for a note to recommend it."""
 
 
 def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str] = ()) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _no_baseline(backend: str, instead: str) -> Note:
 
 
 def no_baselines(context: "Context", problem: Problem) -> str:
-    """Return a text that lists the recorded problems of the op, for a problem without baselines."""
+    """Return a text for a problem without baselines: the backends and data types that were recorded for its op."""
     if (model := model_of(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"backends were recorded only for single {problem.op} problems ({', '.join(shipped['dtypes'])})"
@@ -91,7 +91,10 @@ def no_baselines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the op's data types that backends were recorded for, or that are about as fast as a recorded one."""
+    """Return the data types of an op for which a recording can serve as a baseline.
+
+    They are the types that backends were recorded for, and the types that are about as fast as a recorded type.
+    """
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}

@@ -59,13 +59,13 @@ class Baseline(JsonForm):
     learned_on: tuple[str, ...]
     """Catalog names of the GPUs whose recorded latencies the baseline is based on."""
     recorded_as: str | None
-    """Data type and layout of the recordings; None if they are those of the problem."""
+    """Data type and layout of the recordings if they differ from those of the problem, otherwise None."""
     power_transferred: bool
     """Whether the power is predicted or comes from recordings of other GPUs."""
     power_predicted: bool = False
     """Whether the power comes from the GPU's power model, not from recordings."""
     warm: str = ""
-    """Data, such as `weights`, that must have been in L2 to reach this latency; empty if there are none."""
+    """Data that L2 must hold to reach this latency, such as `weights`; empty if L2 need not hold any data."""
     provenance: Mapping[str, str] | None = None
     """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None
@@ -107,7 +107,7 @@ class Baseline(JsonForm):
 
     @property
     def advised(self) -> bool:
-        """Whether even the upper end of the latency interval is below the top recommendation's expected latency."""
+        """Whether the top recommendation's expected latency is above the upper end of this baseline's interval."""
         return self.faster and (1 + (self.slowdown or 0.0)) * self.latency_interval_s[1] / self.latency_s < 1
 
     @property
@@ -147,7 +147,7 @@ def baselines_of(
     """Return the baselines of a problem on a GPU at an operating point, fastest first.
 
     Without recordings of similar problems, a physical model predicts one baseline. The result is empty if the GPU lacks
-    the data type, no model covers the requested backends, or the context has input data other than random.
+    the data type, no model covers the requested backends, or the context's input data are not random.
 
     Args:
         backends: backends to include; all by default.
@@ -203,7 +203,10 @@ def baselines_of(
 def _at_most_more_rows(
     context: "Context", by_physics: "BaselinePrediction", problem: Problem, gpu: GPU
 ) -> "BaselinePrediction":
-    """Return `by_physics`. For few rows, limit it to the learned latency of a matmul padded to `FEW_ROWS` rows."""
+    """Return `by_physics`, with its latency limited if the problem is a matmul with few rows.
+
+    A matmul with fewer than `FEW_ROWS` rows takes at most the learned time of the matmul padded to `FEW_ROWS` rows.
+    """
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
@@ -221,7 +224,10 @@ def _at_most_more_rows(
 def _of_versions(
     model: "VendorModel", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return predictions and recordings of the requested versions. Recorded versions have no prediction."""
+    """Return the requested versions of backends: predictions, then recordings.
+
+    A version that was recorded for the problem has no prediction.
+    """
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(recordings.published((), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
@@ -232,13 +238,19 @@ def _of_versions(
 def cold_baselines(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
-    """Return the baselines of `baselines_of` for a network layer whose weights are not in L2 (`read_cold`)."""
+    """Return the baselines of a network layer whose weights are not in L2, fastest first.
+
+    They are the baselines from `baselines_of`, adjusted by `read_cold`.
+    """
     baselines = [read_cold(baseline, problem, gpu) for baseline in baselines_of(context, problem, gpu, point, backends)]
     return sorted(baselines, key=lambda baseline: baseline.latency_s)
 
 
 def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Return a copy of a baseline that takes at least the time to read the layer's data from DRAM, at equal power."""
+    """Return a baseline whose latency is at least the time to read the layer's data from DRAM.
+
+    The mean power does not change.
+    """
     latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
     if latency is baseline.latency_s:
         return baseline
@@ -246,7 +258,10 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return the latency and energy of a layer that takes at least `cold_seconds`, with the same power."""
+    """Return latency and energy of a layer, with the latency raised to at least `cold_seconds`.
+
+    The energy increases by the same factor, because the mean power does not change.
+    """
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy
@@ -258,7 +273,7 @@ def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) 
 def beside(
     baselines: Iterable[Baseline], latency_s: float, energy_j: float, interval_s: Interval | None = None
 ) -> tuple[Baseline, ...]:
-    """Return copies of baselines with their comparison to the top recommendation of the same problem.
+    """Return copies of baselines with a comparison to the top recommendation for the same problem.
 
     `interval_s` is the 90 % interval of `latency_s` in seconds; None if the latency is exact.
     """

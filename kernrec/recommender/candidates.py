@@ -86,7 +86,7 @@ class KernelCandidates:
 
     @cached_property
     def risk(self) -> Array:
-        """Factor on each candidate's costs in comparisons with configs that were run, (C,). See `CandidateSet.risk`."""
+        """Factor by which each candidate's costs are multiplied in comparisons, (C,); see `CandidateSet.risk`."""
         first = self.prediction.column
         return np.asarray(self._set.ranked.ranking.risk[first : first + len(self.rows)])
 
@@ -125,7 +125,7 @@ class CandidateSet:
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
         self.every_point = len(points) == len(ranked.points)
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Slice of the engine's candidates: problem, first and end kernel, first and end operating point."""
+        """Indices that select the candidates in the engine: problem, first and end kernel, first and end point."""
         self.starts = [0]
         """Position of the first candidate of each kernel with candidates, then the total number of candidates."""
         self._nonempty = []
@@ -135,8 +135,8 @@ class CandidateSet:
         self.runnable = 0
         """Number of runnable configs of all kernels, including configs that are not estimated."""
         self.any_measured = self.any_ran = False
-        """`any_measured`: whether any candidate was measured. `any_ran`: whether this holds, or any kernel has a model
-        trained on recordings of the kernel on this GPU."""
+        """`any_measured`: whether any candidate was measured. `any_ran`: whether any candidate was measured, or
+        any kernel has a model trained on recordings of the kernel on this GPU."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
             costs = kernel.costs
@@ -230,10 +230,11 @@ class CandidateSet:
 
     @cached_property
     def risk(self) -> Array | None:
-        """Factor on each candidate's costs in comparisons, (C,); None if no config counts as run.
+        """Factor by which each candidate's costs are multiplied in comparisons, (C,).
 
-        A config counts as run if it was measured, or if its kernel has a model trained on this GPU. Any other config
-        ranks before such a config only if its lead is larger than its error.
+        A config counts as run if it was measured, or if its kernel has a model trained on this GPU. The factor lets any
+        other config rank before such a config only if its lead is larger than its error. The property is None if no
+        config counts as run.
         """
         if not self.any_ran:
             return None

@@ -27,7 +27,7 @@ MOST = 48
 """Maximum number of contenders of a problem: the candidates of lowest expected cost."""
 LISTED = 8
 _FEATURES = 128
-"""Maximum number of features that relate problems. Random projection reduces a larger number."""
+"""Maximum number of features that describe how problems are related. Random projection reduces a larger number."""
 _LEAST_NOISE = 0.005
 """Minimum relative noise of a measurement, the difference between the medians of two sessions."""
 
@@ -53,11 +53,11 @@ class ProblemContenders:
     """Standard deviation of the error that a config shares with no other config, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
-    """Features of each contender that a trained model reads, except tunables, (C, F); None if not needed."""
+    """Features of each contender for a trained model, without tunables, (C, F); None if not needed."""
 
     @cached_property
     def kernel_deviation(self) -> float:
-        """Standard deviation of the error that only configs of one kernel share."""
+        """Standard deviation of the error that configs of one kernel share, but configs of other kernels do not."""
         common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
         return math.sqrt(0.5 * median(common))
 
@@ -79,7 +79,7 @@ def contenders_of(
         candidates: candidates whose costs were predicted without measurements of the problem; must not be empty.
         objective: quantity to minimize; `pareto` raises `UsageError`.
         among: keys of the configs that may become contenders; None for all configs.
-        always: keys of configs that become contenders at any cost, such as measured configs.
+        always: keys of configs that always become contenders, such as measured configs.
         with_inputs: whether to include `inputs`, which correct predictions during refinement.
     """
     value = objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
@@ -102,7 +102,10 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """Return the trained model's features of the chosen candidates, except tunables, (len(chosen), F)."""
+    """Return features of the chosen candidates for the trained model, without tunables.
+
+    The shape is (len(chosen), F).
+    """
     from kernrec.model.learn import features
     from kernrec.recommender.estimate.correction import inputs_of
 
@@ -118,14 +121,22 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
-    """Return log half-widths of 90 % intervals, (2, C): of the total error, and of each config's own error."""
+    """Return the half-widths of the 90 % intervals of the logarithm of each config's cost, (2, C).
+
+    The first row applies to the total error. The second row applies to the error that a config shares with no other
+    config.
+    """
     costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
-    """Return contenders with equal expected costs, whose logarithms have the standard deviation `deviation`."""
+    """Return contenders whose expected costs are all equal, because no costs were predicted.
+
+    `deviation` is the standard deviation of the error that a config shares with no other config. It applies to the
+    logarithm of the cost.
+    """
     own = np.full(len(keys), deviation)
     return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), own / math.sqrt(OWN), own, weight)
 
@@ -181,7 +192,10 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of the trees for each problem, (C, columns), or None for all if any problem lacks them."""
+    """Return the inputs of the decision trees for each problem, as arrays of shape (C, columns).
+
+    If any problem has no inputs, return None for every problem.
+    """
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)
@@ -202,7 +216,10 @@ def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] |
 
 
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
-    """Return (dimension, standardized log size) pairs for each problem, without constant dimensions."""
+    """Return (dimension, standardized log size) pairs for each problem.
+
+    Omit dimensions that have the same size in all problems.
+    """
     by_op: dict[str, list[Problem]] = {}
     for problem in problems:
         by_op.setdefault(problem.op, []).append(problem)
@@ -235,7 +252,10 @@ def _coordinates(keys: Sequence[Key]) -> Array:
 
 
 def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
-    """Return the measured costs of contenders for `JointPosterior`, without rows that lack a required energy."""
+    """Return the measured costs of contenders, in the form that `JointPosterior` needs.
+
+    Skip rows without energy if the objective counts energy.
+    """
     result = []
     for row in rows:
         place = contenders.place(key_of(row.kernel, row.config))
@@ -250,7 +270,10 @@ def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], o
 
 
 def noise_between(low: float | None, high: float | None) -> float:
-    """Return the standard deviation of a measured log cost, given its 90 % interval. It is at least `_LEAST_NOISE`."""
+    """Return the standard deviation of the logarithm of a measured cost.
+
+    `low` and `high` are the ends of the cost's 90 % interval. The result is at least `_LEAST_NOISE`.
+    """
     stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
 

@@ -95,7 +95,10 @@ class Context:
         return find_kernel(name)
 
     def calls(self, name: str) -> list[Kernel]:
-        """Return the newest version of a user's kernel, and all versions with another spec, such as captured calls."""
+        """Return the newest version of a user's kernel, and all versions that differ from it only in the spec.
+
+        For example, all captured calls of a function share the source but have their own specs.
+        """
         if name in kernel_names():
             return []
         kernels: dict[str, Kernel] = {}
@@ -120,7 +123,7 @@ class Context:
         return kernels
 
     def own_kernels(self) -> list[str]:
-        """Return the sorted names of the kernels in the user's databases, as the method `kernel` accepts them."""
+        """Return the sorted names of the kernels in the user's databases, in the form that `kernel` accepts."""
         stored, library = list(self._stored_kernels()), kernel_names()
         names = set()
         for each in stored:
@@ -134,7 +137,10 @@ class Context:
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return the database rows about a problem; only failures if the conditions are never measured."""
+        """Return the database rows about a problem.
+
+        If the context's conditions differ from those of all measurements, return only the rows of failures.
+        """
         if self.stack.empty:
             return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
@@ -227,7 +233,10 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
 
 
 def answering_with(database: Path) -> list[Path] | None:
-    """Return `databases` of `Context` for one database: None, which includes pulled rows, for the user's own."""
+    """Return the argument `databases` for a `Context` that opens one database.
+
+    The result is None for the user's own database, so that the context also includes rows that the user pulled.
+    """
     return None if database.absolute() == paths.user_database().absolute() else [database]
 
 

@@ -121,7 +121,9 @@ def torch_tensor(described: Mapping[str, Any]) -> Any:
     try:
         import torch
     except ImportError:
-        raise KernrecError("measuring the kernels of an engine needs torch, which the engine brings") from None
+        raise KernrecError(
+            "measuring an engine's kernels needs torch: install the engine, which depends on it"
+        ) from None
     if "values" in described:
         return torch.as_tensor(np.asarray(load_npy(Path(described["values"])))).cuda()
     if described["dtype"] not in _TORCH:

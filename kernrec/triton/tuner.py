@@ -45,7 +45,7 @@ class AutotunedLaunch:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the launch's arguments, keyed by parameter. Parameters that have their default value are missing."""
+        """Return the arguments of the launch, keyed by parameter. Parameters without an argument are missing."""
         return {name: value for name, value in self.named.items() if name in self.tuned.arg_names}
 
     def check(self) -> None:
@@ -257,7 +257,8 @@ class Tuner:
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
         """Measure a config, store the result, and return three numbers that Triton minimizes.
 
-        They are Triton's times in milliseconds. For another objective than the latency, each is the objective's value.
+        If the objective is the latency, the numbers are Triton's times in milliseconds. For any other objective, all
+        three are the value of the objective.
         """
         running = self._running
         if running is None:

@@ -1,6 +1,6 @@
-"""Cache results derived from files of kernrec in the user's cache folder, unless the folder cannot be written.
+"""Cache results that are derived from kernrec's files. If the user's cache folder is not writable, cache nothing.
 
-An entry with another hash of its inputs, or an unreadable file, is derived again.
+A result is derived again if the hash of its inputs has changed, or if its cache file cannot be read.
 """
 
 from collections.abc import Callable, Mapping

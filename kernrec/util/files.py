@@ -185,7 +185,8 @@ def new_scratch_path() -> Path:
 def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iterator[Path]:
     """Yield a folder that only this user can access, and delete it at the end.
 
-    If this program is killed, a later program that can lock a file in the folder deletes it.
+    If this program is killed, `remove_abandoned` in a later program deletes the folder. It recognizes the folder by a
+    file that no running program has locked.
 
     Args:
         path: path of the folder, by default from `new_scratch_path`.

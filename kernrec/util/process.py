@@ -106,7 +106,7 @@ _not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
 
 
 def holds_no_lock(thread: threading.Thread) -> None:
-    """Declare that `thread` holds no lock during a fork, for example because `os.register_at_fork` waits."""
+    """Declare that `thread` holds no lock during a fork, for example because a fork hook waits for the lock."""
     _lockless.add(thread)
 
 
@@ -164,7 +164,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Permanently deny this thread TCP connections, and access to all files but some.
+    """Permanently deny this thread TCP connections, and access to all files except the given ones.
 
     Args:
         readable: files and folders with content that stay readable.
@@ -207,7 +207,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, place: Path, rights: int) -> None:
 
 
 def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable: Iterable[Path] = ()) -> _Result:
-    """Run a function in a thread that can use only some files, and return its result or raise its exception.
+    """Run a function in a thread that can access only the given files. Return its result or raise its exception.
 
     Without Landlock, the function runs without restrictions.
 

@@ -78,7 +78,7 @@ KEYS = [(name, None) for name in ("sm", "sms", "l2_mib", "f32_tflops", "name", "
 
 @few_examples(40)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), NUMBERS), min_size=1, max_size=3))
-def test_any_figures_are_consistent_or_refused_in_one_line(changes):
+def test_gpu_file_with_any_numbers_is_consistent_or_refused_in_one_line(changes):
     data = figures()
     for (name, key), value in changes:
         if key is None:

@@ -28,11 +28,12 @@ def test_host_code_is_removed_and_device_code_compiles():
 
 
 @needs("tree_sitter_cuda")
-def test_messages_state_the_line_numbers_of_the_file():
+@pytest.mark.parametrize("start", ["", "#ifdef _WIN32\n#if 1\n#include <windows.h>\n#endif\n#endif\nuint8_t first;\n"])
+def test_messages_state_the_line_numbers_of_the_file(start):
     from kernrec.compile.compiled import CompileError
 
-    wrong = PROGRAM.replace("half_of(p[i].norm())", "missing(p[i].norm())")
-    line = PROGRAM[: PROGRAM.index("half_of(p[i]")].count("\n") + 1
+    wrong = start + PROGRAM.replace("half_of(p[i].norm())", "missing(p[i].norm())")
+    line = wrong[: wrong.index("missing(p[i]")].count("\n") + 1
     with pytest.raises(CompileError, match=f":{line}: .*missing"):
         compile_source(device_code(wrong).text, 80)
 

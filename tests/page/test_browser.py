@@ -172,7 +172,7 @@ def test_report_works_from_a_file(page, tmp_path):
     page.wait_for_selector("#view-network[data-drawn]")
 
 
-def test_power_limit_narrows_the_fronts(page, url):
+def test_power_limit_removes_points_from_the_pareto_fronts(page, url):
     drawn(page, url)
     page.select_option("#objective", "energy")
     page.select_option("#limit", "default")

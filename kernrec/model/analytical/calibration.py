@@ -53,7 +53,8 @@ class Calibration:
     core_energy: float = 1.0
     dram_energy: float = 1.0
     rows: int = 0
-    """Number of measured configs for the multipliers of time. `energy_rows` is the number for those of energy."""
+    """Number of measured configs that the multipliers of time were fitted to. `energy_rows` is this number for the
+    multipliers of energy."""
     energy_rows: int = 0
     gpus: tuple[str, ...] = ()
     problems: int = 0
@@ -155,7 +156,7 @@ def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
 
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
-"""GPUs of the fingerprint: one GPU for each generation that has its own coefficients."""
+"""GPUs for which the fingerprint predicts launches. Each generation that has its own coefficients has one."""
 _METRICS = (
     "issue", "issue.fma32", "issue.imad", "issue.alu", "issue.mufu", "issue.mma", "issue.ld_shared", "issue.ld_global",
     "mma.f16", "shared.load_wavefronts", "global.a.load_requests", "global.a.load_sectors", "barriers", "issue.cvt",

@@ -30,8 +30,9 @@ _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
 """Minimum compute capabilities (times ten) at which ptxas converts integers to f32 by I2FP (key `i2f`), and f32 to half
-precision by F2FP (key `cvt`), according to nvdisasm. Both use the pipe of integer additions. Nsight Compute's
-documentation says so for F2FP (pipeline ALU). For I2FP, this is assumed, because its name and rate are similar."""
+precision by F2FP (key `cvt`), according to nvdisasm. Both instructions use the pipe of integer additions. Nsight
+Compute's documentation says so for F2FP (pipeline ALU). For I2FP, this is assumed, because its name and rate are
+similar."""
 _MERGES_SINCE = 80
 """Compute capability (times ten) from which lanes of a warp that add 1 to the same word of shared memory are not
 serialized. There, ptxas generates ATOMS.POPC.INC, which is assumed to take one wavefront."""
@@ -74,7 +75,7 @@ Count = Any
 _SHARED_WAVEFRONTS = "shared.wavefronts"
 _SHARED_BYTES = ("wgmma.shared_bytes", "tcgen05.shared_bytes", "bulk.shared_write_bytes")
 """Metrics of the bytes that tensor cores read from shared memory, and that bulk copies write to it. The power model
-counts them as wavefronts of 128 bytes, because the energy of a tensor operation was fitted that way."""
+counts them as wavefronts of 128 bytes, because the energies of tensor operations were fitted with this count."""
 
 _EVENTS: Mapping[str, tuple[str, ...]] = {
     _SHARED_WAVEFRONTS: ("load_wavefronts", "store_wavefronts", "atomic_wavefronts"),
@@ -83,7 +84,8 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
 }
 """Suffixes of the metrics that add up to each memory event of the power model."""
 _LOCAL_IN_L1 = ("local.read_sectors", "local.write_sectors")
-"""Metrics of local memory at L1, which `l2.sectors` excludes, because `local.l2_sectors` counts them at L2."""
+"""Metrics that count sectors of local memory at L1. The event `l2.sectors` excludes them, because the metric
+`local.l2_sectors` counts the sectors of local memory at L2."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
@@ -98,9 +100,9 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
 - `between`: Clocks of float arithmetic between dependent tensor instructions of warps, such as the softmax of
   attention. A warp executes it after one tensor instruction and before the next. Meanwhile, the tensor core idles
   unless another warp of the scheduler uses it. No time is lost if the warps are out of phase. All of it is lost if they
-  run in lockstep, as barriers and fair scheduling encourage. The model assumes a loss in between: the time of one warp.
-  (FlashAttention-3, arXiv 2407.08608, section 3.1, avoids the loss by making warps take turns.) Conversions do not
-  count, because the compiler schedules them ahead.
+  run in lockstep, as barriers and fair scheduling encourage. The model assumes that the time of one warp is lost, which
+  lies between these two cases. (FlashAttention-3, arXiv 2407.08608, section 3.1, avoids the loss by making warps take
+  turns.) Conversions do not count, because the compiler schedules them ahead.
 - `between_groups`: Like `between`, for the tensor instructions of warpgroups.
 - `alone`: Clocks that the warps of a block would take one after the other, without waits for memory and barriers. For
   one warp, this is the latency of its chain of instructions (metric `chain`).
@@ -126,7 +128,8 @@ class Demand:
     terms: tuple[str, ...]
     """Names of the terms: `block`, then one name for each loop."""
     rates: tuple[Floats, ...]
-    """Quantities per block or per trip of the loop, (`QUANTITIES`, C) for each term."""
+    """Quantities of each term, as an array of shape (`QUANTITIES`, C). They are per block for the term `block`, and per
+    trip for a loop."""
 
     @cached_property
     def grouped(self) -> bool:
@@ -140,7 +143,8 @@ class Demand:
 
     @cached_property
     def by_variant(self) -> Floats:
-        """Return `rates` as an array (C, terms, quantities). It excludes `in_turn` if this row is 0 everywhere."""
+        """Return `rates` as an array of shape (C, terms, quantities). The last axis lacks `in_turn` if this quantity is
+        0 everywhere."""
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -149,7 +153,7 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """Return, for each code variant, the index of the first variant with the same rates, (C,)."""
+        """Return the index of the first code variant with the same rates, for each of the C variants."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
@@ -311,8 +315,9 @@ def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Float
 
 
 def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return (integer, special, f64) with conversions: warp instructions of the integer pipe, and clock cycles of the
-    special-function and f64 pipes. `functions` is the special-function pipe's cycles without conversions."""
+    """Return the load of three pipes, including conversions: (warp instructions of the integer pipe, clock cycles of
+    the special-function pipe, clock cycles of the f64 pipe). `functions` contains the clock cycles of the
+    special-function pipe without conversions."""
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))

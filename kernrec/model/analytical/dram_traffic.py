@@ -40,7 +40,7 @@ class TensorAccess:
 
         Args:
             order: Axis of each step of the tile order, as in `covered`.
-            reads: Axes of the grid that select a tile of each tensor that is read, keyed by tensor name.
+            reads: Axes of the grid that select the tile to read, keyed by the name of each tensor that is read.
             writes: Names of the tensors that are written.
             scratch: Names of temporary tensors between launches. Only the data that does not fit in L2 reaches DRAM.
         """
@@ -66,8 +66,8 @@ def dram_bytes(
     l2_bytes: float,
     moved: Floats | None = None,
 ) -> Floats:
-    """Return the bytes that each of N launches moves between L2 and DRAM, (N,). Inputs are read at least once, and
-    outputs are written once.
+    """Return the bytes that each of N launches moves between L2 and DRAM, as an array of shape (N,). Inputs are read at
+    least once, and outputs are written once.
 
     Args:
         access: Tensors that the launches read and write.
@@ -101,7 +101,8 @@ class Footprint:
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """Fraction of a block's bytes that the previous block does not access, along x, y and z."""
+    """Fraction of a block's bytes that the previous block does not access. The three arrays are for the previous block
+    along x, y and z."""
     size_bytes: Array
     written: bool
     scratch: bool = False
@@ -114,8 +115,8 @@ class Footprint:
     def filled(self, whole: Array, blocks: Array) -> Array:
         """Return the bytes that L2 reads from DRAM because the launch writes only parts of sectors. L2 exchanges whole
         sectors with DRAM, so it must first read the rest of such a sector (R. Crovella,
-        forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). The launch is assumed to write 4 bytes of each.
-        `whole` is the distinct bytes of the sectors that all blocks write."""
+        forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). The launch is assumed to write 4 bytes of each
+        such sector. `whole` is the number of distinct bytes in the sectors that all blocks write."""
         missing = 1.0 - self.stored_bytes * blocks / np.maximum(whole, 1.0)
         return whole * np.clip(missing / (1.0 - 4.0 / 32.0), 0.0, 1.0)
 
@@ -139,7 +140,8 @@ class Footprint:
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
-        """Return the distinct bytes that a box of neighboring blocks accesses. `extents` is its size in blocks."""
+        """Return the distinct bytes that a box of neighboring blocks accesses. `extents` contains the size of the box
+        in blocks."""
         distinct_bytes = self.own_bytes
         for share, extent in zip(self.fresh, extents, strict=True):
             distinct_bytes = distinct_bytes * (1.0 + share * (extent - 1.0))
@@ -148,10 +150,12 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Rereads:
-    """Bytes that a block loads again, by how much other data it accesses in between. Arrays are (C,)."""
+    """Bytes that a block loads again after it accessed other data. The more other data, the less likely a cache still
+    holds the bytes. Arrays have the shape (C,)."""
 
     far_bytes: tuple[Array, ...]
-    """Bytes per block that are loaded again after the block accessed more than 1, 2, 4, ... times `first_bytes`."""
+    """Bytes that a block loads again after it accessed more than d bytes of other data, for d = 1, 2, 4, ... times
+    `first_bytes`."""
     first_bytes: float
     cache_bytes: Array
     """A block's share of L1 in bytes. It may be larger than the block's share of L2."""

@@ -29,7 +29,7 @@ class NominalCosts:
     dram_j: Floats | float
 
     def columns(self) -> Floats:
-        """Return the fields as rows of an array, (5, N). Scalars are repeated."""
+        """Return the fields as the rows of an array of shape (5, N). A scalar field fills its whole row."""
         columns: list[Any] = [self.core_s, self.dram_s, self.fixed_s, self.core_j, self.dram_j]
         if len({np.shape(column) for column in columns} - {()}) > 1 or np.ndim(columns[0]) != 1:
             columns = [*np.broadcast_arrays(*map(np.atleast_1d, columns))]
@@ -46,9 +46,11 @@ class LimitedCosts:
     `static_j + core_j + dram_j`."""
 
     costs: Floats
-    """Rows of costs, (`LIMITED`, N) or (`LIMITED`, points, N)."""
+    """Costs as an array of shape (`LIMITED`, N) or (`LIMITED`, points, N). `LATENCY_S`, `POWER_W` and so on are its row
+    indices."""
     dram_j: Floats
-    """Energy in joules of DRAM traffic, (N,), which does not depend on power limit and clock."""
+    """Energy of DRAM traffic in joules, as an array of shape (N,). It does not depend on the power limit and the
+    clock."""
 
     @property
     def latency_s(self) -> Floats:

@@ -70,14 +70,15 @@ class LaunchWork:
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
     - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block have work, because no barrier
       holds them back. NaN means that all waits overlap, except one wait for each barrier.
-    - `LONE_WAITS`: Number of the longest block's waits for L2, outside of loops, without other work to do.
+    - `LONE_WAITS`: Number of times that the longest block waits for L2 outside of loops while it has no other work.
     - `LOOPS` and following: Two rows for each loop in `Demand.terms`: the total trips of all blocks, and the trips of
       the longest block.
     """
 
     @classmethod
     def empty(cls, count: int, loops: int) -> "LaunchWork":
-        """Return work for `count` launches without any loop trips, to be filled in."""
+        """Create work for `count` launches, whose figures the caller must set. All figures, including loop trips, are
+        0."""
         return cls(np.empty(count, dtype=np.int64), np.zeros((LOOPS + 2 * loops, count)))
 
     @classmethod
@@ -97,8 +98,13 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """Create the work of N launches. `terms` is the number of blocks, then the trips of each loop over all blocks.
-        `depth` is the trips of each loop in the longest block. `LaunchWork.rows` documents the other arguments."""
+        """Create the work of N launches. `LaunchWork.rows` documents all arguments that are not listed here.
+
+        Args:
+            variants: Index of each launch's code variant, (N,).
+            terms: Number of blocks, then the total trips of each loop in all blocks, (N,) each.
+            depth: Trips of each loop in the longest block, (N,) each.
+        """
         work = cls.empty(len(variants), len(depth))
         traffic = dram_bytes, dram_slowdown, serial_clk
         figures = terms[0], concurrent, warps, prefetch, *traffic, rounds, overlapped, waits

@@ -47,7 +47,7 @@ def microarchitecture(gpu: GPU) -> Microarchitecture:
 
 
 _HBM_BITS = 1024
-"""Bus width in bits above which a GPU's memory is assumed to be HBM, whose stacks have 1,024 bits each."""
+"""Bus width in bits above which a GPU's memory is assumed to be HBM, because each HBM stack has 1,024 bits."""
 
 
 def l2_bytes_per_clk(gpu: GPU) -> float:

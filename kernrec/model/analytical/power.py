@@ -68,13 +68,13 @@ class ClockTable:
 
     clock_hz: Floats
     at_clock: Floats
-    """Figures at each clock, (4, clocks): clock / boost clock, power (W) of board and leakage, power (W) of the clock
-    tree at nominal voltage, and (core voltage / nominal core voltage) ** 2."""
+    """Figures at each clock, as an array of shape (4, clocks). Its rows are clock / boost clock, power (W) of board and
+    leakage, power (W) of the clock tree at nominal voltage, and (core voltage / nominal core voltage) ** 2."""
 
     @cached_property
     def search(self) -> Floats:
-        """Return the inputs of the search for a clock, (3, clocks): (boost clock / clock) ** `OVERLAP`, power (W)
-        without the energy of events, and (core voltage / nominal core voltage) ** 2."""
+        """Return the inputs of the search for a clock, as an array of shape (3, clocks). Its rows are (boost clock /
+        clock) ** `OVERLAP`, power (W) without the energy of events, and (core voltage / nominal core voltage) ** 2."""
         ratio, static_w, tree_w, volts_squared = self.at_clock
         return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
 
@@ -97,8 +97,9 @@ INPUTS = (RANDOM, ZEROS)
 """Kinds of input data: random numbers, or zeros. Zeros stand for any constant, which toggles few bits."""
 _MOST_CACHED = 16
 PARTNER_HEADROOM = 1.35
-"""Assumed highest power limit / TDP of GeForce boards by NVIDIA's partners, if the catalog has no limit above the TDP.
-An RTX 3090 (350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv). RTX 4090s (450 W) accept 600 W."""
+"""Ratio of the highest power limit to the TDP. It is assumed for GeForce boards by NVIDIA's partners if the catalog has
+no limit above the TDP. An RTX 3090 (350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv). RTX 4090s
+(450 W) accept 600 W."""
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
@@ -214,7 +215,7 @@ class PowerModel:
     def event_j(self, event: str) -> float:
         """Return the energy in joules of one event at nominal voltage: `issue.<class>` (one warp instruction; an
         unlisted class counts as `issue.other`), `mma.<dtype>` (one FLOP of a tensor core), `shared.wavefronts` (128
-        bytes), `l1.requests`, `l2.sectors` (32 bytes) or `dram.bytes`. Raise `UsageError` for others."""
+        bytes), `l1.requests`, `l2.sectors` (32 bytes) or `dram.bytes`. Raise `UsageError` for any other event."""
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
             energy = self.energy_j["issue.other"]
@@ -223,8 +224,8 @@ class PowerModel:
         return energy
 
     def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
-        """Return (core energy at nominal voltage, DRAM energy) of N launches in joules, (N,) each. `events` contains
-        the number of events of each launch, keyed by event."""
+        """Return (core energy at nominal voltage, DRAM energy) of N launches in joules, as arrays of shape (N,).
+        `events` contains the number of events of each launch, keyed by event."""
         core: Any = 0.0
         for event, count in events.items():
             if event != DRAM:
@@ -233,8 +234,12 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Return the power in watts that N launches draw without a power limit, (N,). `clock_hz` is their core clocks,
-        (N,), and `rates` their numbers of events per second, keyed by event."""
+        """Return the power in watts that each of N launches draws without a power limit, as an array of shape (N,).
+
+        Args:
+            clock_hz: Core clock of each launch in hertz, (N,).
+            rates: Number of events per second of each launch, keyed by event.
+        """
         volts = self.voltage(clock_hz)
         core_w, dram_w = self.dynamic(rates)
         ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
@@ -288,9 +293,16 @@ class PowerModel:
         return ClockTable(clock_hz, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
-        """Split the energy of N launches in joules, (N,), into parts that add up to `limited.energy_j`: `static`,
-        `clock` (the clock tree), and the first word of each event, such as `issue`. `events` is the number of events of
-        each launch, (N,), keyed by event."""
+        """Split the energy of N launches into parts that add up to `limited.energy_j`.
+
+        Args:
+            events: Number of events of each launch, (N,), keyed by event.
+            limited: Costs of the launches.
+
+        Returns:
+            Energy of each part in joules, (N,). The keys are `static`, `clock` (the clock tree), and the first words of
+            the events, such as `issue`.
+        """
         squared = self.voltage(limited.clock_hz) ** 2
         parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}
         for event, count in events.items():
@@ -324,7 +336,7 @@ class PowerModel:
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:
     """Return the energy in joules of each event at nominal voltage. `volts` is the nominal core voltage as a fraction
-    of the voltage at the knee. `zeros` states that the input data are constant, which takes less energy."""
+    of the voltage at the knee. `zeros` states whether the input data are constant, which takes less energy."""
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
     # A tensor core at half rate takes more energy per operation, because it holds its operands for twice the clocks.
     full_rate = chip.get("full_rate", 0)

@@ -58,13 +58,15 @@ of all recordings: 17 kernels on 9 GPUs. If a recording does not state the clock
 an assumed clock. `docs/accuracy/analytical-model.md` states the coverage.
 
 The half-widths of energies also use recorded power of 12 loads on 14 GPUs, predicted with coefficients that were fitted
-to other GPUs. Energy ratios compare pairs of different loads, which differ more than configs do.
+to other GPUs. The half-widths of energy ratios come from pairs of different loads, which differ more than two configs
+do.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Widths:
-    """Half-widths of the 90 % intervals of one quantity (latency or energy), for each of `REGIMES`, (4,)."""
+    """Half-widths of the 90 % intervals of one quantity (latency or energy), as arrays with one value for each of
+    `REGIMES`."""
 
     factors: Array
     """Half-widths for the common and the individual error together, as factors."""
@@ -83,7 +85,7 @@ OF_ENERGY = Widths(
 
 def regime(nominal: NominalCosts, capped: Array) -> Array:
     """Return the index in `REGIMES` of the bottleneck of each of N launches. `capped` states whether the power limit
-    lowers the clock, (N,) or (points, N). The result has the same shape."""
+    lowers the clock. Its shape is (N,) or (points, N), and the result has the same shape."""
     core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
     bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(dram_s > core_s, 1, 0))
     return np.where(capped, int(CAPPED), bound).astype(np.int64)

@@ -1,8 +1,8 @@
 """Times that a power limit sustains: the least time for a problem, and the time of a launch in long runs.
 
 The least time is that of an ideal launch, which performs only the problem's operations, at the peak rate, and moves
-each byte only once. Bytes that fit in L2 cause no DRAM traffic. A power limit lowers its clock as it does for real
-kernels.
+each byte only once. Bytes that fit in L2 cause no DRAM traffic. A power limit lowers the clock of the ideal launch as
+it lowers the clock of real kernels.
 """
 
 from math import inf
@@ -18,7 +18,8 @@ _THREADS = 32
 _WIDE = ("f16", "tf32")
 """Data types with wider significands than bf16, so that a multiplication takes more energy."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops whose number of operations no algorithm reduces. Winograd's algorithm and FFTs reduce that of convolutions."""
+"""Ops whose number of operations no algorithm reduces. Winograd's algorithm and FFTs reduce the number of operations of
+convolutions."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class IdealLaunch:
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return the rates and energies of an ideal launch on a GPU. Only the bytes bound its time if some algorithm needs
-    fewer operations than the op defines, or if the GPU has no arithmetic in the data type."""
+    """Return the rates and energies of an ideal launch on a GPU. The launch's time depends only on its bytes if some
+    algorithm needs fewer operations than the op defines, or if the GPU has no arithmetic in the data type."""
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0

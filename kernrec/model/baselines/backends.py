@@ -93,8 +93,8 @@ def supports(backend: str, sm: int) -> bool:
 
 
 def is_wanted(backend: str, wanted: Collection[str], version: str | None = None) -> bool:
-    """Return whether the user requested a backend by a name in `wanted`, or `wanted` is empty. `vLLM@0.14.0` requests
-    only one version. `SGLang` also requests `SGLang (static scales)`."""
+    """Return whether the names in `wanted` request a backend. If `wanted` is empty, it requests every backend.
+    `vLLM@0.14.0` requests only one version. `SGLang` also requests `SGLang (static scales)`."""
     names = backend, backend.partition(" (")[0]
     if not wanted or any(name in wanted for name in names):
         return True

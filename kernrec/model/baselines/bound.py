@@ -98,7 +98,7 @@ class Timing:
     launch_clk: float
     """Clocks of an empty launch that is timed in this way."""
     working_sets: float
-    """Number of copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed in between."""
+    """Number of copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed between calls."""
     sustained: bool = False
     """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`)."""
     alone: bool = False
@@ -127,7 +127,7 @@ class Bound:
     total_s: Array
     """Lower bound on the seconds of a call."""
     parts: Mapping[str, Array]
-    """Seconds that each resource in `PARTS` is busy at the data sheet's rates, (N,) each."""
+    """Seconds that each resource in `PARTS` is busy at the data sheet's rates, as arrays of shape (N,)."""
     names: tuple[str, ...]
     """Names of the features in `table`."""
     table: Array
@@ -151,8 +151,13 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Create a bound, and fill its table of features. `shares` is times in seconds, (N,) each, whose fractions of
-    `total_s` become features. `columns` is further features, (N,) each. `sizes` is an array (D, N)."""
+    """Create a bound, and fill its table of features.
+
+    Args:
+        sizes: Sizes of the problems, (D, N), in the order of `dims`.
+        shares: Times in seconds, (N,) each. Their fractions of `total_s` become features.
+        columns: Further features, (N,) each.
+    """
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
     of_shares, of_sizes, logs = table[: len(shares)], table[len(shares) : of_total], table[: of_total + 1]
@@ -177,14 +182,15 @@ class Features(Protocol):
 
 @cache
 def features_of(op: str) -> Features:
-    """Return the module of features of an op, or the entry of `rows.OPS`. Modules are imported on first use."""
+    """Return the module of an op's features. For an op in `rows.OPS`, return this entry instead. Modules are imported
+    on first use."""
     rows = op in ("elementwise", "layernorm", "softmax")
     module: Any = import_module(f"kernrec.model.baselines.features.{'rows' if rows else op}")
     return module.OPS[op] if rows else module  # type: ignore[no-any-return]
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the kind of a problem: its data type, for some ops followed by the data type of another tensor."""
+    """Return the kind of a problem, which is its data type. For some ops, the data type of another tensor follows."""
     kind = _kind_function(op)
     return dtype if kind is None else kind(dtype, sizes)
 
@@ -197,8 +203,8 @@ def _kind_function(op: str) -> Callable[[str, Mapping[str, int]], str] | None:
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
-    """Return (lower bound, features) of N problems. The features are arrays (N,), keyed by name. `dims` contains the
-    problems' sizes, (N,) each, keyed by dimension."""
+    """Return (lower bound, features) of N problems. The features are arrays of shape (N,), keyed by name. `dims`
+    contains the sizes of the problems as arrays of shape (N,), keyed by dimension."""
     module = features_of(op)
     sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
     bound = module.bound(device_of(gpu, dtype, timing), sizes, layout)
@@ -222,8 +228,8 @@ def has_physical_power(op: str) -> bool:
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return the features that only trees for power use, in the shape of `latency_s`: log2 of the fraction of the
-    latency for which each resource in `PARTS` is busy."""
+    """Return the features that only trees for power use: log2 of the fraction of the latency for which each resource in
+    `PARTS` is busy. Each feature has the shape of `latency_s`."""
     return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
 
 
@@ -288,8 +294,8 @@ class Device:
         return self.gpu.memory_bandwidth * min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
 
     def parts(self, flops: Array, moved: Array) -> dict[str, Array]:
-        """Return the seconds that each resource in `PARTS` is busy at the data sheet's rates, (N,) each, for N problems
-        that need `flops` operations and move `moved` bytes."""
+        """Return the seconds that each resource in `PARTS` is busy at the data sheet's rates, as arrays of shape (N,).
+        The N problems need `flops` operations and move `moved` bytes."""
         launch_s = np.full(len(moved), self.launch_s)
         dram_s, l2_s = moved / self.gpu.memory_bandwidth, moved / self.l2
         return {"math": flops / self.peak_flops, "dram": dram_s, "l2": l2_s, "launch": launch_s}
@@ -301,7 +307,8 @@ class BaselinePrediction:
 
     backend: str
     version: str | None
-    """Version that was recorded on this GPU, or else the range of versions on other GPUs. None if unknown."""
+    """Version that was recorded on this GPU. If there is none, the range of versions that were recorded on other GPUs.
+    None if unknown."""
     latency_s: Estimate
     power_w: Estimate | None
     """Power in watts. None if power was not recorded and `operating_point.at_point` has not computed it yet."""
@@ -325,7 +332,8 @@ class PowerBase:
     """Additional power at the data sheet's DRAM bandwidth, including the power of L2 and L1."""
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
-        """Return the power of N problems in watts, at most `most_w`, in the shape of `latency_s` (..., N)."""
+        """Return the power of N problems in watts, limited to `most_w`. The result has the shape of `latency_s`, (...,
+        N)."""
         events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
         return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
 

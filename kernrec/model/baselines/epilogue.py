@@ -43,7 +43,8 @@ def has_epilogue(problem: Problem) -> bool:
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the seconds that bias and activation add: (in the matmul's kernel, in a separate kernel in addition)."""
+    """Return the seconds that a bias and an activation add: (seconds if the matmul's kernel computes them, additional
+    seconds if a separate kernel computes them)."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
@@ -58,7 +59,8 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 _MULTIPLES = (8, 64)
-"""Multiples to which rows of a matmul are padded: 16 bytes in 16-bit types, or a tile, in elements."""
+"""Numbers of elements to whose multiples the rows of a matmul are padded. In 16-bit types, 8 elements are 16 bytes. A
+tile has 64."""
 
 
 @lru_cache(maxsize=256)

@@ -45,8 +45,8 @@ class VendorModel:
         default_factory=dict, repr=False, compare=False
     )
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Cached times, keyed by problem and name of the GPU. An entry has (times of several problems that were predicted
-    together, index of this problem) for each recorded set that predicts the problem."""
+    """Cached times, keyed by problem and name of the GPU. An entry has one pair for each recorded set that predicts the
+    problem: (times of several problems that were predicted together, index of this problem)."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -112,7 +112,8 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-        """Raise a latency to the minimum time with any backend at the GPU's default power limit, if it is below."""
+        """Raise a latency to the minimum time of the problem if it is below. No backend can be faster than this time at
+        the GPU's default power limit."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 

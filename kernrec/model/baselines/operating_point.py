@@ -85,8 +85,8 @@ def at_point(
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a prediction for the default operating point with a power of at most the GPU's power limit. A power that
-    was not recorded is computed with the power model."""
+    """Return a prediction for the default operating point, with its power lowered to the GPU's power limit if it is
+    above. The power model computes the power if it was not recorded."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
@@ -249,8 +249,8 @@ def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: floa
 Array = np.ndarray
 
 LEEWAY = 1.05
-"""Factor by which a recording may be faster than `least_s`, because clocks and timers are inexact. A faster one must
-have timed another problem, so it is neither shipped nor used for training."""
+"""Factor by which a recording may be faster than `least_s`, because clocks and timers are inexact. A faster recording
+must have timed another problem, so it is neither shipped nor used for training."""
 WINOGRAD = 4.0
 """Factor by which Winograd's F(4x4, 3x3) reduces multiplications (Lavin and Gray, arXiv 1509.09308). FFT saves less."""
 _FEWER = ("winograd", "fft", "gcgemm")
@@ -279,8 +279,8 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
-    """Return the minimum seconds of a repeated call, (N,), with `flops` operations and `moved` compulsory bytes, (N,)
-    each. L2 is assumed to keep as much data of the previous call as fits."""
+    """Return the minimum seconds of each of N repeated calls, which need `flops` operations and move `moved` compulsory
+    bytes. L2 is assumed to keep as much data of the previous call as fits."""
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
 
@@ -288,7 +288,7 @@ def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
     """Return (minimum number of operations, compulsory bytes) of a problem. If tokens are routed unevenly to experts,
     the bytes include only the weights that the busiest GPU is expected to read. `kernel` contains the names of the
-    kernels that ran, if known, because some cuDNN kernels need fewer multiplications."""
+    kernels that ran, or is None if they are unknown. Some cuDNN kernels need fewer multiplications than others."""
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
     fewer = problem.op == "conv2d" and (kernel is None or any(name in kernel for name in _FEWER))

@@ -69,8 +69,8 @@ class Busy:
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
     """Return the predicted baseline of a problem at the default power limit, or None if the GPU has no arithmetic in
-    the data type. Operators over rows always compute in f32. The backend is PyTorch, cuDNN for convolutions, or vLLM
-    for 8-bit attention, which PyTorch does not support."""
+    the data type. Operators over rows always compute in f32. The backend is cuDNN for convolutions, vLLM for 8-bit
+    attention (which PyTorch does not support), and PyTorch for all other problems."""
     problem = as_matmul(problem)
     if problem.op in _BUSY and not rate_of(gpu, problem.dtype):
         return None

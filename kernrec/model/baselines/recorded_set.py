@@ -160,7 +160,8 @@ class Head:
     packed: Array = field(repr=False)
     """Compressed trees, as stored in the model's file."""
     recorded: Interval
-    """Interval for recorded sizes, calibrated on held-out problems of this GPU or, for other GPUs, on held-out GPUs."""
+    """Interval for recorded sizes. It is calibrated on held-out problems if the GPU was recorded, and otherwise on
+    held-out GPUs."""
     between: Interval
     """Interval for problems with unrecorded sizes (`SetModel.off_grid`), calibrated on held-out problems."""
     sustained: bool = False
@@ -218,7 +219,8 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """Return each problem's distance from the recorded sizes and work, (N,), or None if all are within range."""
+        """Return the distance of each of N problems from the range of recorded sizes and work. Return None if all
+        problems are within the range."""
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())

@@ -54,7 +54,8 @@ class Reader:
     names: tuple[str, ...]
     """Names of the features in the table that the trees read."""
     own: tuple[str, ...]
-    """Names of the features of `bound.used` that the trees read, whose values differ between backends."""
+    """Names of the features from `bound.used` that the trees read. The values of these features differ between
+    backends."""
     recorded: Interval
     between: Interval
     """Interval for unrecorded sizes. Both intervals are wider if the data type or layout was not recorded."""
@@ -62,8 +63,16 @@ class Reader:
     """Whether the trees come from other GPUs, because the quantity was not recorded on this GPU."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Correct an estimate `base`, (S, N) or (1, N), by the trees. Return values (S, N) from `least` (N,) to `most`.
-        `table` (F, N) contains the features that all backends share, and `own` the others, (S, N) each."""
+        """Correct an estimate by the trees. Return corrected values of shape (S, N), limited to the range from `least`
+        to `most`.
+
+        Args:
+            table: Features that all backends share, (F, N).
+            own: Features that differ between backends, (S, N) each, keyed by name.
+            base: Estimate to correct, (S, N) or (1, N).
+            least: Minimum for each problem, (N,).
+            most: Maximum for all problems.
+        """
         values = np.empty((self.backends, table.shape[1]))
         of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
         self.in_engine.fill(table, of_backends, base, least, most, values)
@@ -84,7 +93,8 @@ class Reader:
         return exp(self.recorded.width), exp(self.between.width)
 
     def predicted(self, value: float, factor: float, most: float) -> Estimate:
-        """Return an estimate with the interval from `value / factor` to `value * factor`, but at most to `most`."""
+        """Return an estimate with the interval from `value / factor` to `value * factor`. The upper end is at most
+        `most`."""
         source = Source.TRANSFERRED if self.transferred else Source.LEARNED
         return Estimate(value, value / factor, min(value * factor, most), source)
 
@@ -112,7 +122,8 @@ class Kind:
     @cached_property
     def items(self) -> tuple[int, int, int]:
         """Return (single, batched, largest). `DIMS[single]` and `DIMS[batched]` are the dimensions that count items in
-        single and in batched problems, or -1. `largest` is the largest number of items to evaluate."""
+        single and in batched problems. An index is -1 if there is no such dimension. `largest` is the largest number of
+        items to evaluate."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -134,7 +145,8 @@ class Kind:
 
     @cached_property
     def versions(self) -> list[str | None]:
-        """Return the recorded version of each backend on this GPU, or else the range of its versions on other GPUs."""
+        """Return the version of each backend that was recorded on this GPU. If the backend was only recorded on other
+        GPUs, return the range of the versions there."""
         recorded, name = self.chosen.recorded.backends, self.gpu.name
         every = (
             [devices[name]] if name in devices else devices.values()
@@ -147,7 +159,8 @@ class Kind:
         return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
 
     def head(self, quantity: str) -> Head:
-        """Return the trees of a quantity for the GPU, or else for its architecture, or else for all other GPUs."""
+        """Return the trees of a quantity for the GPU. If it has none, return the trees for its architecture. If that
+        has none either, return the trees for all other GPUs."""
         heads = self.chosen.heads
         return next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
 
@@ -230,8 +243,8 @@ class Timed:
 
     @cached_property
     def power(self) -> tuple[Array, list[float]] | None:
-        """Return (powers in watts (S, N), factor between the power and either end of its interval for each problem).
-        Return None if no power was recorded."""
+        """Return (powers in watts as an array of shape (S, N), list of a factor for each problem). The factor lies
+        between a power and either end of its interval. Return None if no power was recorded."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
@@ -243,7 +256,8 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for a problem, before and after `SetModel.streamed`."""
+        """Return the index of the fastest backend for a problem. `SetModel.streamed` does not change which backend is
+        the fastest."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:

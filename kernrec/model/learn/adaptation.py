@@ -146,7 +146,8 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return (mean, standard deviation) of each feature, (F,) each, with infinity for constant or unknown features."""
+    """Return (mean, standard deviation) of each feature, as arrays of shape (F,). The standard deviation of a constant
+    or unknown feature is infinity."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)
@@ -167,6 +168,7 @@ def matern(a: Array, b: Array, length: float) -> Array:
 
 
 def squared_distances(a: Array, b: Array) -> Array:
-    """Return the squared distances (N, M) between rows of a (N, F) and b (M, F), without an (N, M, F) array."""
+    """Return the squared distances between the rows of a (N, F) and of b (M, F), as an array of shape (N, M). An array
+    of shape (N, M, F) is never created."""
     squared = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2.0 * a @ b.T
     return np.asarray(np.maximum(squared, 0.0))  # Rounding can make a squared distance negative.

@@ -81,9 +81,12 @@ class Extent:
         return list(zip(self.low.tolist(), self.high.tolist(), strict=True))
 
     def distance(self, matrix: Array) -> Array:
-        """Return the distance of candidates with features (C, F) from the training data, (C,): 0 within all ranges,
-        otherwise log(1 + r) / 2. Here, r is the root mean square, over a group of features, of the excess beyond their
-        ranges in standard deviations. The largest r counts, because another problem size changes few features."""
+        """Return the distance of C candidates with features (C, F) from the training data, as an array of shape (C,).
+
+        The distance is 0 for a candidate within all ranges, and otherwise log(1 + r) / 2. A feature's excess is its
+        distance from its range in standard deviations. Each group of features has a root mean square of excesses, and r
+        is the largest of these, because another problem size changes few features.
+        """
         distances = np.empty(len(matrix))
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
         return distances
@@ -112,7 +115,8 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and, unless it is empty, a kind of rows."""
+    """Return the key of a model's interval for a GPU, a data type and a kind of rows. An empty kind is omitted from the
+    key."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
@@ -145,8 +149,8 @@ class Interval:
         return f"{held_out} and the analytical model; {groups_needed(self.level)} would be enough without it"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
-        """Return (lower ends, upper ends) of the intervals around predictions, (C,) each. `distance` is the distance of
-        the candidates from the training data, (C,) or one number."""
+        """Return (lower ends, upper ends) of the intervals around C predictions, as arrays of shape (C,). `distance` is
+        the distance of each candidate from the training data, or one number for all candidates."""
         factor = factor_at(self.width, distance)
         return value / factor, value * factor
 

@@ -201,7 +201,8 @@ FEATURES: tuple[Feature, ...] = (
 
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """Return the names of the features of `groups`, then, if `groups` contains `schedule`, of the tunables' columns."""
+    """Return the names of the features of `groups`. If `groups` contains `schedule`, the names of the tunables' columns
+    follow."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed
@@ -232,7 +233,8 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return the features (C, F) of tunables, (C,) each. All other columns are NaN."""
+    """Return an array of shape (C, F) that contains only the features of tunables. All other columns are NaN.
+    `tunables` contains the values of each tunable as an array of shape (C,)."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")

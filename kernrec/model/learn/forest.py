@@ -34,9 +34,11 @@ class Forest:
     """Number of trees, without the empty trees."""
     levels: int
     column: Array
-    """Index of the feature that each split compares, plus F if missing values go right, uint16, (T (2**L - 1),)."""
+    """Index of the feature that each split compares. F is added to the index if missing values go right. The array is
+    uint16 and has the shape (T (2**L - 1),)."""
     value: Array
-    """Thresholds, then leaves, float32, (T (2**(L + 1) - 1),). A feature equal to its threshold goes right."""
+    """Thresholds of all splits, followed by all leaves. The array is float32 and has the shape (T (2**(L + 1) - 1),). A
+    feature that equals its threshold goes right."""
     base: float
     """Constant added to the sum of leaves."""
 

@@ -24,8 +24,8 @@ Array = np.ndarray
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
-    """Return the minimum time of each candidate in seconds, (C,), if blocks run in the modeled number of rounds and
-    arithmetic runs at the clock under the power limit. Unknown parts of the time count as zero."""
+    """Return the minimum time of each of C candidates in seconds. Blocks are assumed to run in the modeled number of
+    rounds, and arithmetic at the clock under the power limit. Unknown parts of the time count as zero."""
     gpu, seconds = inputs.gpu, np.empty(len(inputs))
     query.least_seconds(inputs.quantities(), gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
     return seconds
@@ -37,8 +37,12 @@ def least_log_ratio(inputs: ModelInputs) -> Array:
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
-    """Return corrections `log_ratio` (C,), log(corrected time / analytical time), smoothly raised to at least `least`
-    (C,), the result of `least_log_ratio`."""
+    """Raise corrections smoothly, so that each is at least `least`.
+
+    Args:
+        log_ratio: log(corrected time / analytical time) of each candidate, (C,).
+        least: Result of `least_log_ratio`, (C,).
+    """
     raised = np.empty(len(log_ratio))
     query.bounded(log_ratio, least, raised)
     return raised
@@ -46,9 +50,10 @@ def bounded(log_ratio: Array, least: Array) -> Array:
 
 _NO_WIDTHS = np.zeros((1, 2))
 HEADS = ("latency", "power")
-"""Quantities that a model corrects. The trees of each predict log(measured / analytical)."""
+"""Quantities that a model corrects. The trees of each quantity predict log(measured / analytical)."""
 SHAPE = "shape"
-"""Key of the trees for GPUs without measurements, which predict how the latencies of a problem's configs differ."""
+"""Key of the trees for GPUs without measurements. These trees predict how the latencies of a problem's configs
+differ."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,8 @@ class Model:
     @property
     def helps_new_gpus(self) -> bool:
         """Return whether the model was at least as good as the analytical model on held-out GPUs, both in its median
-        error and in its top recommendations, or no GPU was held out. The median error is that of latencies or, if the
-        model has `SHAPE` trees, that of latency differences between a problem's configs."""
+        error and in its top recommendations. Return True if no GPU was held out. The median error is that of latency
+        differences between a problem's configs if the model has `SHAPE` trees. Otherwise, it is that of latencies."""
         judged = self._judged
         ascending = (judged("GPU"), judged("GPU", ANALYTICAL)), (top1_score(ANALYTICAL), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
@@ -101,7 +106,8 @@ class Model:
                 training data, and `least_seconds` limits it.
 
         Returns:
-            (log(corrected / analytical), (C,), keyed by quantity; distances from the training data, (C,)).
+            Two values: log(corrected / analytical) as arrays of shape (C,), keyed by quantity, and the distances from
+            the training data, (C,).
         """
         in_engine = learned_model([(self, gpu_known)], inputs.gpu, inputs.tunables, [0] * len(inputs))
         latency, power, distance = in_engine.predict(inputs.quantities())

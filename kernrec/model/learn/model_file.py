@@ -103,8 +103,8 @@ def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
 
 
 def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
-    """Return a model and its card. Without `trees`, the trees are read on first use. Raise `UsageError`, then or now,
-    if a file cannot be read, is damaged, or does not fit this version of kernrec."""
+    """Return a model and its card. Raise `UsageError` if a file cannot be read, is damaged, or does not fit this
+    version of kernrec. If `trees` is false, the trees are read on first use, which may raise the same error."""
     card = _json(path)
     if "format" in card and card["format"] != FORMAT:
         raise UsageError(
@@ -168,7 +168,8 @@ _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
 
 
 def problem_count(training: Mapping[str, Any]) -> int:
-    """Return the number of training problems in a card's `training` entry, which has the problems or their number."""
+    """Return the number of training problems, given a card's `training` entry. The entry contains either a list of the
+    problems or only their number."""
     problems = training["problems"]
     return problems if isinstance(problems, int) else len(problems)
 

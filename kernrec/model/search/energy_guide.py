@@ -20,11 +20,12 @@ Array = np.ndarray
 FIRST_ENERGY = 10
 """Number of energy measurements in the first round, which has no model of power yet."""
 ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
-"""Maximum number of energy measurements in a later round, also as a fraction of the earlier ones. The larger
-applies."""
+"""Maximum number of energy measurements in a later round: `ENERGY_ROUND`, or the fraction `_ROUND_SHARE` of the
+energies measured so far if that is more."""
 _RISK_FACTOR = 1.5
-"""Maximum excess of a config's expected cost over the best cost for its energy to be measured, in half-widths of the
-cost's interval. With 1, the search often misses the config of lowest energy (`tools/evidence search`)."""
+"""Number of half-widths of its interval by which a config's expected cost may exceed the best cost. If the excess is
+larger, the config's energy is not measured. With 1, the search often misses the config of lowest energy
+(`tools/evidence search`)."""
 
 
 LEVEL = 0.9
@@ -32,7 +33,7 @@ LEVEL = 0.9
 _PRIOR_WEIGHT = 10.0
 """Weight of the prior assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Weight of latency, with which two random configs differ as much in latency as in all tunables together."""
+"""Weight of latency. With this weight, two random configs differ as much in latency as in all tunables together."""
 
 
 class PowerModel:
@@ -53,7 +54,8 @@ class PowerModel:
         """Half-width of the intervals, in standard deviations of the Gaussian process."""
 
     def predict(self, points: Points, log_s: Array) -> tuple[Array, Array]:
-        """Return (logarithms of the expected powers, half-widths of their intervals) of C configs, (C,) each."""
+        """Return (logarithms of the expected powers, half-widths of their intervals) of C configs, as arrays of shape
+        (C,)."""
         mean, variance = self._process.predict(self._placed(points, log_s))
         return mean, self.deviations * np.sqrt(variance + self._process.noise)
 
@@ -62,8 +64,8 @@ class PowerModel:
 
 
 def _conformal(scores: Array) -> float:
-    """Return the quantile `LEVEL` of the absolute errors `scores` and of `_PRIOR_WEIGHT` more errors, which are
-    half-normal."""
+    """Return the quantile `LEVEL` of absolute errors: the measured errors `scores`, and `_PRIOR_WEIGHT` assumed errors
+    with a half-normal distribution."""
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
     # Compute the fraction of all errors, measured and assumed, that are at most as large as each score.
@@ -74,7 +76,7 @@ def _conformal(scores: Array) -> float:
 
 
 class EnergyGuide(ObjectiveSearch):
-    """Search of one space for the config of lowest cost, by expected improvement, with few energy measurements."""
+    """Search by expected improvement for the config of lowest cost in one space. It needs few energy measurements."""
 
     def __init__(self, search: ExpectedImprovement, weights: tuple[float, float] | None, seed: int = 0) -> None:
         """Begin a search.
@@ -91,7 +93,7 @@ class EnergyGuide(ObjectiveSearch):
         self._learned = 0  # Number of measured energies that the model was trained on.
 
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency should be measured next, or an empty list if no config is left."""
+        """Return the configs for which latency is measured next. The list is empty if no config is left."""
         if self.front:
             share = float(self._draw.random())
             self.weights = share, 1.0 - share
@@ -104,7 +106,7 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def energy_round(self) -> list[int]:
-        """Return the configs whose energy should be measured next, lowest expected cost first."""
+        """Return the configs for which energy is measured next, sorted by expected cost. The list may be empty."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []
@@ -138,7 +140,8 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return (log costs, half-widths of their intervals) of configs, (C,) each, predicted where not measured."""
+        """Return (log costs, half-widths of their intervals) of C configs, as arrays of shape (C,). A cost is predicted
+        if it was not measured."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))

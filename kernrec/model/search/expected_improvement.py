@@ -1,10 +1,10 @@
 """Choose the next config to measure by expected improvement, given all measurements so far.
 
 A Gaussian process models log(measured / predicted) (Jones et al., "Efficient global optimization", 1998). The configs
-of a batch are chosen one after the other, as if earlier ones gave the expected results ("kriging believer", Ginsbourger
-et al., "Kriging is well-suited to parallelize optimization", 2010). In large spaces, only offspring of the fastest
-configs are scored, as in the genetic search of arXiv 2411.18873. Equal measurements in equal order lead to equal
-choices.
+of a batch are chosen one after the other. Each choice assumes that measuring the earlier configs gives the expected
+results ("kriging believer", Ginsbourger et al., "Kriging is well-suited to parallelize optimization", 2010). In large
+spaces, only offspring of the fastest configs are scored, as in the genetic search of arXiv 2411.18873. Equal
+measurements in equal order lead to equal choices.
 """
 
 import math
@@ -18,8 +18,8 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST, FIRST_COLD = 15, 10
-"""Numbers of measurements before the first Gaussian process is fitted, with and without predicted latencies. Without
-them, 10 random configs led to the best results (`tools/evidence search`)."""
+"""Number of measurements before the first Gaussian process is fitted: `FIRST` with predicted latencies, and
+`FIRST_COLD` without. Without predictions, 10 random configs led to the best results (`tools/evidence search`)."""
 _BATCH, _BATCH_SHARE = 5, 0.1
 """Number of configs in a batch: the larger of `_BATCH` and `_BATCH_SHARE` of the measured configs. Smaller batches did
 not find the best config sooner (`tools/evidence search`), and larger batches can be compiled ahead."""
@@ -49,8 +49,8 @@ class ExpectedImprovement:
 
         Args:
             tunables: Values of the T tunables of each config, (C, T); NaN for a tunable that a config lacks.
-            predicted_s: Predicted latencies in seconds, (C,); NaN for a config without a prediction. None if there are
-                none.
+            predicted_s: Predicted latencies in seconds, (C,); NaN for a config without a prediction. None if no config
+                has a prediction.
             seed: Seed of all random choices.
         """
         # Import SciPy already here, so that a missing library raises an error before any measurement.
@@ -96,7 +96,8 @@ class ExpectedImprovement:
         return self._completed(scored[chosen], left)
 
     def _hyperparameters(self, rows: Array, residual: Array) -> Hyperparameters:
-        """Return hyperparameters, learned anew only after the number of measurements has grown by `_LEARNED_EVERY`."""
+        """Return hyperparameters. They are learned again only if the number of measurements has grown by the factor
+        `_LEARNED_EVERY` since the last time."""
         steps = math.floor(math.log(len(rows) / FIRST_COLD, _LEARNED_EVERY) + 1e-9)
         count = max(2, min(len(rows), round(FIRST_COLD * _LEARNED_EVERY**steps)))
         rows, residual = rows[:count][-_FITTED:], residual[:count][-_FITTED:]
@@ -162,8 +163,8 @@ class ObjectiveSearch(ABC):
 
         Args:
             space: The configs.
-            weights: Exponents of latency and energy in the cost. For example, (1, 1) is the energy-delay product. None
-                to search for the Pareto front, with random exponents in each round (Knowles, "ParEGO", 2006).
+            weights: Exponents of latency and energy in the cost. For example, (1, 1) is the energy-delay product. If
+                None, search for the Pareto front with random exponents in each round (Knowles, "ParEGO", 2006).
         """
         self.space = space
         self.front = weights is None
@@ -182,11 +183,11 @@ class ObjectiveSearch(ABC):
 
     @abstractmethod
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency should be measured next, or an empty list if no config is left."""
+        """Return the configs for which latency is measured next. The list is empty if no config is left."""
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return the configs whose energy should be measured next, most important first.
+        """Return the configs for which energy is measured next, most important first.
 
         Each config has a measured latency and is returned at most once.
         """
@@ -211,11 +212,12 @@ class ObjectiveSearch(ABC):
         return math.log(latency_s)
 
     def log_cost(self, config: int) -> float:
-        """Return the logarithm of a config's cost. The measurements behind the cost must exist."""
+        """Return the logarithm of a config's cost. All measurements that the cost depends on must exist."""
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:
-        """Return the config of lowest measured cost (energy-delay product for a Pareto front), or None."""
+        """Return the config of lowest measured cost, or None if no cost was measured. In a search for a Pareto front,
+        the cost is the energy-delay product."""
         if self.front:
             self.weights = 1.0, 1.0
         return min(self.energy_j if self.with_energy else self.ran(), key=self.log_cost, default=None)

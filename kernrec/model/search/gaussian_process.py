@@ -114,7 +114,8 @@ def _matern(squared: Array) -> tuple[Array, Array]:
 
 
 def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
-    """Return the most probable hyperparameters, given values at points, (M,), with mean 0 and variance 1."""
+    """Return the most probable hyperparameters for the values at M points. `values` has the shape (M,), mean 0 and
+    variance 1."""
     optimize = import_optional("scipy.optimize", "choosing which configs to measure", "measure")
     count, unit = int(points.groups.max(initial=-1)) + 1, np.eye(len(values))
     of_groups = [points.coordinates[:, points.groups == group] for group in range(count)]
@@ -149,7 +150,7 @@ _MOST_CHOICES = 32
 _GENERATIONS = 8
 """Maximum number of attempts to breed enough offspring, because many children may not be configs of the space."""
 FEWEST = 20
-"""Minimum number of predictions from which `completed_predictions` predicts the other configs."""
+"""Minimum number of existing predictions that `completed_predictions` needs to predict the other configs."""
 _FITTED = 300
 """Maximum number of predictions that `completed_predictions` learns from."""
 _CHUNK = 4096
@@ -164,8 +165,8 @@ class SearchSpace:
 
         Args:
             tunables: Values of the T tunables of each config, (C, T); NaN for a tunable that a config lacks.
-            predicted_s: Predicted latencies in seconds, (C,); NaN for a config without a prediction. None if there are
-                none.
+            predicted_s: Predicted latencies in seconds, (C,); NaN for a config without a prediction. None if no config
+                has a prediction.
             seed: Seed of the random order of configs without predictions.
         """
         count = len(tunables)
@@ -191,7 +192,8 @@ class SearchSpace:
 
     @cached_property
     def covering(self) -> Array:
-        """Return the indices of the configs of lowest predicted latency for each value of each tunable."""
+        """Return an index for each value of each tunable: that of the config of lowest predicted latency with this
+        value."""
         covering: dict[int, None] = {}
         for column in self._genes[self.by_prediction].T:
             covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())

@@ -18,7 +18,7 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST = 15
-"""Number of configs in the first round, in which all energies are measured, too."""
+"""Number of configs in the first round. Latency and energy are measured for all of them."""
 ROUND, LEAST_ROUND = 20, 5
 """Maximum and minimum number of configs in a later round."""
 LEAST_ENERGY = 1
@@ -50,7 +50,7 @@ class GeneticSearch(ObjectiveSearch):
         self._expected_j: dict[int, float] = {}  # Log energies that were predicted before the last energy measurements
 
     def latency_round(self) -> list[int]:
-        """Return the configs whose latency should be measured next, or an empty list if no config is left."""
+        """Return the configs for which latency is measured next. The list is empty if no config is left."""
         left = np.ones(len(self.space), dtype=bool)
         left[list(self.latency_s)] = False
         if len(self.ran()) < 2 or len(self.latency_s) < FIRST:
@@ -107,7 +107,7 @@ class GeneticSearch(ObjectiveSearch):
         return list(chosen)
 
     def energy_round(self) -> list[int]:
-        """Return the configs of this round whose energy should be measured, lowest predicted energy first."""
+        """Return the configs of this round for which energy is measured, lowest predicted energy first."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []

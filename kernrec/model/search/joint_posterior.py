@@ -88,9 +88,9 @@ _SCALE_PRIOR = 20.0
 _NEVER = 20.0
 """Amount by which the log cost of a contender that cannot run exceeds the log costs of all others."""
 LEAST_REACH = 0.13
-"""Minimum of the reach: how far, in logarithms, the best cost can be below the cost of the current choice. A predicted
-best config is near the limit of the hardware, so without this bound the tails of many slow contenders would dominate
-the regret (`tools/evidence refine`)."""
+"""Minimum of the reach. The reach is the largest assumed difference between the log costs of the current choice and of
+the best contender. It is bounded because a predicted best config is near the limit of the hardware. Otherwise, the
+tails of many slow contenders would dominate the regret (`tools/evidence refine`)."""
 MISJUDGED = 0.04
 """Probability that the choice is off by the full reach on a problem with fewer than two measured contenders. Such
 misjudgments caused most of the regret on recorded problems (`tools/evidence refine`)."""
@@ -122,8 +122,8 @@ class Contenders:
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of the trees that correct predictions, (C, F), with the same columns for all problems. None for no
-    trees."""
+    """Inputs of the trees that correct predictions, (C, F), with the same columns for all problems. None if no trees
+    correct predictions."""
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,8 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Exclude a contender that cannot run from measurements, and from the choice if another contender is left."""
+        """Exclude a contender that cannot run. It is not measured again, and it is not chosen if another contender is
+        left."""
         block = self._blocks[problem]
         block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
@@ -310,7 +311,8 @@ class JointPosterior:
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the uncorrected expected regrets for a right posterior and for a misjudged problem."""
+        """Return the two parts of the uncorrected expected regret: (part for a right posterior, part for a misjudged
+        problem)."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
@@ -365,7 +367,8 @@ class JointPosterior:
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Plan the next measurements of a problem, each of greatest gain if earlier ones give the expected results.
+        """Plan the next measurements of a problem. Each has the greatest gain, assuming that earlier measurements give
+        the expected results.
 
         The gain after n measurements is at most the reach divided by n: the minimum of n exponentially distributed
         distances to the limit of the hardware is on average 1/n of one distance.
@@ -376,7 +379,8 @@ class JointPosterior:
             noise: Standard deviation of the logarithm of a measured cost.
 
         Returns:
-            (contender, weighted gain) of each measurement, without contenders that were measured already.
+            (contender, weighted gain) of each measurement. Contenders that were already measured are not measured
+            again.
         """
         mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
@@ -405,7 +409,8 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return by how much each possible measurement is expected to lower the log cost of the choice, (measurements,).
+    """Return by how much each possible measurement is expected to lower the log cost of the choice, as an array of
+    shape (measurements,).
 
     Args:
         mean: Expected log costs of the contenders, (C,).

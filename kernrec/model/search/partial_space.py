@@ -19,12 +19,13 @@ MARGIN = 0.05
 SPREADS = 3.0
 """Number of standard deviations between the mean of the trees' predictions and the lower bound of a config."""
 EAGER = 1.0
-"""Number of standard deviations below the mean by which half of the next configs are chosen. The others are those of
-the lowest bounds."""
+"""Number of standard deviations below the mean prediction. Half of the next configs are the lowest at this level. The
+other half have the lowest bounds."""
 SEARCHES, WRONG = 14, 0
-"""Number of test searches in recorded spaces, and how many results were worse than the best by more than `MARGIN`."""
+"""Number of test searches in recorded spaces, and number of searches whose result was worse than the best config by
+more than `MARGIN`."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
-"""Number of random configs at the start: `_FIRST_SHARE` of the space, but within the bounds `_FIRST`."""
+"""Number of random configs at the start: the fraction `_FIRST_SHARE` of the space, limited to the range `_FIRST`."""
 _BATCH, _BATCH_SHARE = 32, 0.1
 """Maximum number of configs between two fits: the larger of `_BATCH` and `_BATCH_SHARE` of the tried configs."""
 _LEAST = 16
@@ -107,7 +108,7 @@ class PartialSearch:
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
         """Train trees on the configs `ran`. Return (mean, standard deviation) of their predictions for the configs
-        `rest`, (len(rest), criteria) each."""
+        `rest`, as arrays of shape (len(rest), criteria)."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]
@@ -120,7 +121,8 @@ class PartialSearch:
 
 
 def criteria(log: Array) -> Array:
-    """Return the criteria to minimize, (N, 1 or 3): the log costs `log`, (N, 1 or 2), and the mean of two log costs."""
+    """Return the criteria to minimize. One column of log costs, (N, 1), is the only criterion. Two columns, (N, 2), and
+    their mean are three criteria, (N, 3)."""
     return log if log.shape[1] == 1 else np.column_stack((log, log.mean(axis=1)))
 
 

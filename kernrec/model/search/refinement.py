@@ -17,13 +17,15 @@ from kernrec.model.search.relearning import LEAST
 Array = np.ndarray
 
 _NEAR_TOP, _IN_TURN = 6, 2
-"""Problems whose gains are computed before each decision: those of greatest gain per second, and the oldest."""
+"""Numbers of problems whose gains are computed again before each decision: `_NEAR_TOP` problems of greatest gain per
+second, and the `_IN_TURN` problems whose gains are oldest."""
 _LONGEST = 4
 """Maximum number of measurements in a visit."""
 _RELEARNED_EVERY = 1.5
-"""Growth of the number of measurements after which corrections are learned again."""
+"""Factor by which the number of measurements grows before corrections are learned again."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Numbers of new measurements after which the common scale of errors is estimated again, then each multiple."""
+"""Numbers of new measurements after which the common scale of errors is estimated again. It is also estimated after
+each multiple of `_RESCALED_EVERY`."""
 
 
 @dataclass
@@ -113,8 +115,8 @@ class Refinement:
     def below(self, until: float) -> bool:
         """Return whether the upper bound on the weighted mean regret is at most `until`.
 
-        If only problems with fewer than two measurements keep the bound above `until`, `next` returns their visits
-        until the next call of this method.
+        If only problems with fewer than two measurements keep the bound above `until`, `next` returns only visits of
+        these problems until this method is called again.
         """
         self.posterior.rescale()
         bound = self.posterior.regret_bound()

@@ -20,7 +20,8 @@ _SETTINGS = {
     "nthread": 1,
 }  # fmt: skip
 _WORTH = 0.97
-"""Maximum fraction of the squared error on held-out measurements with which corrections are used."""
+"""Maximum ratio of the squared error with corrections to that without, on held-out measurements. Corrections with a
+larger ratio are not used."""
 
 
 @dataclass(frozen=True, eq=False)

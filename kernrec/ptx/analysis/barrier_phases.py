@@ -56,7 +56,7 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """Return the sum, over all phases, of the slowest warp's clock cycles or waits.
+    """Return the clock cycles (or waits) of the slowest warp in each phase, summed over all phases.
 
     Args:
         pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
@@ -92,9 +92,9 @@ def overlapped_waits(
 ) -> float:
     """Return the fraction of a kernel's waits for global memory that overlap with work of other warps of the block.
 
-    The fraction is 1 if the kernel has no barriers. A phase with the fraction w of all waits and n of all instructions
-    adds min(w, n). The first wait in each execution of a phase is not counted, because all warps reach it
-    together.
+    The fraction is 1 if the kernel has no barriers. Otherwise, each phase adds min(w, n), where w is the phase's share
+    of all waits and n is its share of all machine instructions. The first wait in each execution of a phase does not
+    overlap, because all warps reach it together.
 
     Args:
         pieces: groups of basic blocks that the assembler merges.
@@ -130,8 +130,8 @@ def ends_phase(block: BasicBlock) -> bool:
 LENGTH = 16
 """Maximum number of PTX instructions in a stretch, within which the work of all warps is assumed to overlap.
 
-Fitted to two convolutions on an RTX 3080, whose measured time is the sum of the times for f64, DRAM and issue:
-estimates are 6 % below to 1 % above this sum."""
+The value was fitted to two convolutions on an RTX 3080. Their measured time is the sum of the times for f64, DRAM and
+issue. With this value, estimates are 6 % below to 1 % above the sum."""
 MOST = 12
 """Approximate maximum number of stretches per kernel. In long code, stretches are longer than `LENGTH`."""
 
@@ -180,7 +180,7 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 def _parts(
     block: BasicBlock, issue: Mapping[str, float], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
-    """Split a basic block. Yield each part's number of PTX instructions, and machine instructions by class."""
+    """Split a basic block. Yield (PTX instructions, number of machine instructions keyed by class) of each part."""
     count = -(-len(block.instructions) // length)
     if count == 1:
         yield block.instructions, dict(issue)

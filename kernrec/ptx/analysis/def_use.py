@@ -51,10 +51,10 @@ class DefUse:
 
 
 def with_local_names(function: Function) -> Function:
-    """Give each value that only one basic block uses its own register name.
+    """Rename registers, so that each value that only one basic block uses has a unique register name.
 
-    Inline assembly and unrolled code reuse a few register names. A value that a predicated instruction may replace
-    keeps its name.
+    This is useful because inline assembly and unrolled code reuse a few register names. The name stays the same if a
+    predicated instruction may replace the value.
     """
     writers: Counter[str] = Counter()
     for ins in function.instructions:

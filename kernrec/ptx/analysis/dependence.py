@@ -60,7 +60,7 @@ def stores_global(ins: Instruction) -> bool:
 
 
 def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]]:
-    """Yield (index, position in its chain of dependent loads) of each load from global memory."""
+    """Yield (index of the instruction, position in a chain of dependent loads) for each load from global memory."""
     depths: dict[str, int] = {}  # Length of the longest chain of dependent loads behind each register.
     for number, ins in enumerate(instructions):
         depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
@@ -141,7 +141,7 @@ def _run_alike(function: Function) -> bool:
 
 
 def stores_in_loops(function: Function) -> bool:
-    """Return whether a loop stores to global memory, as in blocks that compute several tiles of the result."""
+    """Return whether a loop stores to global memory, for example because a block computes several tiles."""
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
         if any(stores_global(ins) for ins in block.instructions):
@@ -160,7 +160,7 @@ def stores_in_loops(function: Function) -> bool:
 
 _LOOKS = frozenset({"ld", "atom"})
 _NEVER_PROGRESS = frozenset({"cas", "exch"})
-"""Atomic operations without effect if a waiting loop repeats them before another thread changes memory."""
+"""Atomic operations that have no effect if a waiting loop repeats them before another thread changes memory."""
 _ACTS = frozenset({"st", "red", "cp", "bar", "barrier", "mbarrier", "wgmma", "tcgen05", "call"})
 
 

@@ -228,7 +228,7 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Fold the instruction that computes an operand, if its opcode is in `opcodes` and only this one uses it."""
+        """Fold the writer of an operand of `ins` if its opcode is in `opcodes` and only `ins` uses its result."""
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
@@ -242,7 +242,10 @@ class _Folding:
                 return
 
     def _writer_near(self, operand: object, position: int) -> int | None:
-        """Return the instruction that computes an operand, or None if it is predicated, elsewhere or one of several."""
+        """Return the index of the only instruction that writes an operand.
+
+        Return None if several instructions write it, or if the instruction is predicated or in another basic block.
+        """
         if not isinstance(operand, Register):
             return None
         writer = self.def_use.writer(operand.name)

@@ -66,8 +66,9 @@ _MOST_PREDICATED_LOADING = 20
 measured by compiling code of various lengths with ptxas 13.5 for sm_75, sm_86, sm_90 and sm_120."""
 _MOST_GUARDS = 6
 """Maximum number of predicates that one piece of machine code keeps until a load has finished. A thread has seven (P0
-to P6 in NVIDIA's "CUDA Binary Utilities"), of which the enclosing loop uses one. A predicate that guards only loads is
-free again once they are issued: ptxas 13 keeps five loads in flight, but sixteen such loads."""
+to P6 in NVIDIA's "CUDA Binary Utilities"), of which the enclosing loop uses one. A predicate that guards only loads can
+be reused once the loads are issued: ptxas 13 keeps sixteen such loads in flight, but only five other predicated loads.
+"""
 _PROLOGUE = 1  # Number of machine instructions that set the stack pointer.
 _STAYS = frozenset(
     {

@@ -266,7 +266,7 @@ _SHORT, _LONG = ("u32", "s32", "b32"), ("u64", "s64")
 
 
 def with_warp_aggregation(function: Function) -> Function:
-    """Add the modifier `AGGREGATED` to atomic operations that the assembler combines within a warp, in a copy."""
+    """Return a copy with the modifier `AGGREGATED` on atomic operations that the assembler combines within a warp."""
     marked = set(_combined(function))
     if not marked:
         return function

@@ -230,7 +230,7 @@ class Emulation:
 
     @property
     def issue(self) -> list[Mapping[str, float]]:
-        """Return the machine instructions of each basic block by class, or no entry if no warp ran the block."""
+        """Return the machine instructions of each basic block by class, or an empty mapping if no warp ran it."""
         blocks, lowered = self.function.blocks, self.lowered
         return [
             {}

@@ -173,10 +173,12 @@ def size_of(kind: str) -> int:
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
     """Return whether an instruction accepts a register of another type (PTX ISA, section 9.4.1).
 
-    A `b` type agrees with every type of its size. Otherwise both must be integers, floating-point numbers or
-    predicates.
+    A `b` type agrees with every type of its size. Other types agree if both are integers, both are floating-point
+    numbers or both are predicates.
 
     Args:
+        register: type of the register.
+        wanted: type that the instruction requires.
         wider: whether the register may have more bits than the required type, as in loads, stores and conversions.
     """
     have, need = BITS[register], BITS[wanted]

@@ -118,7 +118,10 @@ def ends_block(ins: Instruction) -> bool:
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Return whether a warp's threads wait for each other to run an instruction together. It starts a basic block."""
+    """Return whether the threads of a warp wait for each other before they run an instruction together.
+
+    Such an instruction starts a basic block.
+    """
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
     alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
@@ -231,7 +234,7 @@ class Function:
 
     @cached_property
     def block_index(self) -> dict[str, int]:
-        """Return the index of each label's basic block. A label at the end has the number of blocks."""
+        """Return the index of each label's basic block. A label after the last block has the number of blocks."""
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
 

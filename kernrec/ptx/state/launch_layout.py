@@ -85,8 +85,8 @@ class KernelLaunch:
     """Textures and surfaces. An argument with an image's name passes its handle. A `.texref` or `.surfref` variable
     refers to the image with the variable's name."""
     cluster: Sequence[int] = ()
-    """Thread blocks per cluster, x first; one to three extents. Empty: the size compiled into the kernel, else one
-    block."""
+    """Thread blocks per cluster, x first; one to three extents. If it is empty, the cluster has the size for which the
+    kernel was compiled, or one block if there is no such size."""
     addresses: Mapping[str, int] = field(default_factory=dict)
     """Fixed addresses of `.global` variables to which pointers in the buffers refer."""
     grid_barrier: int = 0

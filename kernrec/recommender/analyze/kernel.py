@@ -43,7 +43,7 @@ class PartOfSpace:
     rows: Array
     """Ascending row index of each config in the table of the whole space, (C,)."""
     variants: Array
-    """Index of the variant to which each config belongs, (C,). Configs of one variant are profiled together."""
+    """Index of each config's variant, (C,). All configs of a variant are profiled together."""
     profiled: Array
     """Whether each config has a profile, bool (C,)."""
 
@@ -54,7 +54,8 @@ def profile_promising(
     """Profile the promising configs of a large space. Return the failures and the number of skipped configs.
 
     Args:
-        query: query with the objective and bounds of the first answer, which `first_front` receives during profiling.
+        query: query whose objective and bounds apply to the first answer. The option `first_front` receives this answer
+            during profiling.
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.
@@ -82,7 +83,10 @@ def profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Return the latency in seconds and the energy in joules of each config, (C, 2); NaN without a prediction."""
+    """Return the predicted costs of each config as an array of shape (C, 2).
+
+    The columns are latency in seconds and energy in joules. They are NaN for configs without a prediction.
+    """
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     recommender = Recommender([profiler.database])

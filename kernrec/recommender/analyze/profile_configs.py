@@ -57,7 +57,10 @@ class ProfilingOptions:
             raise UsageError(f"processes={self.processes}, budget={self.budget}: expected at least 1 each")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Return a callback that adds `before` to a number of finished configs, and reports the sum and `total`."""
+        """Return a callback that reports progress, given the number of finished configs.
+
+        The callback adds `before` to this number, and passes the sum and `total` to `progress`.
+        """
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 
 
@@ -88,7 +91,11 @@ class ConfigProfiler:
         return {key for table in tables for key in self._current(table)}
 
     def _current(self, table: ProfileTable) -> Sequence[str]:
-        """Return the keys of a table's variants whose counts come from the current emulator or the spec's probes."""
+        """Return the keys of the variants in a table whose profiles are up to date.
+
+        Profiles of sampled blocks are up to date if the current version of the emulator counted them. Profiles from the
+        probes of the kernel's spec are always up to date.
+        """
         if not self.kernel.sampled:
             return table.variant_keys
         if VERSION not in table.metrics:

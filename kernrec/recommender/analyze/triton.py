@@ -97,7 +97,11 @@ def source_file(function: Any) -> tuple[Path, str]:
 
 
 def argument(value: Any) -> Any:
-    """Convert an argument to its form in a `TritonCall`, and cache the values of integer arrays except 8-bit ones."""
+    """Convert an argument to its form in a `TritonCall`.
+
+    Write the values of integer arrays to files in the cache. Arrays of 8-bit integers are converted without their
+    values.
+    """
     if value is None or isinstance(value, str | int | float | Mapping):
         return value
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)

@@ -111,12 +111,15 @@ class ModelScope:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
 
     def after(self, measured: int) -> "ModelScope":
-        """Return the scope after adaptation to measurements of this problem, if there are at least `FEWEST`."""
+        """Return the scope after adaptation to `measured` measurements of this problem.
+
+        With fewer than `FEWEST` measurements, the scope is not adapted.
+        """
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
     def on_rows(self, kind: str) -> "ModelScope":
-        """Return a copy of the scope for problems whose matrices have rows of another alignment (`row_kind`)."""
+        """Return a copy of the scope for problems whose matrices have the row alignment `kind` (see `row_kind`)."""
         if kind == self.row_kind:
             return self
         if (scope := self._by_rows.get(kind)) is None:
@@ -201,7 +204,10 @@ class ModelScope:
 def interval_of(
     model: Model, quantity: str, gpu: str | None, dtype: str, kernel_known: bool, row_kind: str = ""
 ) -> Interval:
-    """Return the widest of a model's intervals for new problems, a new GPU and a new kernel, as far as they apply.
+    """Return the widest of the model's intervals that apply.
+
+    The interval for new problems always applies. The intervals for a new GPU or a new kernel apply if the model was not
+    trained on the GPU or the kernel.
 
     Args:
         quantity: `latency` or `energy`.
@@ -226,7 +232,7 @@ class AppliedModel:
         space, self.scope = table.space, scope
         kinds = [row_kind(space.columns, row) for row in range(len(table))]
         self.by_row_kind = [scope.on_rows(kind) for kind in dict.fromkeys(kinds)]
-        """Scope for each alignment of the matrices' rows, whose index the engine uses."""
+        """Scope for each alignment of the matrices' rows. The engine refers to a scope by its index in this list."""
         numbers = {each.row_kind: number for number, each in enumerate(self.by_row_kind)}
         widths = [[each.interval(name).width for name in ("latency", "energy")] for each in self.by_row_kind]
         self.in_engine = learned_model(
@@ -252,7 +258,9 @@ def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
 def adapted(
     predicted: Costs, scored: Array, features: Array, positions: Array, measured: Sequence[MeasuredAnswer]
 ) -> Costs:
-    """Adapt the costs from a trained model to measurements of this GPU and problem, if there are at least `FEWEST`.
+    """Adapt the costs from a trained model to measurements of this GPU and problem.
+
+    With fewer than `FEWEST` measurements, return the costs unchanged.
 
     Args:
         predicted: costs of the candidates of a kernel at one operating point, corrected by the model.

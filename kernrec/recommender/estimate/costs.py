@@ -61,7 +61,10 @@ _BELOW, _ABOVE, _SOURCE, _OWN_ERROR = range(4)
 
 
 class Estimates:
-    """Values of one cost of C candidates in SI units, with 90 % intervals and sources, (C,) or (points, C)."""
+    """One cost of C candidates in SI units, with 90 % intervals and sources.
+
+    Arrays have the shape (C,) for one operating point, or (points, C) for several.
+    """
 
     def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
         self.value = value
@@ -126,7 +129,7 @@ LATENCY, ENERGY, POWER = range(3)
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Minimum half-width of the interval of a measured cost, as a fraction: the drift that the protocol accepts."""
 UNSTATED_ENERGY = 0.12
-"""Half-width, as a fraction, of a measured energy's interval if the row states none (docs/protocol.md)."""
+"""Half-width, as a fraction, of a measured energy's interval if the row states no interval (docs/protocol.md)."""
 
 
 class Costs:
@@ -177,9 +180,13 @@ class Costs:
         return Costs(values, self.kind, self.kinds)
 
     def replaced(self, quantity: int, positions: Array, values: Array, kinds: Array) -> "Costs":
-        """Return a copy in which one cost, `LATENCY` or `ENERGY`, of N candidates has new values.
+        """Return a copy with new values of one cost for N candidates.
 
-        `kinds` contains the kind of each new value, as returned by `kinds_of`, (4, N).
+        Args:
+            quantity: cost to replace, `LATENCY` or `ENERGY`.
+            positions: positions of the N candidates.
+            values: new value for each position, in SI units.
+            kinds: kind of each new value, as returned by `kinds_of`, (4, N).
         """
         changed, kind = self.values.copy(), self.kind.copy()
         changed[quantity, ..., positions] = values
@@ -294,7 +301,10 @@ def median(values: Array) -> float:
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return a factor on predictions and the remaining fraction of shared variance for measured / predicted ratios."""
+    """Return a factor that scales predictions, given the ratios of measured to predicted values.
+
+    Also return the fraction of the shared variance that remains after scaling.
+    """
     if not len(ratios):
         return 1.0, 1.0
     middle = median(np.log(ratios))
@@ -308,7 +318,8 @@ def _interval(
 ) -> tuple[Array, Array]:
     """Return the lower and upper ends of the 90 % intervals of N measured values.
 
-    The half-width is at least the fraction `least` of the value. It is the fraction `unstated` if a row states none.
+    Each half-width is at least the fraction `least` of the value. If a row states no interval, the half-width is the
+    fraction `unstated` of the value.
     """
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:

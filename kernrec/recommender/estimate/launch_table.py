@@ -48,7 +48,7 @@ class LaunchTable:
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
-        """Names of the loops whose counts per trip the profiles contain, in order."""
+        """Names of the loops for which the profiles contain counts per trip, in order."""
         return self.profiles.terms[1:]
 
 
@@ -71,8 +71,8 @@ class LaunchGeometry:
     occupancy: Array
     """Resident warps as a fraction of an SM's maximum; 0 if a block does not fit into an SM."""
     quick: Array
-    """Inputs of quick costs for each term of the demand, (terms, 3, configs): clock cycles for which the busiest pipe
-    is occupied, clock cycles of a block that is alone on its SM, and energy of the core in joules."""
+    """Inputs for quick costs, (terms, 3, configs). Each term of the demand has three: clock cycles that the busiest
+    pipe needs, clock cycles that a block needs if it is alone on its SM, and energy of the core in joules."""
 
     @cached_property
     def columns(self) -> Array:
@@ -81,9 +81,10 @@ class LaunchGeometry:
 
 
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
-    """Return the number of prefetched loop trips of each config, (configs,).
+    """Return the number of loop trips that each config prefetches, (configs,).
 
-    It is `declared`, or 0 if the code was profiled from a sample of blocks and has no asynchronous copies.
+    The number is `declared`. It is 0 if the kernel was profiled from a sample of blocks and the code has no
+    asynchronous copies.
     """
     if launch.sample is None or not declared.any():
         return declared
@@ -151,9 +152,9 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
 
 
 def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[str]:
-    """Return the tensors that L2 holds, as far as they fit, when a launch starts.
+    """Return the names of the tensors that are in L2 when a launch starts, as far as they fit.
 
-    If L2 is cold, it holds only workspaces, because an earlier launch wrote them.
+    If L2 is cold, only workspaces are in L2, because an earlier launch wrote them.
     """
     workspaces = {workspace.name for workspace in kernel.workspaces}
     return frozenset(tensors if l2 == WARM else workspaces.intersection(tensors))

@@ -41,7 +41,10 @@ class MeasuredRows:
     """Number of configs whose measurements violate a law of physics."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
-        """Return the positions in `rows` of the measured configs, and their measurements. `rows` must be ascending."""
+        """Return the measured configs among `rows`: their positions in `rows`, and their measurements.
+
+        `rows` must be ascending.
+        """
         if not len(self.rows):
             return _NONE, []
         positions = np.flatnonzero(np.isin(rows, self.rows))

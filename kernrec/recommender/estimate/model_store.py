@@ -70,7 +70,7 @@ class ModelStore:
     def beside(
         cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
     ) -> "ModelStore":
-        """Return the store next to the first of these databases, or next to the user's database."""
+        """Return the store next to the first of these databases, or next to the user's database if None is given."""
         folder = paths.models() if databases is None else None
         own = True
         if databases:

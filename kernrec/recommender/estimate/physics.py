@@ -47,7 +47,10 @@ def refuse_too_large(problem: Problem, gpu: GPU) -> None:
 
 
 def cold_seconds(problem: Problem, gpu: GPU) -> float:
-    """Return the seconds to move a problem's compulsory bytes at the achievable DRAM bandwidth, if L2 is empty."""
+    """Return the minimum time of a problem in seconds if L2 is empty.
+
+    It is the time to move the compulsory bytes at the achievable DRAM bandwidth.
+    """
     return work_of(problem)[1] / (gpu.memory_bandwidth * microarchitecture(gpu).dram_efficiency)
 
 
@@ -64,7 +67,7 @@ def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 def violation_notes(refused: int, raised: int, seconds: float, least_s: float, replaced: bool) -> Iterator[str]:
-    """Yield a note about rejected estimates and a note about estimates that were raised to the lower bound, if any.
+    """Yield a note if estimates were rejected, and a note if estimates were raised to the lower bound.
 
     The first rejected estimate has the time `seconds` and the lower bound `least_s`. `replaced` states whether the
     analytical model's estimates replaced the rejected ones.
@@ -86,7 +89,10 @@ def is_number(prediction: "BaselinePrediction") -> bool:
 
 
 def impossible(row: MeasuredAnswer, problem: Problem, gpu: GPU) -> bool:
-    """Return whether a measured row violates a law of physics by more than meters or boards differ from each other."""
+    """Return whether a measured row violates a law of physics.
+
+    Tolerate violations that differences between meters or between boards can explain.
+    """
     from kernrec.store.intake.plausible_times import floor_s
 
     limit_w = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w

@@ -53,7 +53,7 @@ class Prediction:
 
     @cached_property
     def unprofiled(self) -> tuple[MeasuredAnswer, ...]:
-        """Measurements at the first operating point of configs without a profile, which cannot be predicted."""
+        """Measurements of configs that have no profile and so no prediction, at the first operating point."""
         first = self.measured[0]
         if not len(first.rows):
             return ()
@@ -134,8 +134,9 @@ def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
 
 
 SHORTLIST = 512
-"""Maximum number of configs of a kernel that are estimated in full on a problem: those with the lowest quick costs. The
-quick time is the number of waves of blocks times the time of one wave. The quick energy is the energy of the core."""
+"""Maximum number of a kernel's configs for which full costs are estimated on a problem. The configs with the lowest
+quick costs are selected. The quick time is the number of waves of blocks times the time of one wave. The quick energy
+is the energy of the core."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,7 +107,7 @@ class SampledLaunch:
         return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 
     def local_dram_bytes(self, variants: Array, concurrent_blocks: Array, l2_bytes: float) -> Array:
-        """Return the bytes of local memory that a block of each variant moves between L2 and DRAM."""
+        """Return how many bytes of local memory a block of each variant moves between L2 and DRAM."""
         stacks = _column(self.table, "local.bytes").take(variants) * concurrent_blocks
         moved = _SECTOR_BYTES * _column(self.table, "local.l2_sectors").take(variants)
         return np.asarray(moved * np.clip(1.0 - l2_bytes / np.maximum(stacks, 1.0), 0.0, 1.0))
@@ -115,7 +115,7 @@ class SampledLaunch:
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
         """Return the L2 clock cycles of all atomic operations by `blocks` blocks on the most contended address.
 
-        Operations within a few hundred bytes are added, because the same L2 slices execute them.
+        The result includes operations on addresses within a few hundred bytes, because the same L2 slices execute them.
         """
         counted = (_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns"))
         turns = sum(counted, np.zeros(len(self.table.variant_keys)))
@@ -203,7 +203,10 @@ def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Return the demand of a launch whose blocks may have unequal work, with each wait for memory as a loop trip."""
+    """Return the demand of a launch, adapted to configs whose blocks have unequal work.
+
+    For these configs, each wait for memory becomes a loop trip.
+    """
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand
@@ -251,9 +254,10 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
 def footprints(
     table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], in_l2: frozenset[str]
 ) -> list[Footprint]:
-    """Return the data of each tensor that the blocks of some variants read and write.
+    """Return how many bytes of each tensor the blocks of some variants read and write.
 
-    `tensor_bytes` contains the size of each tensor. `in_l2` names the tensors in L2, as far as they fit.
+    `tensor_bytes` contains the size of each tensor in bytes. `in_l2` names the tensors that are in L2, as far as they
+    fit.
     """
     touched = []
     for written, what in ((False, "read"), (True, "write")):
@@ -273,7 +277,10 @@ def footprints(
 
 
 def _window(table: ProfileTable, buffer: str) -> list[str]:
-    """Return the names of the metrics `wave.<buffer>.<n>` in ascending order of n, a number of consecutive blocks."""
+    """Return the names of the metrics `wave.<buffer>.<n>` in ascending order of n.
+
+    n is a number of consecutive blocks.
+    """
     sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
     return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 

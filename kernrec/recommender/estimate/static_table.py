@@ -34,7 +34,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Coverage:
-    """Numbers of compiled variants of a kernel without a profile, and of variants that spill registers."""
+    """Number of a kernel's compiled variants that have no profile, and number of variants that spill registers."""
 
     unprofiled: int
     spilling: int
@@ -42,7 +42,7 @@ class Coverage:
 
 @dataclass(frozen=True, eq=False)
 class StaticTable:
-    """Configs and profiles of a kernel for one GPU, data type and layout, with the rows of `space`."""
+    """Configs and profiles of a kernel for one GPU, data type and layout. Each row is a config of `space`."""
 
     kernel: Kernel
     gpu: GPU
@@ -193,9 +193,9 @@ class StaticTable:
         return rows
 
     def able_configs(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return a mask of the configs with usable code, a profile of every launch, and blocks that fit an SM, (rows,).
+        """Return a mask of the configs that can run if the kernel's constraints are ignored, (rows,).
 
-        The kernel's constraints are ignored.
+        These configs have usable code, profiles of all launches that they perform, and blocks that fit into an SM.
         """
         geometries = self.geometries(on_problem)
         if measured is None or not len(measured):
@@ -213,7 +213,7 @@ class StaticTable:
         return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
-        """Clear the mask `can`, (rows,), for configs that lack a profile of a launch that they perform."""
+        """Return the mask `can`, (rows,), cleared for configs that lack a profile of a launch that they perform."""
         for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
@@ -226,7 +226,7 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return the trips of a loop in all `blocks` blocks together, and in the longest block, for each config."""
+        """Return how many trips of a loop each config performs: in all `blocks` blocks, and in the longest block."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)
@@ -265,7 +265,7 @@ class StaticTable:
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
     def unfit(self, on_problem: ProblemSpace) -> Array:
-        """Return the ascending row indices of configs that could run except that a block does not fit an SM."""
+        """Return the ascending row indices of configs that cannot run only because a block does not fit into an SM."""
         geometries = self.geometries(on_problem)
         rows: Array = on_problem.valid_among(self._profiled(geometries, ~geometries[0].fits)).nonzero()[0]
         return rows

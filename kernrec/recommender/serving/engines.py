@@ -138,7 +138,7 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
     tp, ep = served.tp, served.ep
     if experts.count % ep:
         raise UsageError(
-            f"--ep is {ep}, which does not divide the {experts.count} experts of {model.title};"
+            f"--ep {ep} does not divide the {experts.count} experts of {model.title};"
             f" {_divisors_near(experts.count, ep)}"
         )
     if served.engine == "sglang" and tp % ep:
@@ -146,7 +146,7 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
     parts = (1 if ep > 1 else tp) if served.engine == "vllm" else tp // ep
     if experts.width % parts:
         raise UsageError(
-            f"--tp is {tp}, which does not divide the width {experts.width} of an expert of {model.title};"
+            f"--tp {tp} does not divide the width {experts.width} of an expert of {model.title};"
             f" {_divisors_near(experts.width, tp)}"
         )
     return experts.count // ep, experts.width // parts
@@ -155,7 +155,7 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
 def _divisors_near(size: int, gpus: int) -> str:
     below = next(number for number in range(gpus, 0, -1) if size % number == 0)
     above = next((number for number in range(gpus, size + 1) if size % number == 0), None)
-    return f"{below} does" if above is None else f"{below} and {above} do"
+    return f"use {below}" if above is None else f"use {below} or {above}"
 
 
 def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
@@ -231,7 +231,7 @@ def _block_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     comma = "," if served.engine == "vllm" else ", "
     for linear in model.linears:
         if (shape := linear.of_rank(served.tp)) is None:
-            raise UsageError(f"--tp is {served.tp}, which does not divide {linear.name} of {model.title}")
+            raise UsageError(f"--tp {served.tp} does not divide {linear.name} of {model.title}")
         rows, depth = shape
         name = (
             f"N={rows},K={depth},device_name={served.device_name},dtype=fp8_w8a8,"

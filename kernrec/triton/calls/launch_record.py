@@ -22,7 +22,7 @@ from kernrec.profile.triton_call_file import extent_of, row_major
 WIDEST_INDICES = 64 << 20
 """Maximum size in bytes of an integer array to store. Larger arrays are packed weights, not indices."""
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64", "bool")
-"""Data types of arrays that may hold indices, so that addresses depend on the values. 8-bit integers are weights."""
+"""Data types of arrays whose values may be indices, which affect addresses. 8-bit integers are taken to be weights."""
 _AS_BYTES = ("float8_e8m0fnu", "float4_e2m1fn_x2")
 """torch types that Triton accepts as bytes."""
 _ADDRESSES = 1 << 32
@@ -109,7 +109,7 @@ def record_of(
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the block shapes that the configs' `pre_hook` sets, keyed by tensor descriptor.
 
-    An extent that differs between configs is the name of the constant with the same values.
+    If an extent differs between configs, return the name of the constant that has the extent's value in each config.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}

@@ -75,7 +75,7 @@ def test_compiled_kernels_nearby_tell_for_which_gpu_a_cache_is(tmp_path):
     assert judgments(path, gpu="h100", triton="3.80")[0][0] is Judgment.OTHER_VERSION
 
 
-def test_inductor_configs_are_judged_by_the_compiled_kernel_and_the_limits(tmp_path):
+def test_inductor_configs_are_judged_by_compiled_kernel_and_gpu_limits(tmp_path):
     path = inductor_config(tmp_path)
     assert judgments(path, gpu="a100") == [[Judgment.POSSIBLE]]
     written(tmp_path / "triton" / "0" / "COMPILED" / "f.json", {**COMPILED, "shared": 200_000})

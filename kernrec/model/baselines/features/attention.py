@@ -32,7 +32,8 @@ prompts. All constants of this module were fitted to recordings of three backend
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
-"""Clocks of a wave of tiles beside its arithmetic, keyed by asynchronous tensor cores (sm_90, sm_100, sm_103)."""
+"""Clocks that a wave of tiles takes in addition to its arithmetic. The key states whether the tensor cores are
+asynchronous (sm_90, sm_100, sm_103)."""
 _SPLIT_KEYS = 128
 """Minimum number of keys in a part, if the keys of a token are split over several blocks."""
 _CHAIN_CLK = 400.0

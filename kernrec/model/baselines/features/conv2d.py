@@ -31,7 +31,7 @@ _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20
 _FFT_SIZES = np.array([[16.0], [32.0]])
 _ROWS, _ACROSS = (np.array(side, dtype=float)[:, None] for side in zip(*_TILES, strict=True))
 _PRODUCT_TILES = 4
-"""Number of tiles of which a matmul uses the fastest. `_RATES` is relative to a 128 x 128 tile."""
+"""Number of tiles. A matmul is assumed to use the fastest of them. `_RATES` is relative to a 128 x 128 tile."""
 _RATES = np.array([(rows * across / 128**2) ** 0.2 for rows, across in _TILES[:_PRODUCT_TILES]])[:, None]
 _BATCHES = np.array([1.0, 36.0])[:, None, None]
 """Number of matmuls in an implicit GEMM and in Winograd's F(4x4, 3x3)."""
@@ -101,8 +101,8 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _products_s(device: Device, m: Array, n: Array, k: Array) -> Array:
-    """Return the seconds, (2, N), of the matmuls of implicit GEMM and of F(4x4, 3x3) with the best tile. The sizes are
-    `m` and `k`, (2, 1, N) each, and `n`, (N,)."""
+    """Return the seconds of the matmuls of implicit GEMM and of F(4x4, 3x3) with the best tile, as an array of shape
+    (2, N). The sizes `m` and `k` have the shape (2, 1, N), and `n` has the shape (N,)."""
     rows, across = _ROWS[:_PRODUCT_TILES], _ACROSS[:_PRODUCT_TILES]
     rate = device.peak_flops / device.gpu.sms * _MATH_SHARE * _RATES
     tile_s = 2 * rows * across * np.ceil(k / 16) * 16 / rate + device.seconds(_TILE_CLK)

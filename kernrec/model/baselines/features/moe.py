@@ -24,12 +24,13 @@ _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
 """Fractions of the data sheet's rates that large problems reach, fitted to recordings of three backends."""
 _SMALL_TILE = 3.0
-"""Slowdown per row of 16-row tiles compared with larger tiles. Only the bound at the sustained rate uses 16-row tiles:
-without them, few tokens would take too long on GPUs with little arithmetic for their bandwidth, such as the H20."""
+"""Factor by which a row takes longer in a 16-row tile than in a larger tile. Only the bound at the sustained rate uses
+16-row tiles: without them, few tokens would take too long on GPUs with little arithmetic for their bandwidth, such as
+the H20."""
 _CHAIN_CLK = 250.0
 """Clocks for each step of 64 elements along the reduction. The steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
-"""Tokens of the most popular expert / tokens of the least popular expert, under the recordings' power law."""
+"""Ratio of the most popular expert's tokens to the least popular expert's, under the power law of the recordings."""
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:

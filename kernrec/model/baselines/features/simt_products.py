@@ -22,7 +22,8 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
     "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single matmuls as (rows, columns), keyed by generation. `later` GPUs use the A100's, and 128 x 128."""
+"""Tiles of single matmuls as (rows, columns), keyed by generation. The generation `later` has the A100's tiles and 128
+x 128."""
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
     "volta": ((64, 128), (64, 64), (128, 32), (32, 128)),
@@ -40,16 +41,16 @@ _DRAM_SHARE = 0.8
 _STRIDED_K = 1860.0
 """Scale of k, in elements per MiB of L2, for the slowdown of DRAM on Pascal (see `kStrided` in products.cpp)."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
-"""Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). Others use the value of 89.
-Each value is 1.27 times the energy of an FMA in the power model of November 2026. The T4's value (75) is doubled to fit
-its limit of 70 W. The values must not change, because the trees were trained with them."""
+"""Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). Other capabilities use the
+value of 89. Each value is 1.27 times the energy of an FMA in the power model of November 2026. The T4's value (75) is
+doubled to fit its limit of 70 W. The values must not change, because the trees were trained with them."""
 _CORE_SHARE = 0.8
 """Fraction of the power limit that is available for core events. No recording determines it for small GPUs."""
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass the tiles of a GPU to the engine object `products`. The tiles `timed` (rows, columns, number of parts into
-    which the reduction is split), whose time is a feature, come first."""
+    """Pass the tiles of a GPU to the engine object `products`. `timed` contains the tiles whose time is a feature, as
+    (rows, columns, number of parts into which the reduction is split). These tiles come first."""
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
