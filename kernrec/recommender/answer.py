@@ -101,10 +101,7 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return a row for each candidate in `picked` and `beside`, then the costs of the fastest candidate.
-
-    The engine determines the form of the rows.
-    """
+    """Return a row for each candidate in `picked` and `beside`, then the costs of the fastest candidate."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)

@@ -62,7 +62,11 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
-    """Return what can run instead (smaller sizes, data types, layouts), or else the constraint of each kernel."""
+    """Return the end of an error message, which explains why no kernel runs a problem.
+
+    The text names smaller sizes, data types or layouts that can run. If there are none, it names a constraint of each
+    kernel.
+    """
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
@@ -117,7 +121,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest size of the dimension `name` that runs, or None if this size is not the obstacle."""
+    """Return the largest size of dimension `name` with which a kernel runs; None if the size is not too large."""
 
     def runs(value: int) -> bool:
         try:
@@ -158,7 +162,10 @@ EIGHT_BITS = ("f8e4m3", "i8", *FORMATS)
 
 
 def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
-    """Yield the problem in each data type of `replacements`, with a note, unless the GPU supports its data type."""
+    """Yield the problem in each data type of `replacements`, with a note on the replacement.
+
+    Yield nothing if the GPU supports the problem's data type, or if the data type is quantized.
+    """
     if problem.dtype in EIGHT_BITS or rate_of(gpu, problem.dtype) > 0.0:
         return
     for dtype in replacements(problem, gpu):
@@ -170,7 +177,7 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
     """Return the data types that can replace a problem's data type: those with a kernel first, then by similarity.
 
-    Data types that the GPU computes slower than f32 are excluded, and quantized ones without a kernel.
+    Exclude data types that the GPU computes slower than f32, and exclude quantized data types without a kernel.
     """
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]
@@ -178,5 +185,5 @@ def replacements(problem: Problem, gpu: GPU) -> list[str]:
 
 
 def no_arithmetic(problem: Problem, gpu: GPU, other: Problem) -> str:
-    """Return the note that `other` replaces a problem in a data type that the GPU cannot compute in."""
+    """Return the note that `other` replaces a problem, because the GPU cannot compute in the problem's data type."""
     return f"{problem.op}: the {gpu.title} has no {problem.dtype}; answered as {other.dtype}, {other.layout}"

@@ -87,7 +87,7 @@ class Alias(Generic[_Value]):
 
 
 class OfPart(Alias[_Value]):
-    """Descriptor as `Alias`, but with the value `otherwise` if the first attribute on the path is None."""
+    """Descriptor like `Alias` that returns `otherwise` if the first attribute on the path is None."""
 
     def __init__(self, doc: str, path: str, otherwise: _Value) -> None:
         super().__init__(doc, path)

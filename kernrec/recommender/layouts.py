@@ -27,7 +27,7 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 MATTERS = 0.10
-"""Minimum slowdown, as a fraction, of a fixed layout for a note that recommends another layout."""
+"""Minimum slowdown of a fixed layout, as a fraction, for which a note recommends another layout."""
 _GAIN = 0.02
 """Minimum fraction of time that another layout must save. Predictions are not more accurate."""
 
@@ -52,7 +52,10 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the layouts with kernels for these sizes that the problem's layout lacks; most such kernels first."""
+    """Return the layouts in which additional kernels run these sizes, most additional kernels first.
+
+    A kernel is additional if the problem's layout lacks it.
+    """
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
         rules = _RULES[key] = _own_rules(problem, gpu.sm)
@@ -185,7 +188,7 @@ def gain_elsewhere(context: Context, answer: Answer, query: Query) -> Iterator[s
 def _of_own_kernels(
     context: Context, problem: Problem, other: Problem, gpu: GPU, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return candidates for `other` of the kernels that the layout of `problem` lacks, or None if there are none."""
+    """Return candidates for `other`, only of kernels that the layout of `problem` lacks; None if there are none."""
     try:
         tables = [t for t in context.tables(other, gpu) if lacks(problem, t.kernel, gpu)]
     except KernrecError:

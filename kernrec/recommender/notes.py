@@ -33,7 +33,7 @@ DISAGREE = 1.1
 """Maximum ratio of two latencies that agree: boards of one GPU model differ by a few per cent."""
 
 LONGER = 1.02
-"""Minimum ratio of the times in long and in short runs at the power limit that is worth a note."""
+"""Minimum ratio of the time in long runs to the time in short runs, at the power limit, that is worth a note."""
 
 BEYOND_LIMIT = 1.01
 """Maximum ratio of power draw to power limit that counts as a rounding error."""
@@ -54,7 +54,7 @@ def notes(candidates: CandidateSet, recommendations: Sequence[Recommendation]) -
 def of_recommendations(
     candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
 ) -> Remark:
-    """Return a function that returns the notes on an answer, without keeping the candidate set in memory."""
+    """Return a function that returns the notes on an answer. It does not keep the candidate set in memory."""
     gpu = candidates.gpu
     scopes, refused, measured = candidates.scopes, list[str](), list[str]()
     calibrations = [table.calibration for table in candidates.tables if table.calibration]
@@ -102,7 +102,10 @@ def of_conditions(conditions: Conditions) -> Iterator[str]:
 
 
 def of_triton(candidates: CandidateSet) -> Remark:
-    """Return a function that explains in notes why no Triton kernel of an op runs the problem, if none does."""
+    """Return a function that returns notes on why no Triton kernel of an op runs the problem.
+
+    There are no notes if a Triton kernel runs the problem, or if the op has no Triton kernel.
+    """
     problem, gpu, tables = candidates.problem, candidates.gpu, []
     for each in candidates.every_kernel:
         if each.table.kernel.triton:
@@ -287,7 +290,10 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return how many configs have `metric` instructions, which were not emulated, and their largest fraction."""
+    """Return how many configs have instructions that were not emulated, and their largest fraction in a config.
+
+    `metric` is the profile metric that counts these instructions.
+    """
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles

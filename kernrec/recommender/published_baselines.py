@@ -55,8 +55,9 @@ class Recordings:
         """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
 
         Each backend, version and variant has at most one row: the fastest with at least the problem's number of items.
-        A variant without a row for this number must be faster than the standard variant. Values that were not recorded
-        come from the first prediction for the same backend, or else from the first of all predictions.
+        There must be a row for exactly this number, except for a variant that is faster than the standard variant.
+        Values that were not recorded come from the first prediction for the same backend or, if there is none, from the
+        first of all predictions.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.backend: each.latency_s.value for each in predictions}
@@ -93,7 +94,7 @@ class Recordings:
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])
 
     def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> Estimate:
-        """Return the time of the problem with its bias and activation, given recorded seconds."""
+        """Return the time of the problem including its bias and activation, given the recorded time without them."""
         low_s, high_s = interval_s or (seconds, seconds)
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)
 

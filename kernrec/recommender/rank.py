@@ -184,9 +184,10 @@ any other number is the index of a kernel."""
 def _references(
     problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str, learned: bool
 ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-    """Return the fastest baseline's reference time, a physical model's reference time, and arguments of the engine.
+    """Return two reference times and the arguments of the engine.
 
-    The first reference time is None if there is no baseline. The second is None if it is not needed or does not apply.
+    The first time is that of the fastest baseline; None if there is no baseline. The second time comes from a physical
+    model; None if it is not needed or the model does not apply.
     """
     baseline = reference_of(problem, gpu, models, inputs)
     derived = derived_reference(problem, gpu) if baseline is None and learned else None
@@ -203,8 +204,8 @@ def _with_measurements(
 ) -> tuple[Costs, KernelMeasurements]:
     """Return costs in which measurements replace predictions, and the measurements with the scaled predictions.
 
-    At operating points without measurements, the measurements at the point that has most of them correct the
-    predictions.
+    At an operating point without measurements, the predictions are corrected with the measurements at another point:
+    the one with the most measurements.
     """
     by_point: list[Costs] = []
     scaled: list[Costs] = []

@@ -34,7 +34,8 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum numbers of cached answers, of cached candidate sets by default, and of sets per batch in `prepare`."""
+"""Maximum number of cached answers, default maximum of cached candidate sets, and maximum of sets that `prepare`
+estimates per batch."""
 _AHEAD = 128
 
 
@@ -122,7 +123,8 @@ class Recommender:
     def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None = None) -> Answer:
         """Return the answer for a problem of an op, cached until a database changes.
 
-        `fixed` states whether the user fixed the layout; None answers in the problem's layout without a comparison.
+        `fixed` states whether the user fixed the layout. If it is None, the answer is in the
+        problem's layout, and other layouts are not compared.
         """
         if query.conditions != self.context.conditions:
             return self.for_conditions(query.conditions).answer_op(problem, gpu, query, fixed)
@@ -143,9 +145,10 @@ class Recommender:
     def as_answered(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
     ) -> list[Problem]:
-        """Return each problem, given in its op's default layout, in the layout of its answer if the user fixes none.
+        """Return each problem in the layout that its answer has if the user does not fix the layout.
 
-        `points` contains the operating points of the answers, which may reuse the estimates.
+        `problems` are in the default layout of their op. `points` contains the operating points of the answers, which
+        may reuse the estimates.
         """
         self._forget_if_changed()
         for start in range(0, len(problems), _AHEAD):
@@ -199,9 +202,10 @@ class Recommender:
     def answer_many(
         self, problems: Sequence[Problem], gpu: GPU, query: Query, fixed: bool = False
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
-        """Yield each distinct problem with its candidates, or with its answer or error if a batch cannot estimate it.
+        """Yield each distinct problem with its candidates, estimated in batches.
 
-        The problems have the same op, data type and layout. `fixed` states whether the user fixed the layout.
+        If a batch cannot estimate a problem, yield the problem with its answer or with the error. The problems have the
+        same op, data type and layout. `fixed` states whether the user fixed the layout.
         """
         if query.conditions != self.context.conditions:
             yield from self.for_conditions(query.conditions).answer_many(problems, gpu, query, fixed)
@@ -222,7 +226,10 @@ class Recommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
-        """Return the answer for a problem, in a replacement data type if no kernel and no GPU unit supports its own."""
+        """Return the answer for a problem, if necessary in another data type.
+
+        The data type is replaced if no kernel runs the problem and the GPU cannot compute in the problem's data type.
+        """
         try:
             return self._new_answer(problem, gpu, query)
         except NoKernelError:
@@ -246,7 +253,7 @@ class Recommender:
         return answer_by_baselines(self.context, problem, gpu, query, alone)
 
     def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
-        """Return the candidates of a problem, with costs of the analytical model only if the query requires it."""
+        """Return the candidates of a problem. If the query's source is `predicted`, use only the analytical model."""
         points = op_points(gpu, query)
         if query.source != "predicted":
             return self._cached_candidates(problem, gpu, points)
@@ -316,7 +323,7 @@ class Recommender:
                 yield together if together else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates of an op's problem. A sweep includes the power limits of measurements."""
+        """Return the candidates of an op's problem. A sweep also includes the power limits of measurements."""
         tables, evidence = self.context.tables_and_evidence(problem, gpu)
         if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
             points = tuple(

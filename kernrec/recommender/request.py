@@ -70,7 +70,9 @@ KERNREC, MIXED = "kernrec", "mixed"
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Return the libraries that a sequence or comma-separated text names, and `KERNREC`, `MIXED` or an empty name.
+    """Return the backends in a sequence or comma-separated text, and the special name in it.
+
+    The special name is `KERNREC` or `MIXED`, or empty if the text contains neither.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.
@@ -116,9 +118,9 @@ class Query:
     clocks: bool = False
     """Whether to evaluate a range of locked core clocks too."""
     inputs: str = RANDOM
-    """Kind of input data: `Conditions.inputs`."""
+    """Kind of input data (see `Conditions.inputs`)."""
     l2: str = COLD
-    """State of L2 when a launch starts: `Conditions.l2`."""
+    """State of L2 when a launch starts (see `Conditions.l2`)."""
     source: str = ""
     """Only source of estimates to use, one of `SOURCES`; empty for all sources."""
     backends: tuple[str, ...] = ()
@@ -260,8 +262,8 @@ def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
 def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) -> list[OperatingPoint]:
     """Return the operating points of a request about one kernel.
 
-    The default point comes first, then the requested power limit, or else a sweep that includes all measured limits.
-    Locked clocks come last.
+    The default point comes first, then the requested power limit. If no limit is requested, a sweep follows instead,
+    which includes all measured limits. Locked clocks come last.
     """
     if query.power_limit_w is None:
         limits = [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]

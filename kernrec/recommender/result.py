@@ -43,8 +43,8 @@ class Place:
     Attributes:
         number: rank, starting at 1. Measured recommendations share a rank if their intervals overlap.
         exact: whether every cost that the objective counts was measured.
-        ambiguous: whether another recommendation could have this rank. A measured recommendation shares its rank, or
-            the intervals of a predicted one overlap those of a neighbor.
+        ambiguous: whether another recommendation could have this rank. This is true if a measured recommendation
+            shares its rank, or if the interval of a predicted recommendation overlaps that of a neighbor.
     """
 
     number: int
@@ -117,8 +117,8 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     alike: int = 0
     """Number of further configs in this row, which have the same machine code or nearly the same costs."""
     unsure: float = 1.0
-    """Factor on costs in comparisons with measured configs, to allow for prediction errors; 1 if measured or learned.
-    """
+    """Factor by which costs are multiplied in comparisons with measured configs, to allow for prediction errors; 1 if
+    the costs are measured or learned."""
     inputs: str = RANDOM
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False
@@ -243,7 +243,7 @@ class Answer(JsonForm):
     gpu: GPU
     query: Query
     point: OperatingPoint
-    """First operating point of the request. Recommendations of a sweep have their own."""
+    """First operating point of the request. Each recommendation of a sweep has its own operating point."""
     recommendations: tuple[Recommendation, ...]
     """Recommendations, best first. On a Pareto front, the fastest comes first."""
     candidates: int
@@ -251,7 +251,7 @@ class Answer(JsonForm):
     remarks: tuple[Remark, ...] = field(repr=False, compare=False)
     """Functions that return the `notes`, called when `notes` is first read."""
     calibration: "Calibration | None" = None
-    """Fitted coefficients of the analytical model; None for those of the GPU's data sheet."""
+    """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
     models: "tuple[ModelScope, ...]" = ()
     """Trained models that correct the analytical model's costs of the kernels."""
     about_kernel: KernelAnswer | None = None

@@ -51,7 +51,8 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
     """Return the engine's picks, or raise an error if there are none.
 
-    Without picks, `picked` is the lowest power of any candidate in watts, or NaN if none has the requested source.
+    If there are no picks, `picked` is the lowest power of any candidate in watts, or NaN if no candidate has the
+    requested source.
 
     Raises:
         UsageError: no candidate satisfies the bounds.

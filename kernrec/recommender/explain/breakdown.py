@@ -61,7 +61,7 @@ class LaunchDetail(JsonForm):
     time_s: Mapping[str, float]
     """Seconds that each resource is busy, keyed by resource. The busiest resource is the bottleneck."""
     in_turn_s: float
-    """Seconds lost because a block uses one resource after another while too few other blocks use the idle ones."""
+    """Seconds lost because each block uses one resource at a time, and too few other blocks use the idle resources."""
     mix: Mapping[str, float]
     """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]
@@ -86,7 +86,7 @@ class Roofline(JsonForm):
 
     @property
     def ridge(self) -> float:
-        """Operations per byte of DRAM traffic from which a kernel is compute bound."""
+        """Minimum number of operations per byte of DRAM traffic at which a kernel is compute bound."""
         return self.peak_flops / self.bandwidth
 
     @property
@@ -107,7 +107,7 @@ class Explanation:
     bottleneck: str
     """Resource that is busy longest at the actual clock, or `power limit` if this limit slows down the launch."""
     energy_j: Mapping[str, float]
-    """Energy in joules, keyed by component: the energy of `recommendation`, divided in the predicted proportions."""
+    """Energy in joules, keyed by component. The energy of `recommendation` is divided in the predicted proportions."""
     roofline: Roofline
     figures: Mapping[str, float]
     """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
@@ -175,7 +175,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 
 
 def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
-    """Multiply the seconds of DRAM and launch by `others`, and those of all other resources by `core`."""
+    """Return `parts` with the seconds of DRAM and launch multiplied by `others`, and all others by `core`."""
     return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
 
 

@@ -15,7 +15,7 @@ _POOR = 0.6
 _FEW = 0.25
 """Occupancy below which there are too few warps to hide latency."""
 _MANY_READS = 8
-"""Minimum number of reads of each byte for advice to reuse data in registers or shared memory."""
+"""Minimum number of times that each byte is read for the advice to reuse data in registers or shared memory."""
 _CHEAP_DIVISION = 0.1
 """Instructions of a shift or multiplication, as a fraction of the instructions of a division."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
@@ -67,7 +67,7 @@ def line_advice(
 
 
 class _Totals:
-    """Sums over all source lines of a kernel, with which the waste of a single line is compared."""
+    """Sums over all source lines of a kernel. The waste of a single line is compared with these sums."""
 
     def __init__(self, lines: Sequence[LineCost]) -> None:
         self.issued = sum(cost.issued for cost in lines) or 1.0
@@ -185,7 +185,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
 def _of_reads(
     launch: LaunchDetail, lines: Sequence[LineCost], subject: Explanation, source: Callable[[str, int], str]
 ) -> Iterator[LineAdvice]:
-    """Yield advice to reuse data in the line that reads most, if the kernel reads its data many times."""
+    """Yield advice for the line that reads most, to reuse its data, if the kernel reads each byte many times."""
     reads = {cost.place: cost.accesses[read] for cost in lines if (read := ("global", "read")) in cost.accesses}
     if not reads or subject.roofline is None:
         return

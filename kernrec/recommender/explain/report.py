@@ -23,13 +23,13 @@ from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
 _WORTH = 0.002
-"""Minimum relative gain of a change to be shown. Smaller gains are far within the model's error."""
+"""Minimum relative gain from which a change is shown. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum additional gain of a pair of changes over the better single change to be shown."""
+"""Minimum gain of a pair of changes, beyond the better single change, from which the pair is shown."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
-"""Fraction of the roofline model's speed from which other configs can gain at most a factor of 1.4."""
+"""Fraction of the roofline model's speed above which other configs are at most 1.4 times as fast."""
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
@@ -70,7 +70,10 @@ class Change(JsonForm):
 def what_if(
     candidates: CandidateSet, position: int, point: int = 0, objective: Objective = Objective.ENERGY, top: int = 5
 ) -> list[Change]:
-    """Return at most `top` changes of one tunable, of two tunables or of the power limit that gain most, best first."""
+    """Return at most `top` changes with the largest gains, best first.
+
+    A change affects one tunable, two tunables or the power limit.
+    """
     (kernel,) = candidates.kernels
     latency, energy = _comparable(candidates, position, point)
     costs = objective.value_of(latency, energy)
@@ -113,10 +116,10 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the latency and the energy of all candidates, (points, C) each.
+    """Return the latency and the energy of all candidates, as two arrays of shape (points, C).
 
-    If the candidate at `position` was measured at `point`, its ratio of measured to predicted costs scales the
-    predictions.
+    If the candidate at `position` was measured at `point`, the predictions at `point` are multiplied by its ratio of
+    measured to predicted costs.
     """
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
@@ -159,7 +162,10 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 
 def roof_share(subject: Explanation) -> float:
-    """Return a config's fraction of the roofline model's speed if each tensor is read or written only once."""
+    """Return a config's speed as a fraction of the roofline model's speed.
+
+    The roofline model assumes that each tensor is read or written only once.
+    """
     roof, problem = subject.roofline, subject.recommendation.problem
     seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
     return min(seconds / subject.recommendation.latency_s.value, 1.0)

@@ -37,10 +37,10 @@ Layers = Sequence[tuple[Layer, Problem]]
 def backend_of(
     context: Context, workload: Workload, answered: Sequence[tuple[Layer, Answer]], query: Query, wanted: str
 ) -> tuple[str, list[Baseline | None]]:
-    """Select the backend for the network's totals, and return its name and a baseline or None for each layer.
+    """Select the backend for the network's totals. Return its name, and a baseline (or None) for each layer.
 
-    The fastest backend that has baselines for all layers is selected, or else the backend whose uncovered layers take
-    the least time. The name is empty if no backend is selected.
+    The fastest backend with baselines for all layers is selected. If there is none, the backend is selected whose
+    uncovered layers take the least time. The name is empty if no backend is selected.
 
     Args:
         answered: layers of the network with their answers.
@@ -94,7 +94,8 @@ def baselines_of_layer(
 ) -> Sequence[Baseline]:
     """Return the baselines of backends (all by default) for one pass of a network's layer, fastest first.
 
-    If kernrec's kernels need several passes for all items, each pass gets its share of a backend's single call.
+    If kernrec's kernels need several passes for all items, a backend still needs only one call. Its baseline for one
+    pass is then the cost of this call divided by the number of passes.
     `problem` is the problem of one pass in the data type and layout of the layer's answer.
     """
     if layer.alone:
@@ -115,7 +116,10 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: Context, answered: LayerAnswer, point: OperatingPoint) -> Baseline:
-    """Return the baseline of a layer's backend at another operating point, or else its existing baseline."""
+    """Return the baseline of a layer's backend at another operating point.
+
+    If there is none, return the layer's existing baseline.
+    """
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     answer, library = answered.answer, (_library(baseline),)

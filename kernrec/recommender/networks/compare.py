@@ -124,7 +124,8 @@ def sweep_network(
 
     Args:
         answer: answer for the network, at any operating point.
-        power_limit_w: power limit in watts of the first point, and of a whole sweep over clocks; None for the default.
+        power_limit_w: power limit in watts of the first point; None for the default. A sweep over clocks keeps
+            this limit at all points.
 
     Raises:
         UsageError: no operating point satisfies the bounds of the query.
@@ -182,10 +183,10 @@ _LEAST_GAIN = 0.005
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
     """Return the index of the recommended row.
 
-    A bound on the slowdown selects the lowest energy within it. The objectives energy and EDP select their lowest
-    value. Otherwise, the knee is selected: the point farthest below the line from the fastest point to the point of
-    lowest energy, with both costs scaled to 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack"). If the
-    knee saves almost nothing, the first row is selected.
+    If the query bounds the slowdown, select the row with the lowest energy among those within the bound. If the
+    objective is energy or EDP, select the row with its lowest value. Otherwise, select the knee: the point farthest
+    below the line from the fastest point to the point of lowest energy, with both costs scaled to 0 to 1 (Satopaa et
+    al. 2011, "Finding a Kneedle in a Haystack"). If the knee saves almost nothing, select the first row.
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])
@@ -287,11 +288,11 @@ def compare_gpus(
 
     Args:
         batches: batch sizes (items per pass); None for the batch size of the request.
-        swept: whether to sweep power limits or clocks for each row; None for no sweep.
+        swept: quantity to sweep for each row, power limits or clocks; None for no sweep.
 
     Returns:
-        A row for each GPU and batch size, and a message for each GPU with no rows or an incomplete total. Among several
-        GPUs, a GPU has no rows if no kernel runs on it and a baseline is missing.
+        A row for each GPU and batch size, and a message for each GPU with no rows or an incomplete total. If
+        several GPUs are compared, a GPU has no rows if it runs no kernel of kernrec and a layer has no baseline.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.
@@ -333,7 +334,7 @@ def compare_gpus(
 
 
 _FACTOR = 1.5
-"""Ratio of times from which a slowdown is a factor ("1.5 times as long") instead of a percentage."""
+"""Minimum ratio of times that is stated as a factor ("1.5 times as long") instead of a percentage."""
 
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:

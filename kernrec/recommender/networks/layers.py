@@ -37,17 +37,17 @@ class NetworkRequest:
     op: str | None = None
     """Op whose layers are included; None for all ops."""
     dtype: str | None = None
-    """Data type of all layers; None for those of the network. A quantized type applies only to quantized layers."""
+    """Data type of all layers; None to keep the network's types. A quantized type applies only to quantized layers."""
     layout: str | None = None
-    """Layout of the layers whose op supports it; None for those of the network."""
+    """Layout of the layers whose op supports it; None to keep the network's layouts."""
     fixed: Mapping[str, int] = field(default_factory=dict)
     """Values of dimensions that an ONNX model leaves open, keyed by name."""
     batch: int | None = None
-    """Items per pass, such as images or sequences; None for those of the workload."""
+    """Items per pass, such as images or sequences; None for the workload's batch size."""
     tp: int = 1
     """Number of tensor-parallel GPUs. The answer describes one of them."""
     context: int | None = None
-    """Tokens that a generated token attends to, or length of a prompt; None for those of the workload."""
+    """Tokens that a generated token attends to, or length of a prompt; None for the workload's value."""
     phase: str | None = None
     """Phase of a model's `config.json`: `decode` or `prefill`; None for `decode`."""
     backend: str = ""
@@ -78,7 +78,7 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
 
 
 def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
-    """Return the network of a request and its layers (at least one), as the parts that one GPU runs.
+    """Return the requested network and its layers (at least one), reduced to the part that one GPU runs.
 
     The layers have the requested batch size, data type and layout.
 
@@ -144,8 +144,8 @@ def in_best_layouts(
     """Choose layouts for the layers whose layout is free.
 
     Independent layers get the layouts of single problems (`Recommender.as_answered`). All other layers of an op share a
-    layout, because tensors pass between them. It differs from the default only if the layers then spend most of their
-    time in kernels that the default layout lacks.
+    layout, because tensors pass between them. The shared layout differs from the default only if the layers would
+    spend most of their time in kernels that the default layout lacks.
 
     Returns:
         Layers in the chosen layouts, and the chosen layouts that differ from the default, keyed by op.

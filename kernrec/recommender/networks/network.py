@@ -154,7 +154,11 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 def _headline(
     workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
 ) -> str:
-    """Return the name of the total that represents the network: the backend's or that of kernrec's recommendations."""
+    """Return the name of the total that represents the network.
+
+    It is the selected backend's total if the layers form one network, if the user requested backends, or if kernrec has
+    no recommendation for any layer. Otherwise, it is the total of kernrec's recommendations.
+    """
     asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
 

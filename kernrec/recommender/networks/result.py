@@ -80,7 +80,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def saved(self) -> float | None:
-        """Fraction of the baseline's cost that the recommendation saves; None without both of them."""
+        """Fraction of the baseline's cost that the recommendation saves; None if either of them is missing."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
         value = self.objective.scalar.value_of
@@ -222,7 +222,8 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total; 0 for a backend's total. Of totals with equal costs, only the lowest rank is shown."""
+"""Rank of each total; 0 for a backend's total. If totals have equal costs, only the one with the lowest rank is
+shown."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ class NetworkAnswer(JsonForm):
     query: Query
     layers: tuple[LayerAnswer, ...]
     left_out: tuple[str, ...]
-    """Line on each layer that the totals exclude, with the reason."""
+    """One line for each layer that the totals exclude, with the reason."""
     totals: tuple[Total, ...]
     """Totals of the network in the order of the query's objective, best first."""
     adjusted: tuple[str, ...] = ()
@@ -384,7 +385,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """Totals with distinct costs, by the ranks in `_PREFERRED`."""
+        """Totals without duplicates: if several have equal costs, only the first by `_PREFERRED` is included."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)
@@ -419,7 +420,8 @@ class NetworkAnswer(JsonForm):
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
         """Return plain values for JSON with expected regrets, keyed by objective.
 
-        A layer's regret is the loss from not choosing the best config. The network's is the sum relative to its cost.
+        A layer's regret is the expected loss from running the recommended config instead of the best config. The
+        network's regret is the sum over all layers, as a fraction of the network's cost.
         """
         document = self.as_dict()
         lost: dict[str, float] = {}

@@ -164,7 +164,8 @@ class AuditRequest:
     compare: bool = True
     """Whether to compare configs for missing files instead of only listing the files."""
     everything: bool = False
-    """Whether to also compare files that the engine has, and files whose kernel the engine does not run."""
+    """Whether to compare configs also for files that the engine has, and for files whose kernel the engine does not
+    run."""
     download: bool = False
 
     def __post_init__(self) -> None:
@@ -213,7 +214,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
 
 
 def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
-    """Return the release of Triton whose files to look for (empty for vLLM), and notes on how it was chosen."""
+    """Return the release of Triton for which to look for files (empty for vLLM), and notes on its choice."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
     if request.triton is not None:
         text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton

@@ -24,7 +24,8 @@ from kernrec.util.human import memory_text
 _REGISTERS = 65536
 _MOST_REGISTERS = 255
 _WIDE_SPREAD = 0.1
-"""Difference of 80th and 20th percentile, as a share of the median, from which the fastest config is doubtful."""
+"""Minimum difference of the 80th and 20th percentiles of a config's times, as a fraction of the median, that makes the
+fastest config doubtful."""
 _INDUCTOR_TILE = re.compile(r"[XYZR]\d?_?BLOCK")
 _NOTES = {
     "FlashInfer": "times of tactics cannot be predicted: FlashInfer numbers them, and other versions renumber them",
@@ -39,7 +40,7 @@ def judge_caches(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> 
     `wanted` contains the versions of the software that will use the files, keyed by its name.
 
     Raises:
-        UsageError: a file cannot be read, or it is not of an autotuner whose files kernrec judges.
+        UsageError: a file cannot be read, or kernrec does not judge files of its autotuner.
     """
     caches = [(path, read_tuned_cache(path)) for path in paths]
     chosen = [(path, cache, {entry.problem: entry.config for entry in _chosen(cache)}) for path, cache in caches]
@@ -64,7 +65,10 @@ def is_same_gpu(first: TunedCache, second: TunedCache) -> bool:
 
 
 def _chosen(cache: TunedCache) -> list[TunedEntry]:
-    """Return the entries that the tool uses: the fastest entry with times, or else all entries without an error."""
+    """Return the entries that the tool uses.
+
+    If any entry has times, only the fastest is used. Otherwise, all entries without an error are used.
+    """
     timed = [entry for entry in cache.entries if entry.times_s]
     if not timed:
         return [entry for entry in cache.entries if not entry.error]

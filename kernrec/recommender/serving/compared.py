@@ -79,8 +79,8 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """90 % interval of `ratio`. If the default config is predicted to be the best, it extends from 1 to the gain
-        that the second-best config may have.
+        """90 % interval of `ratio`. If the default config is predicted to be the best, the interval extends from 1 to
+        the largest gain that the second-best config may have.
         """
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
@@ -92,14 +92,17 @@ class Comparison:
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return the highest-ranked configs that fit in the GPU's shared memory, or a short list if none can be ranked."""
+    """Return candidate configs that fit in the GPU's shared memory.
+
+    They are the highest-ranked configs or, if the ranking does not support the file, a short list.
+    """
     if ranks(file, gpu):
         return shipped_ranking().ranked(file, tokens, gpu, BEST_RANKED)
     return listed_candidates(file, tokens, gpu)
 
 
 def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[Tiles]) -> list[tuple[Tiles, Cost]]:
-    """Return configs and predicted costs in the order of `expert_ranking`, without tiles that exceed shared memory."""
+    """Return configs with predicted costs in the order of `expert_ranking`. Omit those that exceed shared memory."""
     ranking, array = shipped_ranking(), configs_array(configs)
     usable = np.flatnonzero(fitting(file, array, gpu))
     times_s = ranking.times_s(file, tokens, gpu, array[usable])
@@ -145,7 +148,7 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
-        """Return the configs that can run, with their costs. Omit configs that the engine launches like others."""
+        """Return the configs that can run, with their costs. Omit a config that the engine launches like another."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]

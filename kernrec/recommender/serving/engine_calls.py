@@ -68,7 +68,7 @@ def own_kernel(served: Deployment, file: TunedFile) -> str | None:
 
 
 def own_alone(file: TunedFile) -> bool:
-    """Return whether kernrec has no replacement for the engine's kernel."""
+    """Return whether only the engine's own kernel can be analyzed, because kernrec has no replacement for it."""
     return file.state is not None or file.quantization.group > 0
 
 
@@ -154,7 +154,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
 
 
 def _top(step: Step) -> int:
-    """Return the number of pairs of a token and an expert that read the same row of the input."""
+    """Return top-k: how many experts read each row of the input. It is 1 in the second matmul."""
     return step.shape.top if step.product == 0 else 1
 
 
@@ -313,7 +313,7 @@ def _one(value: int) -> Any:
 
 
 def _known_constants(step: Step) -> Mapping[str, Any]:
-    """Return functions from a config to the value of a kernel constant, keyed by the constant's parameter."""
+    """Return a function for each kernel constant, keyed by parameter, that computes its value from a config."""
     hopper_fp8 = step.served.gpu.sm == 90 and step.file.weights == "fp8_w8a8"
 
     def swapped(config: Tiles) -> int:

@@ -64,7 +64,7 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
 
 
 def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Return vLLM's default config for experts with integer weights, which lacks the columns and depth of a tile."""
+    """Return vLLM's default config for experts with integer weights. It lacks the columns and depth of a tile."""
     shape = file.products[0]
     few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
     if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
@@ -75,7 +75,7 @@ def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
 
 
 def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
-    """Return a config with vLLM's default columns and depth of a tile if it lacks them, except for state layers."""
+    """Add vLLM's default columns and depth of a tile to a config that lacks them, except for state layers."""
     if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
         return tiles
     return {**tiles, "BLOCK_SIZE_N": 32 if rows == 1 else 64, "BLOCK_SIZE_K": 64 if rows == 1 else 32}

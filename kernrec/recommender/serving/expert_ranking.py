@@ -79,7 +79,7 @@ class ExpertRanking:
         return np.asarray(weight / weight.sum() @ np.stack(parts))
 
     def times_s(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return the predicted total seconds of both matmuls, (C,), for each of the configs (C, 6)."""
+        """Return the predicted total seconds of both matmuls, (C,). The shape of `configs` is (C, 6)."""
         shapes, alike = _as_16_bits(file, configs)
         parts = [formula(shape, tokens, gpu, alike)[0] for shape in shapes]
         return np.asarray(self.level * np.sum(parts, axis=0))
@@ -98,7 +98,7 @@ class ExpertRanking:
 
 
 def ranks(file: TunedFile, gpu: GPU) -> bool:
-    """Return whether the ranking supports a tuned file on a GPU, which must be for experts in 16 bits or fp8."""
+    """Return whether the ranking supports a tuned file on a GPU. The file must be for experts in 16 bits or fp8."""
     is_known = file.kind is Kind.EXPERTS and file.dtype == file.weights and file.weights in LEAST_SM
     return is_known and gpu.sm >= LEAST_SM[file.weights]
 
@@ -118,7 +118,10 @@ def fitting(file: TunedFile, configs: Array, gpu: GPU) -> Array:
 
 
 def _as_16_bits(file: TunedFile, configs: Array) -> tuple[Sequence[ProductShape], Array]:
-    """Return 16-bit matmuls and configs that need as many bytes and as much tensor core time as those of the file."""
+    """Return the file's matmuls and the configs as their 16-bit equivalents.
+
+    Halving the depth of fp8 matmuls keeps the number of bytes and the tensor core time.
+    """
     if file.weights is None:
         return file.products, configs
     halved = configs.copy()
@@ -138,10 +141,13 @@ def features(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> Arra
 
 
 def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple[Array, Array]:
-    """Return the seconds of one matmul of experts with each config, (C,), and features for the decision trees, (C, F).
+    """Estimate one matmul of experts with each config.
 
     The configs (C, 6) are in the order of `TUNABLES`. Each token chooses `shape.top` experts at random. The seconds
     must still be multiplied by `ExpertRanking.level`.
+
+    Returns:
+        Seconds, (C,), and features for the decision trees, (C, F).
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth

@@ -150,7 +150,7 @@ def table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """Return the device in a file name, and the name with `*` in place of the device; None if it states no device."""
+    """Return the device in a file name, and the name with `*` in its place; None if the name states no device."""
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
@@ -302,7 +302,7 @@ def is_tuned_file(path: Path) -> bool:
 
 
 def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) -> JudgedFile:
-    """Judge whether a GPU can run each entry of a tuned file of vLLM or SGLang, and how fast the entry is if possible.
+    """Judge whether a GPU can run each entry of a tuned file of vLLM or SGLang. If possible, predict its time.
 
     `wanted` contains the versions of the software that will use the file, keyed by its name.
 
@@ -337,9 +337,9 @@ def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) ->
 
 
 def experts_of(name: str) -> tuple[TunedFile | None, str]:
-    """Return the tuned file for experts in 16 bits or fp8 that a name states, and the model whose sizes are assumed.
+    """Return the tuned file that a file name describes, and the model whose layer sizes are assumed.
 
-    The result is (None, "") for other kinds of files, or if no known model has these sizes.
+    The result is (None, "") unless the file is for experts in 16 bits or fp8 and a known model has these sizes.
     """
     match = _NAME.fullmatch(name)
     if match is None or not match["experts"] or match["dtype"] not in LEAST_SM:
@@ -419,7 +419,7 @@ def is_gpu(device: str, gpu: GPU) -> bool:
 
 
 def other_version(stated: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    """Return text for the first version that a file states and that is not the wanted one; empty if there is none.
+    """Return software and version, if a file states another version than the wanted one; otherwise empty.
 
     Both arguments are keyed by the name of the software.
     """
