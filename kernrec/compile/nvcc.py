@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.compile.compiled import (
+    DEVICE_LAUNCH,
+    RELOCATABLE,
     Compiled,
     CompileError,
     CompileJob,
@@ -167,6 +169,8 @@ def compile_program(job: CompileJob) -> Compiled:
         source.write_text(job.source, encoding="utf-8")
         command: list[str | Path] = [path, "-ptx", "-lineinfo", *options, *job.macros, source, "-o", ptx]
         status, log = _run(command, Path(folder), (path.resolve().parents[1],))
+        if status and DEVICE_LAUNCH.search(log):
+            status, log = _run([*command, RELOCATABLE], Path(folder), (path.resolve().parents[1],))
         log = log.replace(f"{source}", job.name)
         if status:
             raise CompileError(first_error(log, job.name), log)
