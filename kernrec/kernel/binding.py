@@ -76,7 +76,7 @@ Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
 
 
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
-    """Return the launches that run `config` on `problem`, in order, without launches whose `when` is false.
+    """Return the launches that run `config` on `problem`, in order. Launches whose `when` is false are omitted.
 
     Pointers and tensor maps use the problem's tensor names, even if the kernel's op has other names. Use
     `Kernel.misfit` to check whether the GPU can run the config.
@@ -113,7 +113,7 @@ def probe_problems(
 def probe_launches(
     kernel: Kernel, launch: int, configs: Sequence[Config], dtype: str, layout: str, sm: int
 ) -> Iterator[Probe]:
-    """Yield launch number `launch` on each of its probes, for each config that has this launch."""
+    """Yield launch number `launch` of each config that has it, once for each of the launch's probes."""
     for config in configs:
         for problem in probe_problems(kernel, launch, config, dtype, layout, sm):
             names = kernel.namespace(config, problem, sm)
@@ -202,7 +202,8 @@ class PackedArguments:
     """Arguments of a launch, packed for the CUDA driver. Addresses can change between launches."""
 
     def __init__(self, values: Iterable[Any], names: Sequence[str | None] = ()) -> None:
-        """Pack `ctypes` values. `names` contains the tensor or workspace whose address a value holds, or None."""
+        """Pack `ctypes` values. For each value, `names` contains the tensor or workspace whose address the value holds,
+        or None."""
         self._values = list(values)
         self.slots: dict[str, list[Any]] = {}
         """Packed values that hold the address of each tensor or workspace."""

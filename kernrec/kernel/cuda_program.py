@@ -57,7 +57,8 @@ _BRINGS = {
     "cufft": f"{_COMPLEX}typedef float cufftReal; typedef double cufftDoubleReal; typedef cuComplex cufftComplex;\n"
     "typedef cuDoubleComplex cufftDoubleComplex;\n",
 }
-"""Replacement of CUDA library headers, keyed by the start of their name: only what device code uses."""
+"""Text that replaces a CUDA library header, keyed by the start of the header's name. It only declares names that device
+code uses."""
 _HOST_WORD = re.compile(r"\b(?:std|torch|at|c10)::|<<<")
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
 _STD = "".join(
@@ -83,7 +84,7 @@ class DeviceCode:
 
     @property
     def note(self) -> str:
-        """Return one line on the removed headers and functions, or an empty string."""
+        """Return one line on the removed headers and functions, or an empty string if none were removed."""
         parts = []
         if self.functions:
             more = ", ..." if len(self.functions) > 3 else ""
@@ -190,7 +191,7 @@ def _outer_condition(node: "Node") -> "Node | None":
 
 
 def _without_host_macros(text: str) -> str:
-    """Empty each line at namespace scope with only a host macro, such as a binding of PyTorch.
+    """Empty each line at namespace scope that contains only a host macro, such as a PyTorch binding.
 
     Without a semicolon, the parser would treat such a line as part of the next declaration.
     """

@@ -50,7 +50,7 @@ class Parameter(NamedTuple):
     written: bool
     """Whether the parameter points to a type without `const`."""
     dtype: str | None
-    """Data type of the number or of the elements behind the pointer, or None if kernrec lacks it."""
+    """Data type of the number, or of the elements behind the pointer. None if kernrec does not support the type."""
     lanes: int
     """Elements in a value of the C++ type, such as 4 for `float4`."""
     ctype: str
@@ -119,7 +119,8 @@ def variable_types(source: str) -> dict[str, str]:
 
 
 def source_name(symbol: str) -> str:
-    """Return the source name of a kernel or variable with a (mangled) symbol, without parameters and namespaces."""
+    """Return the name that a kernel or variable has in the source, given its symbol, which may be mangled. The name
+    excludes parameters and namespaces."""
     if not symbol.startswith("_Z"):
         return symbol
     rest, name = symbol.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""

@@ -35,7 +35,8 @@ MAX_DEPTH = 64
 Value = int | float | str | np.ndarray
 Namespace = Mapping[str, Any]
 Tree = tuple[Any, ...]
-"""Node of an expression tree: number of the operation in `OPERATIONS`, then operand trees, or the value of a leaf."""
+"""Node of an expression tree: the number of its operation in `OPERATIONS`, followed by the trees of its operands. A
+leaf has its value in their place."""
 
 OPERATIONS = {
     name: number
@@ -130,7 +131,7 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse an expression. Equal texts give the same object. Raise `UsageError` outside the grammar."""
+    """Parse an expression. Equal texts give the same object. Raise `UsageError` if the text is outside the grammar."""
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long; at most {MAX_LENGTH} are accepted")
     flat = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
@@ -325,7 +326,8 @@ _RESERVED = frozenset({"and", "or", "not", "if", "else", "in", "is", "lambda", "
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether a tunable, let or tensor may have a name: lower case, no keyword, no function of the grammar."""
+    """Return whether a tunable, let or tensor may have a name. It must be in lower case, and neither a keyword nor a
+    function of the grammar."""
     return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in _RESERVED and name not in FUNCTIONS
 
 
@@ -338,7 +340,7 @@ def identifier(name: str) -> str:
 
 
 def as_in_source(text: str) -> str:
-    """Return a text with the source's spelling of names that `identifier` changed: `in` for `in_`."""
+    """Restore the source's spelling of names in a text that `identifier` changed, such as `in` for `in_`."""
     return re.sub(rf"\b({'|'.join((*_RESERVED, *FUNCTIONS))})_\b", r"\1", text)
 
 

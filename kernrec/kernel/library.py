@@ -27,7 +27,7 @@ def kernel_names() -> tuple[str, ...]:
 
 @cache
 def _spec(name: str) -> dict[str, Any] | None:
-    """Return a kernel's spec, or None if the file is not TOML, which `load_kernel` reports."""
+    """Return a kernel's spec, or None if the file is not TOML. `load_kernel` raises the error for such a file."""
     try:
         return shipped_toml(_FOLDER / name / "kernel.toml")
     except ValueError:
@@ -103,7 +103,8 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of a problem and its equivalents. Raise `NoSuchKernelError` if there are none."""
+    """Return the CUDA C++ kernels of a problem and of its equivalent problems. Raise `NoSuchKernelError` if there are
+    none."""
     able = [
         kernel
         for form in equivalents(problem)

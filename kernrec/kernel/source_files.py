@@ -39,7 +39,8 @@ def read_source(path: Path, include: Sequence[str] = (), instance: str | None = 
     """Return the device code of a source file with its headers inserted.
 
     Args:
-        include: folders with headers, relative to the file's folder, which is searched first with its parent.
+        include: folders with headers, relative to the file's folder. The file's folder and its parent are searched
+            first.
         instance: launched instance of a template, such as `scale<float, 4>`.
         whole: whether to keep host code, for nvcc.
 
@@ -209,7 +210,8 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "
 
 
 def kernel_hash(data: Mapping[str, Any], source: str) -> str:
-    """Return a hash (16 hex digits) of a kernel's spec, without descriptions, and source or Triton cache key."""
+    """Return a hash (16 hex digits) of a kernel's spec without descriptions, and of its source. If the spec contains a
+    Triton cache key, the hash does not depend on the source."""
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [
         [name, {key: value for key, value in table.items() if key != "meaning"}]
@@ -250,7 +252,7 @@ class CompileFlags:
     """Options such as `-std=c++20` and `-use_fast_math`."""
     include: tuple[str, ...] = ()
     note: str = ""
-    """Note on the origin of flags that the user did not pass, or an empty string."""
+    """Note on the origin of flags other than the user's, or an empty string if there are none."""
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
@@ -283,7 +285,7 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
 
 
 def _once(options: Sequence[str]) -> tuple[str, ...]:
-    """Return at most one `-std` and one fast-math option, as both NVRTC and nvcc spell them."""
+    """Return at most one `-std` and one fast-math option, in the spelling that both NVRTC and nvcc accept."""
     standard = next((f"-std={match[1]}" for each in options if (match := _STANDARD.fullmatch(each))), None)
     fast = any(_FAST_MATH.fullmatch(each) for each in options)
     return (*([standard] if standard else []), *(["-use_fast_math"] if fast else []))

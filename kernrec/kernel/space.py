@@ -1,7 +1,7 @@
 """Enumerate the configs of a kernel that can run on a GPU, and evaluate the kernel's expressions for them.
 
-Configs are enumerated one tunable at a time, and each constraint as early as possible, so the full product is never
-built. The engine does both (`engine/query/space.cpp`).
+Configs are enumerated one tunable at a time. Each constraint is checked as early as possible, so the full product is
+never built. The engine does both (`engine/query/space.cpp`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -185,7 +185,8 @@ def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]
 
 
 def arguments(problem: "Problem") -> tuple[dict[str, int | str], dict[str, float], bool, float, float]:
-    """Return a problem's names, bytes of tensors, whether a tensor needs 64-bit indices, FLOPs and bytes."""
+    """Return five properties of a problem: (names, bytes of each tensor, whether a tensor needs 64-bit indices, FLOPs,
+    compulsory bytes)."""
     sizes = problem.tensor_bytes, problem.too_large is not None, float(problem.flops), float(problem.bytes)
     return problem.names, *sizes
 
@@ -199,8 +200,9 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, *arguments(self.problem))
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return the values of an expression for the configs in `rows` (None: all), or a scalar if they are equal.
-        Raise `UsageError` if the problem has no value for a name, or an operation does not accept its operands.
+        """Return the values of an expression for the configs in `rows`, or for all configs if `rows` is None. The
+        result is a scalar if the values are equal. Raise `UsageError` if the problem has no value for a name, or an
+        operation does not accept its operands.
         """
         try:
             value = self.in_engine.column(expression, rows)
@@ -214,7 +216,8 @@ class ProblemSpace:
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:
-        """Return the Boolean mask `rows` without configs that violate a constraint on this problem."""
+        """Return a copy of the Boolean mask `rows` that is false for configs that violate a constraint on this
+        problem."""
         holds = rows.copy()
         try:
             self.in_engine.test(holds)

@@ -39,7 +39,7 @@ LIMITS = (
     "smem_per_block",
     "smem_reserved_per_block",
 )
-"""Fields of `kernrec.gpu.SmLimits` for constraints."""
+"""Fields of `kernrec.gpu.SmLimits` that constraints may use."""
 
 SCALAR_RANGES = {
     "i8": (-(2**7), 2**7 - 1),
@@ -83,7 +83,7 @@ class TensorValues:
     """`normal`, `zeros`, `constant`, `uniform`, `integers`, `index`, `offsets`, `expression`, `file` (a `.npy` file),
     `raw` (a file with only the values) or `unknown`."""
     numbers: tuple[float, ...] = ()
-    """Value of a `constant`, or bounds of `uniform` and `integers`, without the upper bound."""
+    """Value of a `constant`, or the lower and upper bound of `uniform` and `integers`. The upper bound is excluded."""
     text: str = ""
     """Expression of the flat index `i`, file name, or reason for `unknown`. For `index` and `offsets`: the indexed
     tensors, each with the elements per index step (`x c, y`)."""
@@ -157,7 +157,8 @@ class Launch:
     """Axes that divide the output into tiles, with their numbers of tiles. Consecutive blocks visit tiles in this
     order, fastest axis first."""
     visits: Expression
-    """Number of tiles that all blocks visit: the number of blocks, unless a block visits several."""
+    """Number of tiles that all blocks visit together. It is the number of blocks unless a block visits several
+    tiles."""
     reads: Mapping[str, tuple[str, ...]]
     """Axes of `order` that select the tile to read, for each tensor or workspace that a block reads."""
     writes: Mapping[str, tuple[str, ...]]
@@ -165,7 +166,7 @@ class Launch:
     trips: Mapping[str, Expression]
     """Executions of each loop body in all blocks, keyed by the loop's name."""
     depth: Mapping[str, Expression]
-    """Executions of each loop body in the block with the most, keyed by the loop's name."""
+    """Executions of each loop body in the block that executes it most often, keyed by the loop's name."""
     prefetch: Expression
     """Loop iterations from a global load to the first use of its value."""
     waits: Expression
@@ -191,7 +192,7 @@ class Kernel:
     source: str
     """CUDA C++ with headers inserted, PTX, or Python with a Triton function."""
     hash: str
-    """Hash (16 hex digits) of the spec, without descriptions and meanings, and the source."""
+    """Hash (16 hex digits) of the source, and of the spec without descriptions and meanings (see `kernel_hash`)."""
     tunables: tuple[Tunable, ...]
     lets: Mapping[str, Expression]
     """Named expressions. Later ones may use the names of earlier ones."""
@@ -224,7 +225,7 @@ class Kernel:
     triton: "TritonFunction | None" = None
     """Parameters and specialization of a Triton function, else None."""
     owner: str | None = None
-    """Origin of the source, for messages, unless it is kernrec or the user."""
+    """Origin of the source, for messages. None if the source comes from kernrec or the user."""
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} ({self.op}, {', '.join(self.dtypes)}) {self.hash}>"
@@ -236,7 +237,8 @@ class Kernel:
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether a launch lacks probes, so that the kernel is profiled on one problem from sampled blocks."""
+        """Return whether a launch has no probes. Such a kernel is profiled on one problem, from a sample of its
+        blocks."""
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":

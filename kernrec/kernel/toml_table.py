@@ -44,7 +44,7 @@ _REQUIRED: Any = object()
 
 
 class Table:
-    """TOML table. `done` raises an error if `take` did not read a key."""
+    """TOML table. `done` raises an error if the table has a key that `take` did not read."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
         """Open a table, which messages call `place`. Add the names in its expressions to `named`."""
@@ -165,7 +165,8 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return each number's index in `values[column]`, by column; int64 (rows,), sorted by the tunables' indices."""
+        """Return the index of each row's number in `values[column]`, keyed by column. The arrays are int64 and have the
+        shape (rows,). Rows are sorted by the indices of the tunables."""
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}

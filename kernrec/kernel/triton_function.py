@@ -37,7 +37,8 @@ SPECIALIZED = 16
 _ITEM = "{name}__{index}"
 
 SCRATCH = 2
-"""Pointers that Triton passes after the function's arguments: scratch memory, the profiler's scratch memory."""
+"""Number of pointers that Triton passes after the function's arguments: one to scratch memory, and one to the
+profiler's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +77,12 @@ def item_names(name: str, number: int) -> list[str]:
 
 
 def fields_name(name: str) -> str:
-    """Return the constant that holds the field names of a named tuple argument."""
+    """Return the name of the constant that holds the field names of a named tuple argument."""
     return f"{name}__fields"
 
 
 def items_of(name: str, names: Collection[str]) -> list[str]:
-    """Return the items of the tuple argument `name` among `names`, in order."""
+    """Return those of `names` that are items of the tuple argument `name`, in order."""
     return list(takewhile(names.__contains__, (_ITEM.format(name=name, index=index) for index in count())))
 
 

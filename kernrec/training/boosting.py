@@ -1,8 +1,8 @@
 """Train gradient-boosted trees for one head of a model: a predicted quantity such as latency or power.
 
 Cross-validation over groups of rows chooses the smallest number of trees whose held-out loss is close to the minimum,
-because each tree slows down queries. Predictions of a held-out fold use the number that is best for the other folds, so
-that their errors do not look too small.
+because each tree slows down queries. Predictions for a held-out fold use the number of trees that is best for the other
+folds. Otherwise, their errors would look too small.
 """
 
 import os
@@ -89,7 +89,8 @@ class HeadData:
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """Return the factor from 0 to 1 that makes predicted targets fit best. NaNs are ignored."""
+        """Return the factor from 0 to 1 by which predicted targets must be multiplied to fit the targets best. NaNs are
+        ignored."""
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
@@ -156,7 +157,8 @@ def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
 def _boost(
     data: HeadData, rows: Array, rounds: int, held_out: Array | None, settings: TrainingSettings
 ) -> tuple[Any, Array]:
-    """Train trees on `rows`. Return (booster, weighted mean squared errors on `held_out` after each tree, (rounds,)).
+    """Train trees on `rows`. Return (booster, errors). The errors are an array of shape (rounds,): the weighted mean
+    squared error on `held_out` after each tree.
 
     The errors are zeros if `held_out` is None.
     """

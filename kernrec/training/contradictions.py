@@ -22,18 +22,20 @@ Array = np.ndarray
 TRUST = 0.1
 """Weight of a row whose time is doubtful. Others have 1."""
 ENERGY_APART = 1.5
-"""Factor between energy / time and the measured power above which they contradict each other. It is large, because
-power readings lag, and are up to a third too low in a loop of one second."""
+"""Largest plausible factor between energy / time and the measured power. Above it, they contradict each other. It is
+large, because power readings lag, and are up to a third too low in a loop of one second."""
 ABOVE_LIMIT = 1.15
-"""Ratio of mean power to the highest power limit above which an energy is wrong. Limits are enforced over tens of
-milliseconds, and energy counters are off by 5 %."""
+"""Largest plausible ratio of mean power to the highest power limit. Above it, the energy is wrong. Limits are enforced
+over tens of milliseconds, and energy counters are off by 5 %."""
 BELOW_REST = 0.9
-"""Ratio of mean power to idle power before the run below which an energy is wrong. Sensors are off by 5 %."""
+"""Smallest plausible ratio of mean power to the idle power before the run. Below it, the energy is wrong. Sensors are
+off by 5 %."""
 ABOVE_CLOCK = 1.03
-"""Ratio of a clock reading to the highest clock above which the reading is wrong. Clocks have steps of 15 MHz."""
+"""Largest plausible ratio of a clock reading to the highest clock. Above it, the reading is wrong. Clocks have steps of
+15 MHz."""
 TOO_FAST = 0.8
-"""Ratio of a measured time to the theoretical minimum below which the time is doubtful. Boards overclock memory to 1.2
-times the data sheet's rate. The fastest recorded matmul has a ratio of 0.95."""
+"""Smallest plausible ratio of a measured time to the theoretical minimum. Below it, the time is doubtful. Boards
+overclock memory to 1.2 times the data sheet's rate. The fastest recorded matmul has a ratio of 0.95."""
 _NAMED = 3
 
 _WRONG_ENERGY = "only in their energy, which contradicts time and power or the GPU's power limit"
@@ -63,9 +65,9 @@ class Judgement:
     wrong_energy: Array
     """Whether each row's energy is wrong, (N,)."""
     left_out: dict[str, int]
-    """Number of ignored energies by reason."""
+    """Number of ignored energies, keyed by reason."""
     doubted: dict[str, int]
-    """Number of times with reduced weight by reason."""
+    """Number of measured times that have reduced weight, keyed by reason."""
 
 
 def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
@@ -89,7 +91,8 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
 
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
-    """Return whether each energy contradicts the time and power, or the GPU's highest power limit, (N,).
+    """Return a Boolean array of shape (N,): whether each energy contradicts the measured time and power, or exceeds the
+    GPU's highest power limit.
 
     Args:
         latency_s: measured times in seconds, (N,).
@@ -103,7 +106,8 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
 
 
 def named_rows(database: Database) -> Iterator[str]:
-    """Yield a line for each GPU and kind of contradiction in a database, without those that need the kernels.
+    """Yield a line for each GPU and kind of contradiction in a database. Contradictions that only a kernel's profile
+    can reveal are omitted.
 
     A line has the number of measurements, the keys of the first ones, and the consequence for training.
     """

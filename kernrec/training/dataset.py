@@ -30,8 +30,8 @@ class RowGroup:
     energy_j: Array
     """Measured energy in joules, (N,), or NaN."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
-    """Corrections of the logarithmic predictions by an existing model of this kernel, (N,), keyed by head. The model to
-    be trained learns the remaining errors."""
+    """Corrections that an existing model of this kernel adds to the logarithmic predictions, (N,), keyed by head. The
+    model to be trained learns the remaining errors."""
     trust: Array | None = None
     """Weight of each row relative to a trusted row, (N,), or None if all are trusted."""
 
@@ -83,7 +83,8 @@ class Dataset:
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number for each row, (N,), equal for rows whose groups agree in the given fields."""
+        """Return a number for each row, as an array of shape (N,). Rows have the same number if their groups agree in
+        the given fields."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
@@ -105,7 +106,8 @@ class Dataset:
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
-        """Return the analytical model's latency (s) and power (W) with `RowGroup.beneath`, (N,), keyed by head."""
+        """Return the analytical model's latency in seconds and power in watts, corrected by `RowGroup.beneath`. The
+        arrays have the shape (N,) and are keyed by head."""
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
             * np.exp(self._beneath("latency")),
@@ -123,7 +125,8 @@ class Dataset:
 
     @cached_property
     def residual(self) -> dict[str, Array]:
-        """Return log(measured / prediction in `analytical`), (N,), keyed by head, or NaN."""
+        """Return log(measured / prediction in `analytical`) of each row, (N,), keyed by head. It is NaN if a row has no
+        measurement."""
         measured = {"latency": self.latency_s, "power": self.energy_j / self.latency_s}
         return {head: np.log(measured[head] / self.analytical[head]) for head in HEADS}
 
@@ -133,9 +136,9 @@ class Dataset:
 
         The first kind that applies:
 
-        - `problem`, for at least 3 problems. Problems that differ only in dtype or layout have similar costs and count
-          as one.
-        - `GPU` or `kernel`, for at least two: the kind with more values.
+        - `problem`, if there are at least 3 problems. Problems that differ only in dtype or layout have similar costs
+          and count as one.
+        - `GPU` or `kernel`, if there are at least two of them: the kind with more values.
         - `tunable`: rows with the same value of the tunable with the most values.
         """
         by_problem = self.numbers("dims", "op")

@@ -1,6 +1,7 @@
 """Score methods of recommending configs on measured problems, for `kernrec evaluate`.
 
-All methods are scored on the same problems, and trained without their measurements, GPU or kernel.
+All methods are scored on the same held-out problems. They are trained without the measurements of these problems or, on
+request, without any measurements of their GPU or kernel.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,14 +51,15 @@ class MethodScore:
     width: float = _NAN
     """Upper / lower end of the 90 % interval, as a geometric mean over configs."""
     front_recall: float = _NAN
-    """Hypervolume of the recommended Pareto front's measured costs, as a fraction of the true front's."""
+    """Hypervolume of the recommended Pareto front, in measured costs, as a fraction of the hypervolume of the true
+    front."""
     energy_saved: float = _NAN
     """Fraction of energy that the top recommendation saves relative to the top recommendation of `occupancy`."""
     slowdown: float = _NAN
     """Fraction by which the top recommendation is slower than that of `occupancy`."""
     lowest_energy_saved: float = _NAN
-    """Fraction of energy that a low-energy config saves relative to the fastest config. It has the lowest predicted
-    energy within a predicted slowdown of `MOST_SLOWDOWN`."""
+    """Fraction of energy that a low-energy config saves relative to the fastest config. This config has the lowest
+    predicted energy of all configs with a predicted slowdown of at most `MOST_SLOWDOWN`."""
     lowest_energy_slowdown: float = _NAN
     """Fraction by which the config of `lowest_energy_saved` is slower than the fastest config."""
 

@@ -41,17 +41,18 @@ FEWEST_ROWS = 20
 FEWEST_PROBLEMS = 3
 """Minimum number of problems per architecture."""
 MOST_FOLDS = 20
-"""Maximum number of folds. More problems share folds."""
+"""Maximum number of folds. If there are more problems, several share a fold."""
 _BELOW_LIMIT = 0.95
-"""Ratio of (predicted) power to TDP below which the power limit is assumed not to lower the clock. It allows for
-reading errors."""
+"""Fraction of the TDP. If the measured or predicted power is below it, the power limit is assumed not to lower the
+clock. The fraction allows for reading errors."""
 _RANK_LOSS = 0.01
 """Maximum accepted decrease of the rank correlation if calibration reduces the error."""
 _PRIOR_WEIGHT = 0.001
 """Weight of each multiplier's regularization toward 1, as a number of problems. It matters only for undetermined
 multipliers."""
 _LEAST_SHARE = 0.05
-"""Minimum fraction of the measured value that a multiplier must scale, at the 90th percentile of the rows."""
+"""Minimum ratio of the part that a multiplier scales to the measured value, at the 90th percentile of the rows.
+Multipliers of smaller parts are not fitted."""
 _ITERATIONS = 12
 
 
@@ -306,7 +307,8 @@ def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], larg
 
 
 def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
-    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, (P,).
+    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, as an array of shape
+    (P,).
 
     A multiplier is 1 if its part is too small to determine it, or if the fitted value is implausible.
 

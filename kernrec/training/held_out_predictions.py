@@ -1,7 +1,7 @@
 """Predict the costs of held-out measured problems by several methods, for `kernrec evaluate`.
 
 learned      a model trained on the measurements that are not held out
-calibrated   the analytical model with a calibration fitted to them, if the calibration helps
+calibrated   the analytical model with a calibration fitted to these measurements, if the calibration helps
 predicted    the analytical model without calibration
 occupancy    a heuristic that prefers the most resident warps and, in a tie, the largest block
 random       scored without predictions
@@ -31,12 +31,13 @@ FEWEST = 8
 SPLITS = ("problem", "gpu", "kernel")
 """Kinds of groups that are held out as a whole."""
 _FOLDS = 5
-"""Maximum number of folds. More groups share folds."""
+"""Maximum number of folds. If there are more groups, several share a fold."""
 
 
 @dataclass(frozen=True)
 class HeldOutProblem:
-    """Measurements and predictions of C configs of all kernels for one problem on one GPU."""
+    """Measurements and predictions for one problem on one GPU. They cover C configs, which may belong to several
+    kernels."""
 
     gpu: str
     problem: str
@@ -76,7 +77,8 @@ class HeldOutProblem:
 
 
 _Fold = tuple[Model | None, Mapping[str, Calibration]]
-"""(Model, calibrations by architecture), fitted without a fold. The model is None if there were too few rows."""
+"""(Model, calibrations keyed by architecture), both fitted without the measurements of one fold. The model is None if
+there were too few rows."""
 
 
 def held_out_problems(

@@ -49,7 +49,7 @@ class MeasurementRequest:
     """Selection of measurements."""
 
     databases: tuple[Path, ...] = ()
-    """Databases to read, by default the user's. The first database with a config is used."""
+    """Databases to read, by default the user's. If several databases contain a config, the first of them is used."""
     op: str | None = None
     """Op to read, by name or alias, or None for all."""
     gpu: str | None = None
@@ -103,8 +103,8 @@ class _Row(NamedTuple):
 def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
     """Read measurements as groups of rows with their model inputs.
 
-    Measurements at other than default power limits and clocks are not used, nor replayed ones, which repeat a
-    recording.
+    Measurements at other than default power limits and clocks are not used. Replayed measurements are not used either,
+    because they repeat a recording.
 
     Args:
         calibrated: whether to use the calibrations beside the databases. True trains a model that corrects calibrated
@@ -225,7 +225,8 @@ def _read_rows(
 
 
 def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
-    """Return the median (clock in hertz, idle power in watts) at default limits, or NaN, keyed by `_OF_CONFIG`."""
+    """Return (median clock in hertz, median idle power in watts) at default limits, keyed by the values of
+    `_OF_CONFIG`. A median without measurements is NaN."""
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
     query = (
         f"SELECT {', '.join(_OF_CONFIG)}, median(sm_clock_mean_hz), median(idle_w) FROM db.measurement "
@@ -253,7 +254,7 @@ class _MeasuredKernels:
         return op.problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
 
     def table(self, problem: Problem, gpu: GPU, key: _GroupKey) -> StaticTable | None:
-        """Return the static table of a group's kernel, or None without source or profiles."""
+        """Return the static table of a group's kernel, or None if the kernel has no source or no profiles."""
         kernel = self._own_kernel(key)
         # No op of the library has a problem that a user's kernel declares.
         if kernel is None or not kernel.declares_problem:
@@ -269,7 +270,8 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return the terms that a single-kernel model adds to log predictions, keyed by head; none without a model."""
+        """Return the terms that the model of a single kernel adds to log predictions, keyed by head. The result is
+        empty if there is no such model."""
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}
@@ -293,9 +295,9 @@ def _row_group(
     left_out: Counter[str],
     doubted: Counter[str],
 ) -> RowGroup | None:
-    """Return a group's usable rows with model inputs, or None.
+    """Return a group's usable rows with model inputs, or None if no row is usable.
 
-    Count unused rows and energies in `left_out`, and rows with reduced weight in `doubted`, by reason.
+    Count by reason: unused rows and energies in `left_out`, and rows with reduced weight in `doubted`.
     """
     if key.kernel_hash.startswith(EXTERNAL):
         inputs, usable = _inputs_without_source(gpu, problem, [row.config for row in rows]), np.arange(len(rows))

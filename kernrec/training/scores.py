@@ -17,7 +17,7 @@ NEAR = 0.05
 
 
 def order_of(predicted: Array) -> Array:
-    """Return the indices of configs by ascending predicted cost, in a tie by index."""
+    """Return the indices of configs, sorted by predicted cost. Configs of equal cost are sorted by index."""
     return np.argsort(predicted, kind="stable")
 
 
@@ -32,7 +32,7 @@ def hit(measured: Array, order: Array) -> bool:
 
 
 def reduction(measured: Array, order: Array) -> float:
-    """Return the fraction of configs after the first good one (see `NEAR`) in the recommended order."""
+    """Return the fraction of configs that come after the first good config (see `NEAR`) in the recommended order."""
     first = int(np.argmax(measured[order] <= measured.min() * (1.0 + NEAR)))
     return 1.0 - (first + 1) / len(measured)
 
@@ -117,7 +117,7 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
 
     Args:
         groups: group of each row, (N,).
-        folds: number of folds. With fewer groups, each is a fold.
+        folds: number of folds. If there are fewer groups, each group is a fold.
     """
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))

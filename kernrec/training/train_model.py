@@ -44,14 +44,14 @@ from kernrec.training.scores import each_fold, group_folds
 Array = np.ndarray
 
 _FEWEST_ROWS = 8
-"""Minimum number of rows with a measured quantity for its head."""
+"""Minimum number of rows in which a quantity was measured. With fewer, no head is trained for it."""
 _TRANSFER_ROWS = 30_000
 """Maximum number of rows when GPUs or kernels are held out, to limit training time."""
 _TRANSFER_FOLDS = 5
 """Maximum number of folds of held-out GPUs or kernels."""
 _UNKNOWN_SHARE = 0.5
-"""Prior mean of the fraction of predicted differences that transfers to another GPU, with the weight of one measured
-GPU."""
+"""Prior mean of the fraction of predicted differences that transfers to another GPU. The prior has the weight of one
+measured GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
@@ -149,7 +149,8 @@ def _transfer_predictions(
         problems: number of each row's problem, (N,), or None to hold out no problems.
 
     Returns:
-        Log ratios by head, (N,), NaN if not predicted, and distances from the training data, (N,).
+        Two values: log ratios, (N,), keyed by head, and distances from the training data, (N,). A log ratio is NaN if
+        the row was not predicted.
     """
     draw = np.random.default_rng(settings.seed)
     sampled = np.ones(len(data), dtype=bool)
@@ -180,8 +181,8 @@ def _shape_predictions(
 ) -> tuple[Array, Array, float]:
     """Predict latencies by trees trained without a row's GPU. Return (log ratios, distances, fraction).
 
-    Log ratios, (N,), are NaN if not predicted. Distances, (N,), are from the training data. The fraction of predicted
-    differences transfers to other GPUs.
+    A log ratio, (N,), is NaN if the row was not predicted. A distance, (N,), is the distance of a row from the training
+    data. The fraction states how much of the predicted differences transfers to other GPUs.
     """
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
@@ -203,11 +204,12 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Return 90 % intervals for new problems by scope: all GPUs (`*`), a GPU, a data type on a GPU, or a granularity of
-    rows.
+    """Return 90 % intervals for new problems, keyed by scope. A scope is all GPUs (`*`), a GPU, a data type on a GPU,
+    or a granularity of matrix rows in this data type.
 
-    A scope with too few groups uses the next larger scope's interval, unless that covers too few of its errors. Errors
-    of the analytical model then replace the missing groups.
+    A scope with too few groups uses the interval of the next larger scope. If this interval covers too few errors of a
+    data type or granularity, the scope gets its own interval, for which errors of the analytical model replace the
+    missing groups.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
@@ -268,7 +270,8 @@ def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) ->
 
 
 def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return median errors of both models on held-out GPUs, without each problem's mean error."""
+    """Return the median errors of the trained and the analytical model on held-out GPUs, after subtracting each
+    problem's mean error."""
     problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
     rows = np.isfinite(predicted) & np.isfinite(residual)
     _, problem = np.unique(problems[rows], return_inverse=True)
@@ -280,7 +283,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
 
 
 def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the efficiency of both models' top recommendations on held-out GPUs."""
+    """Return the efficiency of the trained and the analytical model's top recommendations on held-out GPUs."""
     problems, gpu, analytical = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.analytical["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
     sampled = np.flatnonzero(np.isfinite(predicted))

@@ -33,8 +33,8 @@ def train_op_models(
     """Train and store a model for each op that has measurements.
 
     Args:
-        progress: function that receives a sentence before each op, with the number of trained rows so far and of all
-            rows.
+        progress: function that is called before each op. It receives a sentence, the number of rows trained so far, and
+            the number of all rows.
 
     Returns:
         The stored models, at least one, and notes for the user.
