@@ -112,7 +112,8 @@ def default_dims(kernel: Kernel) -> dict[str, int]:
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """Return the kernels that the page offers: `shown` if not None, then those in the user's databases."""
+    """Return the kernels that the page offers. The first is `shown` unless it is None. The kernels in the user's
+    databases follow."""
     kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
     for name in recommender.context.own_kernels():

@@ -34,7 +34,8 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Comparison of the reference kernels' current costs with those at the session's start or after the last drift."""
+    """Comparison of the reference kernels' current costs with baseline costs. The baseline is from the session's start
+    or, if the GPU drifted, from the end of the last drift."""
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
