@@ -430,7 +430,7 @@ void Decoder::end(BasicBlock& block) {
         block.end = End::kBarrier;
         block.cluster_barrier = from.has("arrive") ? 1 : 2;
     } else if (from.opcode == "call") {
-        refuse("the function is a pointer, calls itself or has no body");
+        refuse("the function is a pointer, calls itself, has no body or launches a kernel");
     } else if (from.opcode == "bar" || from.opcode == "barrier") {
         std::vector<std::string> marks;
         for (const std::string& mark : from.modifiers)

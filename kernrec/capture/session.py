@@ -88,7 +88,10 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return (the given buffers and one buffer without row gaps per image, images keyed by name)."""
+        """Return (buffers, images), both keyed by name.
+
+        The buffers are the given ones, and one buffer without gaps between rows for each image.
+        """
         if not any(self._memory):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)

@@ -120,7 +120,7 @@ def check_launch(
 
 
 def without_guesses(checked: Checked, draft: Draft) -> Checked:
-    """Drop accesses beyond buffers whose size neither the user nor the host code states, and add a note on them."""
+    """Drop findings of accesses beyond the end of buffers whose size kernrec assumed, and add a note on them."""
     stated = {text.partition("=")[0] for text in draft.launch.arguments} if draft.launch is not None else set()
     guessed = draft.buffers.keys() - stated
     findings = tuple(each for each in checked.findings if each.kind != "out-of-bounds" or each.memory not in guessed)
@@ -132,7 +132,7 @@ def without_guesses(checked: Checked, draft: Draft) -> Checked:
 
 
 def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
-    """Return (kinds of memory to check without false findings, a note on each skipped check)."""
+    """Return (kinds of memory that can be checked without false findings, a note on each check that is skipped)."""
     notes = []
     shared = not any(map(_moves_shared_memory, function.instructions))
     if not shared:

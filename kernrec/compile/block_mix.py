@@ -184,7 +184,10 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return (copies of each basic block in machine code, blocks whose copies were counted, not assumed)."""
+        """Return (number of copies of each basic block in machine code, blocks for which the number was counted).
+
+        For other blocks, the number is assumed.
+        """
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):

@@ -175,6 +175,9 @@ def parse_resources(log: str) -> dict[str, Resources]:
 _MESSAGE = re.compile(
     r"^(?P<where>[^\s(][^(\n]*)\((?P<line>\d+)\): (?:catastrophic |internal )?error\b[^:]*: (?P<what>.+)$"
 )
+DEVICE_LAUNCH = re.compile(r"error\b.*: (?:device-side kernel launch|kernel launch from __device__)")
+"""Matches the error of compilers for a kernel that launches a kernel. `RELOCATABLE` avoids the error."""
+RELOCATABLE = "-rdc=true"
 _ASSEMBLER = re.compile(r"^\s*(?:ptxas|nvrtc)(?:\s+(?:error|fatal))?\s*: (?:error:? )?(?P<what>.+)$")
 
 
@@ -182,10 +185,7 @@ def first_error(log: str, name: str) -> str:
     """Return the first error of a compiler log as one line, such as `kernel.cu:12: identifier "x" is undefined`."""
     for line in log.splitlines():
         if match := _MESSAGE.match(line):
-            what = match["what"]
-            if what.startswith("device-side kernel launch"):
-                what = "a kernel launches a kernel, which kernrec cannot run: launch both from host code"
-            return f"{match['where']}:{match['line']}: {what}"
+            return f"{match['where']}:{match['line']}: {match['what']}"
     for line in log.splitlines():
         if ("error" in line or "fatal" in line) and (match := _ASSEMBLER.match(line)):
             return f"{name}: {match['what']}"
@@ -197,7 +197,7 @@ _FORMAT = "kernrec compile cache 1"
 
 
 class CompileCache:
-    """Cache of compilation results as files in `folder`. Without a folder, nothing is cached."""
+    """Cache of compilation results as files in `folder`. If `folder` is None, nothing is cached."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder

@@ -4,8 +4,8 @@ NVRTC is faster, so nvcc only compiles sources that NVRTC cannot, and programs f
 
 A compiler opens any file that a source names and quotes its lines in messages. A source from somebody else could thus
 reveal any file, so kernrec refuses an `#include` of a path or a macro. Headers in the source's folder are already
-inserted (`kernrec.kernel.source_files`). Directives are matched like in the preprocessor: after trigraphs, joined
-lines, blanks and comments. Comments and strings are searched, too, because they could hide a directive.
+inserted (`kernrec.kernel.source_files`). Like the preprocessor, kernrec finds directives that contain trigraphs, joined
+lines, blanks or comments. It also searches comments and strings, because they could hide a directive.
 """
 
 import os
@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.compile.compiled import (
+    DEVICE_LAUNCH,
+    RELOCATABLE,
     Compiled,
     CompileError,
     CompileJob,
@@ -167,6 +169,8 @@ def compile_program(job: CompileJob) -> Compiled:
         source.write_text(job.source, encoding="utf-8")
         command: list[str | Path] = [path, "-ptx", "-lineinfo", *options, *job.macros, source, "-o", ptx]
         status, log = _run(command, Path(folder), (path.resolve().parents[1],))
+        if status and DEVICE_LAUNCH.search(log):
+            status, log = _run([*command, RELOCATABLE], Path(folder), (path.resolve().parents[1],))
         log = log.replace(f"{source}", job.name)
         if status:
             raise CompileError(first_error(log, job.name), log)

@@ -16,6 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from kernrec.compile.compiled import (
+    DEVICE_LAUNCH,
+    RELOCATABLE,
     CompileCache,
     Compiled,
     CompileError,
@@ -294,6 +296,8 @@ def _compiled_here(job: CompileJob, options: list[str]) -> Compiled:
             nvrtc.compileProgram(program, options)
         except nvrtc.NVRTCError as error:
             log = _text(nvrtc.getProgramLog(program))
+            if DEVICE_LAUNCH.search(log) and RELOCATABLE not in options:
+                return _compiled_here(job, [*options, RELOCATABLE])
             reason: Reason = "compile" if error.status == _REFUSED else "crash"
             raise CompileError(first_error(log or str(error), job.name), log, reason) from None
         log = _text(nvrtc.getProgramLog(program))

@@ -62,7 +62,10 @@ def is_one_kernel(source: str) -> bool:
 
 
 def together_key(job: CompileJob) -> tuple[str | int, ...]:
-    """Return a key that is equal for jobs of one source that agree on whether they use dynamic shared memory."""
+    """Return a key that is equal for jobs that may be compiled together.
+
+    Such jobs have the same source, and the same values of macros that decide whether it declares dynamic shared memory.
+    """
     return *_source_of(job), *(str(job.defines.get(macro)) for macro in _deciding_macros(job.source))
 
 

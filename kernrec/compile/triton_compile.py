@@ -121,7 +121,7 @@ def with_dynamic_shared(ptx: str) -> str:
 
 
 def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
-    """Return what Triton's launcher adds to the arguments. Raise `CompileError` if kernrec cannot pass it."""
+    """Return the arguments that Triton's launcher adds, or None. Raise `CompileError` if kernrec cannot pass them."""
     if getattr(metadata, "profile_scratch_size", 0):
         raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not provide")
     scratch = int(getattr(metadata, "global_scratch_size", 0))

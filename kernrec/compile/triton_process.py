@@ -68,8 +68,8 @@ def answer_request(
     """Answer a request from standard input with limited memory, and return the exit status of the process.
 
     Args:
-        task: function that answers a request, which has the file's `name`. Its output is dropped. Its errors are
-            reported under the key `refused`.
+        task: function that answers a request. The request contains the `name` of the file. Everything that the function
+            prints is dropped. Its errors are reported under the key `refused`.
         plain: function that converts a value that JSON cannot represent.
     """
     from kernrec.compile.pool import limit_memory

@@ -174,7 +174,7 @@ def _example_instance(text: str, template: Signature) -> str:
 
 
 def example_entry(text: str, entry: str | None) -> str | None:
-    """Return an instance of a template that a program never instantiates, or None for any other kernel."""
+    """Return an example instance if a kernel is a template that the program never instantiates, otherwise None."""
     for signature in signatures(text):
         if signature.template and entry in (None, signature.name):
             instances = _instances(text, signature)

@@ -81,7 +81,7 @@ def import_results(
     gpu: str | None = None,
     kernel: str | None = None,
 ) -> ImportSummary:
-    """Add all results in a file to a database, or none if the file is invalid. The kernel's source is not needed.
+    """Add all results in a file to a database. Add none if the file is invalid. The kernel's source is not needed.
 
     Args:
         wanted: The measured problem, or the part of the problem that the file does not state.

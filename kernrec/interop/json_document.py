@@ -19,7 +19,8 @@ MOST_BYTES = 512 * 2**20
 MOST_VALUES = 8_000_000
 """Maximum number of values in a JSON document. An empty list takes two bytes of text, but 64 bytes of memory."""
 MOST_RATIO = 100
-"""Maximum ratio of uncompressed to compressed bytes after the first `_RATIO_FREE` bytes. Recordings have 10 to 30."""
+"""Maximum ratio of uncompressed to compressed bytes after the first `_RATIO_FREE` bytes. The ratio of recordings is
+10 to 30."""
 _RATIO_FREE = 2**25
 
 _CHUNK = 2**16  # Bytes per read. It must be small, because gzip may expand it a thousandfold.

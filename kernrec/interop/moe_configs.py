@@ -37,7 +37,8 @@ reduction."""
 EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 STATE_SPACE: tuple[str, ...] = ("BLOCK_SIZE_M", "num_warps")
 LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
-"""Members that each config must have: `EXPERTS` for expert and block-scaled matmuls, `STATE_SPACE` and `LORA`."""
+"""Members that each config must have. `EXPERTS` is for expert matmuls and block-scaled matmuls, `STATE_SPACE` for
+state-space layers, and `LORA` for LoRA."""
 _MEMBERS = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
 """All members that a config may have, keyed by the members that it must have."""
 _MOST_TOKENS = 1 << 24
@@ -125,7 +126,7 @@ class ExpertLayer:
 
 
 def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
-    """Convert a config of a kernel to the members of a config in these files.
+    """Convert a kernel's config to the form that the files of vLLM and SGLang contain.
 
     Raises:
         UsageError: The kernel's tunables differ from those of the expert matmuls in vLLM and SGLang.

@@ -1,7 +1,7 @@
 """Represent results of another tool in SI units, and convert them to measurements.
 
 Imported measurements have protocol 0, so kernrec's own measurements take precedence. The session name is derived from
-the file's first result. So importing a file again, or the whole file after a part of it, adds no duplicates.
+the file's first result. So a file may be imported again, or completely after a part of it, without adding duplicates.
 """
 
 import re

@@ -88,7 +88,7 @@ def draft_spec(
         words: The user's options, which describe the launch.
         sm: Compute capability to compile for, such as 80.
         suggest: Whether macros that the source defines between #ifndef and #endif become tunables. The values of such
-            a tunable are the macro's value in the source, half of it and twice of it.
+            a tunable are the macro's value in the source, half this value and twice this value.
         assume: Whether to choose missing parts of the launch (see `Draft.chosen`), if this completes the draft.
         parts: Files that `source` includes and that cannot be compiled alone.
 
@@ -159,7 +159,7 @@ class _Drafter:
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
-        """Return the kernel's launch in the host code with the most known values, or None if there is no launch."""
+        """Return the launch of the kernel in the host code with the most known values, or None if there is none."""
         parameters = [
             (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
         ]

@@ -40,7 +40,8 @@ class Variant:
     fixed: Mapping[str, int | str]
     """Values of compile-time tunables, `dtype` and `layout`."""
     configs: Mapping[int, Sequence[Config]]
-    """Configs by architecture. Together, they have every launch that any config of the variant has."""
+    """Configs of the variant, keyed by architecture. They need not be all configs, but every launch of the variant must
+    occur in at least one of them."""
 
 
 def profile_variant(

@@ -143,7 +143,7 @@ def file_launch(
 
 
 def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
-    """Make buffers of random indices cover all valid indices of the buffers into which they point.
+    """Change buffers of random indices, so that they cover all valid indices of the buffers into which they point.
 
     Args:
         passed: number or name of the buffer that each parameter receives.

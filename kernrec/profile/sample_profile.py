@@ -5,8 +5,9 @@ where tiles may be partial:
 
     counts of the launch = sum over kinds (counts of the sampled block * blocks of its kind)
 
-This is exact if all blocks of a kind do the same work, which every reported result states as an assumption. For long
-blocks, the corners of the grid or all ends with few blocks are not emulated and count like the middle block.
+This is exact if all blocks of a kind do the same work, which every reported result states as an assumption. If blocks
+are long, the corners of the grid, or all ends that represent few blocks, are not emulated. They count like the middle
+block.
 
 A sampled profile adds these metrics, and those of `cache_behavior`, to the emulator's counters:
 
@@ -197,7 +198,10 @@ def profile_by_sampling(
 
 @lru_cache(maxsize=4)
 def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
-    """Return (parsed PTX, dictionary for the caller's modules with merged memory accesses, by kernel)."""
+    """Return (parsed PTX, empty dictionary).
+
+    The caller stores modules with merged memory accesses in the dictionary, keyed by kernel.
+    """
     return parse(ptx), {}
 
 
@@ -285,10 +289,10 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Emulate thread blocks. Return event counts, and each warp's runs of each basic block, of shape (basic blocks,
-    warps).
+    """Emulate thread blocks. Return (event counts, executions of each basic block by each warp).
 
-    Blocks in clusters are emulated with their cluster, and count as the cluster's average block.
+    The executions are an array of shape (basic blocks, warps). A block in a cluster is emulated with its whole cluster,
+    and counts like the cluster's average block.
     """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
@@ -301,7 +305,7 @@ def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) 
     """Return (waits for global memory, clock cycles) of the slowest warp between barriers, summed over thread blocks.
 
     Args:
-        runs: executions of each basic block by each warp; (basic blocks, warps).
+        runs: executions of each basic block by each warp, as an array of shape (basic blocks, warps).
         clk_of_pieces: clock cycles of one execution of each of `emulation.pieces`.
     """
     function, pieces = emulation.function, emulation.pieces

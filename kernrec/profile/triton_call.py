@@ -276,8 +276,9 @@ class _CallReader:
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
         """Return (argument, type, divisible) of a parameter.
 
-        The argument is its text in the spec's launch, or empty for a constant. The type is Triton's name, or empty if
-        it follows from the argument. `divisible` is true if Triton knows that the argument is a multiple of 16.
+        `argument` is the text for the spec's launch, or empty if the parameter is a constant. `type` is the name of a
+        Triton type, or empty if it follows from the argument. `divisible` is true if Triton knows that the argument is
+        a multiple of 16.
         """
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):

@@ -72,7 +72,7 @@ def idle(levels: Sequence[Level]) -> list[Level]:
 
 
 def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
-    """Return whether the last two blocks are idle, but not the first. `emulation` runs one block at a time."""
+    """Return whether the last two blocks are idle and the first is not. `emulation` runs one block at a time."""
     last = launch.grid[0] - 1
     try:
         before_last = emulation.run([last - 1])["issue"]

@@ -94,7 +94,7 @@ class Prune:
         self.tuner = tuner
 
     def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **keywords: Any) -> list[Any]:
-        """Return the configs that Triton should measure. Triton uses a single config without measuring it."""
+        """Return the configs that Triton should measure. If there is only one, Triton uses it without measuring."""
         tuned, positional = _calling_autotuner()
         if positional > len(tuned.arg_names):
             raise UsageError(

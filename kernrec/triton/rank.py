@@ -1,6 +1,7 @@
-"""Rank the configs of a Triton launch in a process without the user's CUDA context and `__main__`.
+"""Rank the configs of a Triton launch in a separate process.
 
-The process reads a JSON object from standard input and writes a JSON object to standard output.
+The process neither inherits the user's CUDA context nor runs the user's `__main__`. It reads a JSON object from
+standard input and writes a JSON object to standard output.
 """
 
 import json

@@ -51,7 +51,10 @@ class Result:
     """Whether the config could be compiled, even if it then could not be launched."""
 
     def value(self, objective: Objective) -> float:
-        """Return the objective in SI units: infinity if the config failed, NaN if the energy is needed but unknown."""
+        """Return the value of the objective in SI units.
+
+        The value is infinity if the config failed, and NaN if it depends on an energy that was not measured.
+        """
         if self.latency_s is None:
             return math.inf
         if objective is Objective.LATENCY:
@@ -86,7 +89,7 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 def middle(results: Sequence[Result], objective: Objective) -> float:
     """Return the median of the objective over one config's results.
 
-    If no result has a finite value, return infinity if a result failed, or NaN otherwise.
+    Results without a finite value are ignored. If all are ignored, return infinity if a result failed, otherwise NaN.
     """
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])

@@ -242,7 +242,7 @@ class Tuner:
     def _unranked(
         self, launch: AutotunedLaunch, machine: Machine | None, offline: bool, why: KernrecError
     ) -> list[Any]:
-        """Return the configs to use if kernrec cannot rank them: all configs, or only the first config if offline."""
+        """Return the configs to use if kernrec cannot rank the configs: the first one if `offline`, otherwise all."""
         if offline:
             _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
             return list(launch.configs[:1])

@@ -49,7 +49,7 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
     """Return the JSON values and the read-only arrays that `pack` encoded.
 
     Args:
-        data: content of a file, or the result of `mapped`, of which only the used pages are read.
+        data: content of a file, or the result of `mapped`. In the second case, only pages that are used are read.
         intact: whether to skip the checksum, because a larger checksum already covered these bytes.
 
     Raises:

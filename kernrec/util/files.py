@@ -87,7 +87,7 @@ def write_whole(
 
     Args:
         data: content, or a function that writes it to an open file.
-        shared: whether other users read the file. Its content is then on disk before the file appears.
+        shared: whether other users read the file. If so, the content is written to disk before the file appears.
         mode: permission bits. By default, the umask sets them for a shared file, and other files are private.
 
     Raises:

@@ -51,6 +51,15 @@ def test_bug_is_reported_with_its_source_line(case, tmp_path, capsys):
     assert not case.memory or any(name in finding for name in named), finding
 
 
+def test_kernel_that_launches_a_kernel_alone_is_refused(tmp_path, capsys):
+    source = "__global__ void f(int *x) { x[threadIdx.x] = 1; }\n__global__ void g(int *x) { f<<<1, 64>>>(x); }\n"
+    options = ("x=i32[64]", "--grid", "1", "--block", "64")
+    (path := tmp_path / "case.cu").write_text(source)
+    assert app.run(["check", f"{path}:f", *options]) == 0
+    assert app.run(["check", f"{path}:g", *options]) == 1
+    assert "launches a kernel" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("case", CLEAN, ids=lambda case: case.name)
 def test_correct_kernel_has_no_findings(case, tmp_path, capsys):
     assert run(case, tmp_path) == 0, capsys.readouterr().out

@@ -34,10 +34,6 @@ def test_each_entry_point_has_its_own_resources_without_those_of_callees():
     ("k.cu(1): catastrophic error: could not open source file", "k.cu:1: could not open source file"),
     ("k.cu(4): error #20: bad", "k.cu:4: bad"),
     (
-        "k.cu(3): error: device-side kernel launch could not be processed as the runtime APIs are missing",
-        "k.cu:3: a kernel launches a kernel, which kernrec cannot run: launch both from host code",
-    ),
-    (
         "ptxas info    : 0 bytes gmem\nptxas error   : Entry function 'k' uses too much shared data\n",
         "k.cu: Entry function 'k' uses too much shared data",
     ),

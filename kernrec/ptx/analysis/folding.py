@@ -308,8 +308,9 @@ class _Folding:
     def _select(self, position: int, ins: Instruction) -> None:
         """Replace a select instruction by computing the selected value under a predicate.
 
-        If one of two literals is selected and only added to a register, the assembler computes both sums. A sum with a
-        zero literal is a move. A sum that replaces its own operand, as in a loop, takes another register and a copy.
+        If the instruction selects one of two literals, and the selected value is only added to a register, the
+        assembler computes both sums. A sum with a zero literal is a move. A sum that replaces its own operand, as in a
+        loop, takes another register and a copy.
         """
         if (added := self._added_literals(position, ins)) is not None:
             register, total = added

@@ -260,7 +260,10 @@ _AGGREGATION = (("move", 1), ("uniform", 2), ("alu", 1), ("setp", 1), ("atomic",
 
 
 def machine_cost(ins: Instruction) -> Cost:
-    """Return the machine instructions that a warp issues for a single PTX instruction."""
+    """Return the machine instructions that a warp issues for one PTX instruction, more precisely than `classify`.
+
+    The result may contain the additional classes in `MACHINE_CLASSES`.
+    """
     if AGGREGATED in ins.modifiers:
         return _AGGREGATION
     literal = ins.opcode in ("div", "rem") and isinstance(ins.operands[-1], Immediate)

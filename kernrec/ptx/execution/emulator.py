@@ -242,9 +242,10 @@ class Emulation:
         ]
 
     def runs_by_warp(self) -> Array:
-        """Return how often each warp of a watched block has run each basic block, with shape (basic blocks, warps).
+        """Return how often each warp of the watched thread blocks has run each basic block.
 
-        The array contains the sum over all thread blocks, or zeros if no block is watched.
+        The result is an array of shape (basic blocks, warps), summed over all watched thread blocks. It contains zeros
+        if no thread block is watched.
         """
         return self._by_warp.copy()
 

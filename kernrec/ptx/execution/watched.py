@@ -154,5 +154,5 @@ class EmulationOptions:
     lanes_by_class: bool = False
     """Whether to count active lanes by instruction class."""
     lowering: Lowering | None = None
-    """Function that returns the machine instructions of each basic block by class. None: convert each PTX instruction
-    separately, as `kernrec.ptx.analysis.issue_cost` does."""
+    """Function that returns the machine instructions of each basic block by class. If it is None, the emulator converts
+    each PTX instruction separately, as `kernrec.ptx.analysis.issue_cost` does."""

@@ -153,7 +153,7 @@ class FunctionParser:
     """
 
     def __init__(self, function: Function, numbers: Iterator[int]) -> None:
-        """Start to parse `function`. `numbers` numbers the names that must be unique in the module."""
+        """Start to parse `function`. `numbers` yields numbers that make names unique in the module."""
         self.function = function
         self._numbers = numbers
         self._operands = OperandReader(function)

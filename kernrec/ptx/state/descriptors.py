@@ -123,7 +123,7 @@ class TensorMap:
     swizzle: int = 0
     """Bytes within which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
     element_strides: tuple[int, ...] = ()
-    """Element stride along each dimension. Empty: 1 along all dimensions."""
+    """Element stride along each dimension. If it is empty, the strides are 1."""
     fill_nan: bool = False
     """Whether elements outside the tensor are read as NaN instead of zero."""
     interleave: int = 0

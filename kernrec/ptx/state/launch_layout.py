@@ -80,7 +80,7 @@ class KernelLaunch:
     shared_bytes: int = 0
     """Dynamic shared memory in bytes per block."""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    """Contents of `__constant__` variables. Others keep their initial value."""
+    """Contents of `__constant__` variables. Variables that are not listed keep their initial value."""
     images: Mapping[str, Image] = field(default_factory=dict)
     """Textures and surfaces. An argument with an image's name passes its handle. A `.texref` or `.surfref` variable
     refers to the image with the variable's name."""
