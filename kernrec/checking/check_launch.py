@@ -161,8 +161,8 @@ def has_no_effect(function: Function, raw: RawFinding) -> bool:
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
     """Return whether a register is only an input of `selp`, or of comparisons combined with other predicates.
 
-    Up to `steps` arithmetic instructions may come between. Compilers generate such code if they move a load ahead of a
-    condition.
+    Up to `steps` arithmetic instructions may lie between the register and these uses. Compilers
+    generate such code if they move a load ahead of a condition.
     """
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(

@@ -106,7 +106,7 @@ class Ended:
     """Outcome of a task in a child process."""
 
     outcome: Outcome
-    """Outcome of the task: `ok` if `result` contains its result."""
+    """Outcome of the task. If it is `ok`, `result` contains the result of the task."""
     message: str
     """Reason for a failure in one line, or an empty string."""
     result: dict[str, Any]

@@ -201,9 +201,10 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Correct the buffer in the emulator's message about an access just before a buffer, as with a negative index.
+    """Correct the name of the buffer in the emulator's message about an access just before the start of a buffer.
 
-    The emulator names the previous buffer, because its address range contains the address.
+    A negative index may cause such an access. The emulator names the previous buffer, because its address
+    range contains the address.
     """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)

@@ -252,7 +252,8 @@ class _Measuring:
         return collected
 
     def alone(self, why: KernrecError, as_json: bool) -> None:
-        """Measure a kernel that cannot be predicted, and print the results. Exit if the measurement ended early."""
+        """Measure a kernel whose costs cannot be predicted, and print the results. Exit if the measurement ended
+        early."""
         from kernrec.cli.collect import print_collected
 
         print_notes([f"there are only measurements, no predictions: {why}"])

@@ -37,7 +37,7 @@ class _Row:
     """Recommended config with the block size that the host code launches, or None if there is no such config."""
     error: str = ""
     command: str = ""
-    """Command for another analysis, which the user may have to complete. Empty if the analysis succeeded."""
+    """Command that repeats a failed analysis. The user may have to complete it. Empty if the analysis succeeded."""
     notes: tuple[str, ...] = ()
     """Notes on assumed values and on device variables without a value."""
 
@@ -143,7 +143,8 @@ def _draft(wanted: AnalyzeOptions) -> "Draft":
 
 
 def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
-    """If the emulator refused an access beyond a buffer with an assumed size, enlarge the buffer in the options.
+    """Enlarge a buffer in the options if the emulator refused an access beyond its end and the buffer's size was only
+    assumed.
 
     Args:
         wanted: Options of the analysis that failed.
@@ -153,8 +154,8 @@ def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
         Whether the options changed.
 
     Raises:
-        UsageError: The emulator refused an access with other assumed values. The message has the command that the user
-            should correct.
+        UsageError: The emulator refused an access that depends on other assumed values. The message contains the
+            command, in which the user should correct these values.
     """
     from kernrec.interop.assumed_words import enlarged_words
 

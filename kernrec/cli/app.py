@@ -69,7 +69,7 @@ _DATABASE = "Database to use instead of your own, in commands that use one."
 
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
-    """Return a Typer application with the given commands, and import only their modules to save time."""
+    """Return a Typer application with the given commands. To save time, import only the modules of these commands."""
     app = Commands(
         help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
         no_args_is_help=True,
@@ -88,7 +88,7 @@ def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
 
 
 def __getattr__(name: str) -> typer.Typer:
-    """Return the application with all commands as the attribute `app`, for tools that import this name."""
+    """Create the attribute `app`, the application with all commands, for tools that import this name."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return application()
@@ -153,7 +153,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Split a command line into the values of --db, which may be at any position, and the other words."""
+    """Return (words of a command line without the options --db, values of these options). The options may be at any
+    position."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):

@@ -106,7 +106,8 @@ def check(wanted: CheckOptions) -> None:
 
 
 def _refuse_launch_options(wanted: CheckOptions, path: Path) -> None:
-    """Raise `UsageError` if the user gives options of a launch for a program that makes its own launches."""
+    """Raise `UsageError` if the user gave options that describe a launch, because the program makes its own
+    launches."""
     for name in ("grid", "block", "shared", "blocks_of_cluster", "save"):
         if getattr(wanted, name) != getattr(CheckOptions, name):
             flag = "cluster" if name == "blocks_of_cluster" else name
@@ -144,7 +145,8 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether the host code has launches and the user's arguments set only device variables."""
+    """Return whether both conditions hold: the host code has launches, and the user's arguments set only device
+    variables."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 

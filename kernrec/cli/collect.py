@@ -41,12 +41,12 @@ _SHIPPED = "shipped"
 """Value of --replay that selects the recording that ships with kernrec."""
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
-"""Effort per problem, keyed by strategy, of the strategies that measure problems one after the other."""
+"""Effort for each problem, keyed by strategy. Only these strategies measure problems one after the other."""
 _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
     "workload": (*_EFFORTS, "refine"),
 }
-"""Strategies that accept an option, keyed by option. All strategies accept the other options."""
+"""Strategies that accept an option, keyed by option. Options that are not listed are accepted by all strategies."""
 _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
@@ -194,7 +194,8 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
     """Return the recording that --replay selects, and the database for the replayed measurements.
 
     Returns:
-        (path of the recording, path of the database). Each may be None: no replay, and the user's own database.
+        (path of the recording, path of the database). The first is None if nothing is replayed. The second is None for
+        the user's own database.
 
     Raises:
         UsageError: --replay needs --db, because replayed measurements must not go to the user's own database.
@@ -215,7 +216,7 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
 
 
 def limit_text(point: "OperatingPoint") -> str:
-    """Describe the power limit and clock that kernrec set; empty if it set neither."""
+    """Describe the power limit and clock that kernrec has set. Return an empty text if it has set neither."""
     limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
     clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
     return ", ".join(limit + clock)
@@ -246,7 +247,7 @@ class Stop:
 
 
 def exit_early(result: "CollectResult", stop: Stop) -> None:
-    """Print why a measurement ended early, and exit, if an error or a signal ended it."""
+    """If an error or a signal ended a measurement early, print the reason and exit."""
     if result.error is not None:
         print(f"kernrec: {result.error}", file=sys.stderr)
         raise typer.Exit(1)
@@ -264,8 +265,8 @@ def run_measuring(
     Exit with the matching status if the last measurement ended early.
 
     Args:
-        measure: Function that measures, given a function that reports progress and a function that returns whether to
-            stop. It yields the result of each power limit and clock.
+        measure: Function that measures. It receives a function that reports progress and a function that returns
+            whether to stop. It yields one result for each power limit and clock.
     """
     stop = Stop()
     with stop:

@@ -34,7 +34,8 @@ SHARED_ERROR = Note(
 
 
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:
-    """Return CSV rows for a network: one for each power limit or clock of a sweep, or else one for each layer."""
+    """Return CSV rows for a network: one for each power limit or clock if there is a sweep, otherwise one for each
+    layer."""
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
@@ -151,7 +152,8 @@ def _against(totals: "Sequence[Total]", name: str) -> list[Column]:
 
 
 def print_sweep(sweep: "NetworkSweep", notes: NotePrinter) -> None:
-    """Print a network's totals at each power limit or clock, the recommended one, and the notes."""
+    """Print a network's totals at each power limit or clock, then the recommended power limit or clock, and the
+    notes."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -182,7 +184,7 @@ def print_comparison(
     """Print a table that compares GPUs and batch sizes for one network.
 
     Args:
-        compared: A row for each GPU and batch size; `Unfit` if the network exceeds the GPU's memory.
+        compared: A row for each GPU and batch size. It is an `Unfit` if the network exceeds the GPU's memory.
         missing: Notes on GPUs that cannot be compared.
     """
     from kernrec.recommender.networks.compare import Unfit, verdict

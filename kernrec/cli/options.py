@@ -98,7 +98,8 @@ ONE, SEVERAL, OWN = (
 )
 """Help texts of --db for commands that accept one database, several, or none."""
 ANY, SWEEP = "any", "sweep"
-"""Values of --clock: the best clock per config, and a table over clocks. --power-limit also accepts `sweep`."""
+"""Special values of --clock. `any` selects the best clock for each config, and `sweep` prints a table over clocks.
+--power-limit also accepts `sweep`."""
 
 _Kind = TypeVar("_Kind", bound="Options")
 
@@ -174,7 +175,7 @@ class Options:
 
     @property
     def whose(self) -> str:
-        """Return the value of --backend if it is `mixed` or `kernrec`, otherwise an empty string."""
+        """Return the value of --backend if this value is `mixed` or `kernrec`. Otherwise return an empty string."""
         return self._backends[1]
 
     @cached_property
@@ -209,7 +210,8 @@ class Options:
 
     @cached_property
     def network(self) -> "NetworkRequest":
-        """Return the request for the layers of --workload, of the user's shapes, or of the default workload of --op."""
+        """Return the request for the layers of --workload. Without --workload, the layers are the user's shapes or, if
+        there are none, the default workload of --op."""
         from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 
         shapes = self.shape or []

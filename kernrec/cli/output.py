@@ -70,8 +70,8 @@ def quantities(
 
     Args:
         unit: SI unit of the values, such as `s`.
-        values: Value of each row in this unit; None for an empty cell.
-        intervals: 90 % interval of each value; None for none.
+        values: Value of each row in this unit. None leaves the cell empty.
+        intervals: 90 % interval of each value, or None if it has no interval.
     """
     sizes = sorted(abs(value) for value in values if value)
     middle = sizes[len(sizes) // 2] if sizes else 1.0
@@ -93,7 +93,8 @@ def estimates(
     importance: int = ALWAYS,
     intervals: bool = True,
 ) -> Column:
-    """Return a column of estimates in the SI unit `unit`, with 90 % intervals; None for an empty cell."""
+    """Return a column of estimates with 90 % intervals, in the SI unit `unit`. If an estimate is None, its cell is
+    empty."""
     values = [None if cost is None else cost.value for cost in costs]
     ends = [None if cost is None else (cost.low, cost.high) for cost in costs]
     return quantities(name, unit, values, ends if intervals else None, importance)
@@ -212,7 +213,8 @@ def _fits(columns: Sequence[Column], width: int) -> bool:
 
 
 def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Narrow the widest columns. Return widths in characters with which a row fits `width`, or None if it cannot."""
+    """Narrow the widest columns until a row fits in `width` characters. Return the columns' widths in characters, or
+    None if a row cannot fit."""
     room = width - len(GAP) * (len(columns) - 1)
     widths, least = [column.width for column in columns], []
     for column in columns:
@@ -243,7 +245,8 @@ def _lines(band: Band, row: int | None, indent: str) -> Iterator[str]:
 
 
 def rule_character() -> str:
-    """Return the character for horizontal rules, `-` if standard output lacks it (a pipe on Windows)."""
+    """Return the character for horizontal rules. It is `-` if standard output cannot encode the usual character, as in
+    a pipe on Windows."""
     try:
         "─".encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -288,7 +291,8 @@ def print_json(answer: Any) -> None:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows as CSV. Nested values become columns such as `outer.inner`, configs and launches become text."""
+    """Print rows as CSV. Nested values become columns such as `outer.inner`, except that configs and launches become
+    text."""
     import csv
 
     cells = flat_rows(rows)
@@ -304,7 +308,7 @@ class NotePrinter:
     """Prints each note once on standard error."""
 
     def __init__(self, why: bool = False) -> None:
-        """Set up the printer. With `why`, each note's explanation follows it."""
+        """Set up the printer. If `why` is true, print the explanation of each note after the note."""
         self._why = why
         self._seen: set[str] = set()
 
@@ -324,8 +328,8 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """Print a line, wrapped to the width of the stream (standard output by default) if it is not a redirected
-    stderr."""
+    """Print a line, wrapped to the width of the stream, which is standard output by default. Do not wrap it if the
+    stream is standard error and is redirected."""
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
         start = text[: len(text) - len(text.lstrip())]
@@ -350,7 +354,8 @@ def source_text(recommendation: "Recommendation | Foreign") -> str:
 
 
 def measurement_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe where, how often, when and by whom a config was measured; empty if it was not."""
+    """Describe where, how often, when and by whom a config was measured. Return an empty text if it was not
+    measured."""
     if (measurement := recommendation.measurement) is None:
         return ""
     from kernrec.recommender.tabular import range_text

@@ -58,7 +58,7 @@ class Lines:
 
 
 _printing = threading.Lock()
-"""Lock against forks while a line is printed."""
+"""Lock that is held while a line is printed, so that the process does not fork in the meantime."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_printing.acquire, after_in_parent=_printing.release, after_in_child=_printing.release)
 
@@ -122,7 +122,8 @@ def exit_status(stop: KeyboardInterrupt) -> int:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise `Ended` for SIGTERM or SIGHUP in the block, unless the process already handles or ignores it."""
+    """Raise `Ended` if SIGTERM or SIGHUP arrives in the `with` block. Exclude a signal that the process already handles
+    or ignores."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Ended(number)

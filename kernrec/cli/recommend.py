@@ -145,7 +145,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
 def _answers_of_shapes(
     recommender: "Recommender", wanted: RecommendOptions, emitted: "Format | None"
 ) -> "list[Answer]":
-    """Return the answers for all GPUs and shapes, and append the queries to the query log if there is one."""
+    """Return the answers for all GPUs and shapes. If there is a query log, append the queries to it."""
     shapes = wanted.shape or [""]
     if emitted and len(shapes) > 1 and not (emitted.many or emitted.writes_folder(wanted.output)):
         raise UsageError(f"--emit {wanted.emit} writes one config: give one shape")
@@ -200,7 +200,8 @@ def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    """Print a network's layers, totals or sweep for each GPU and batch size, or one table that compares them."""
+    """Print a network's layers, totals or sweep for each GPU and batch size. If GPUs or batch sizes are compared, print
+    one table instead."""
     from kernrec.cli.network_tables import network_csv, print_comparison, print_network, print_sweep
     from kernrec.recommender.networks.compare import ComparedGpu, compare_gpus
 
@@ -240,7 +241,8 @@ def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
 
 
 def _kernels_written(answers: "Sequence[Answer]") -> str:
-    """Describe what was written: kernel and config of one answer, or the number of problems per kernel."""
+    """Describe what was written: the kernel and the config if there is one answer, otherwise the number of problems for
+    each kernel."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())

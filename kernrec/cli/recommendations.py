@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 def print_recommendations(answer: "Answer", notes: NotePrinter | None = None) -> None:
-    """Print the recommendations for one problem on one GPU, with the occupancy heuristic's config for one kernel."""
+    """Print the recommendations for one problem on one GPU. If the answer is about one kernel, also print the config
+    that the occupancy heuristic selects."""
     notes = notes or NotePrinter()
     if answer.no_kernel is not None:
         _print_baselines(answer, answer.no_kernel, notes)
@@ -105,7 +106,7 @@ def _operating_point(answer: "Answer") -> str:
 
 
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
-    """Insert the best baseline into the rows at its rank: first only if it is the `leading_baseline`."""
+    """Insert the best baseline into the rows at its rank. Only a `leading_baseline` may be in the first row."""
     if not answer.baselines or answer.about_kernel is not None:
         return [*shown]
     leading = answer.leading_baseline
@@ -142,7 +143,8 @@ def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
 
 
 def _in_order(answer: "Answer") -> "list[Recommendation | Foreign]":
-    """Return recommendations and other measured kernels, sorted by the objective (latency for a Pareto front)."""
+    """Return the recommendations and the other measured kernels, sorted by the objective. If the objective is a Pareto
+    front, sort by latency."""
     rows: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
@@ -155,7 +157,7 @@ def recommendation_columns(shown: "Sequence[Row]", gpus: "Sequence[GPU]", of_op:
     """Return the columns of a table of recommendations and baselines, most important first.
 
     Args:
-        of_op: Whether the rows may belong to several kernels, which adds columns.
+        of_op: Whether the rows may belong to several kernels. If so, the table has additional columns.
     """
     columns = [Column("kernel", "left", [_name(row) for row in shown], below=True)] if of_op else []
     alike = [getattr(row, "alike", 0) for row in shown]

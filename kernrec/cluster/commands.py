@@ -31,7 +31,7 @@ class SharedProblems(Chooser):
     """Chooser that divides a fixed list of planned problems among the GPUs of one model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
-        """Create a chooser that screens at most `configs` configs of all problems together, or any number if None."""
+        """Create a chooser that screens at most `configs` configs, counted over all problems. None means no limit."""
         problems = list({planned.problem.key: planned for planned in problems}.values())
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         self._waiting: list[PlannedProblem] = []
@@ -80,7 +80,8 @@ def collect_on(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure the requested problems on a cluster like `kernrec.measure.collect.collect`, and then end its actors."""
+    """Measure the requested problems on a cluster as `kernrec.measure.collect.collect` does on one machine. At the end,
+    stop the cluster's actors."""
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:

@@ -34,7 +34,7 @@ _OPEN_S = 20.0
 _STORE_S = 60.0
 """Minimum seconds between two transfers of measurements from the journal to the database."""
 _NO_GPU_S = 60.0
-"""Seconds without a response from any GPU after which the campaign ends. Machines may restart in this time."""
+"""Seconds after which the campaign ends if no GPU responds. Machines may restart in this time."""
 _MOST_LOSSES = 3
 """Number of successive crashes without a completed visit after which a GPU is excluded."""
 
@@ -53,7 +53,8 @@ class _Device:
     rows: list[Measurement] = field(default_factory=list)
     """Measurements in the completed blocks of the visit in progress."""
     resting: bool = False
-    """Whether the chooser had no visit for this GPU, since another GPU last joined, left or ended a visit."""
+    """Whether the chooser had no visit for this GPU when it was last asked. Reset when another GPU joins, leaves or
+    ends a visit."""
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     losses: int = 0
@@ -66,7 +67,7 @@ class _Kind:
     limits: Limits
     chooser: Chooser
     lost: list[Visit] = field(default_factory=list)
-    """Visits that the loss of a GPU interrupted, for other GPUs."""
+    """Visits that were interrupted because a GPU was lost. Other GPUs continue them."""
     over: bool = False
     """Whether the chooser needs no more measurements, or all GPUs of the model have used up their time."""
 
@@ -83,8 +84,8 @@ class Driver:
         report: Report,
         stopping: Stopping,
     ) -> None:
-        """Prepare a campaign. The chooser has the problems, so those of the request are not used. Raise `UsageError` if
-        the request's recording contains nothing to replay."""
+        """Prepare a campaign. The problems come from the chooser, so the problems in the request are not used. Raise
+        `UsageError` if the request's recording contains nothing to replay."""
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
         self._stored = 0  # Number of rows that this campaign has added to the database.

@@ -93,7 +93,8 @@ class Answer:
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     error: str | None = None
-    """One-line reason why the GPU leaves the campaign, or None. Empty if the request is for other GPUs."""
+    """One-line reason why the GPU leaves the campaign, or None if it stays. The reason is empty if the request is for
+    other GPUs."""
 
 
 class GpuLost(Exception):  # noqa: N818 - the loss of a GPU is not an error in this program
@@ -101,7 +102,8 @@ class GpuLost(Exception):  # noqa: N818 - the loss of a GPU is not an error in t
 
 
 Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
-"""Reply from a GPU's actor: a greeting, the end of a call, the loss of the GPU, or one record of a visit."""
+"""Reply from a GPU's actor: a greeting, the answer at the end of a call, the loss of the GPU, or one record of a
+visit."""
 
 
 class SentRecords:
@@ -115,7 +117,8 @@ class SentRecords:
             self._queue.put(record)
 
     def until(self, answer: Callable[[], Answer]) -> Iterator[Mapping[str, Any] | Answer]:
-        """Run `answer` in another thread. Yield each record appended while it runs, and then its result."""
+        """Run `answer` in another thread. Yield each record that is appended during the run, and then the result of
+        `answer`."""
         threading.Thread(target=lambda: self._queue.put(answer()), daemon=True).start()
         while not isinstance(item := self._queue.get(), Answer):
             yield item
@@ -189,7 +192,7 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Replace the received kernels of a problem by this process's equal `Kernel` objects, which cache results."""
+    """Replace the received `Kernel` objects of a problem by the equal objects of this process, which cache results."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]

@@ -19,7 +19,7 @@ from kernrec.util.optional import import_optional
 CONNECT_S = 10.0
 """Seconds to wait for a server to respond at the cluster's address."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""Start of an HTTP/2 connection (RFC 9113, 3.4) with empty settings, to which a head node replies."""
+"""Bytes that begin an HTTP/2 connection (RFC 9113, 3.4) with empty settings. A head node replies to them."""
 _NAMESPACE, _NAME = "kernrec", "campaign"
 
 

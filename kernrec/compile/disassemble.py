@@ -61,7 +61,7 @@ def disassembler() -> str | None:
 def code_source(sm: int) -> str:
     """Return a text that identifies the programs with which `machine_code` creates and reads code for `sm`.
 
-    The text contains the architecture and the programs' file sizes. It is empty if `machine_code` would return None.
+    The text contains the architecture and the programs' file sizes. It is empty if `machine_code` cannot use them.
     """
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""

@@ -1,5 +1,5 @@
-"""List the file formats for recommended configs, and write the files. A function of this package creates the files of a
-format:
+"""List the file formats for recommended configs, and write the files. For each format, a function of this package
+creates the files:
 
     def emit_name(answers: Sequence[Answer]) -> Files
 
@@ -84,7 +84,8 @@ class Format:
     writer: str
     """Function that creates the file's content, as `module.function` of this package."""
     folder: str = ""
-    """Function that creates the files of a folder, as `module.function`. Empty if the format has only a single file."""
+    """Function that creates the files if a folder is written, as `module.function`. Empty if the format can only write
+    a single file."""
     many: bool = False
     """Whether one file can contain the configs of several problems, such as the layers of a network."""
     example: str = ""
@@ -98,7 +99,7 @@ class Format:
     """Suffix that the file's name must have. Empty for any suffix."""
 
     def writes_folder(self, output: Path | None) -> bool:
-        """Return whether `--output` names a folder: the path exists as a folder, or has no suffix."""
+        """Return whether `--output` names a folder. This is so if the path exists as a folder, or has no suffix."""
         return bool(self.folder) and output is not None and (output.is_dir() or not output.suffix)
 
 
@@ -155,7 +156,8 @@ def emit(
         answers: One answer per problem, all for the same GPU.
         name: Name of the format (a key of `FORMATS`), with a colon and the detail if the format needs one.
         folder: Whether to create the format's folder instead of its file.
-        untrusted: Whether to write the source even if the kernel belongs to neither the user nor kernrec.
+        untrusted: Whether to write the kernel's source even if it comes from another person, that is, neither from the
+            user nor from kernrec.
 
     Raises:
         UsageError: The format is unknown, cannot contain several problems, or cannot contain the kernel.

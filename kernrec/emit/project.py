@@ -31,7 +31,7 @@ _PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
 
 def emit_project(answers: Sequence[Answer]) -> Files:
     """Return the files of a CMake project that runs the best config of each answer. Raise `KernrecError` if the op of a
-    problem is not one of kernrec's ops, so the result cannot be checked."""
+    problem is not one of kernrec's ops, because then the project could not check the result."""
     recommendations: dict[Problem, Recommendation] = {}
     for answer in answers:
         recommendation = answer.best
@@ -166,8 +166,8 @@ def workspace_bytes(recommendation: Recommendation) -> int:
 
 
 def _launcher(recommendation: Recommendation, function: str, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues a config's launches. `names` maps kernel names in the source to the
-    project's."""
+    """Return the C++ function that queues a config's launches. `names` has the name of each kernel in the project,
+    keyed by its name in the source."""
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
     for number, name in enumerate(recommendation.problem.tensors):
@@ -186,7 +186,8 @@ def _launcher(recommendation: Recommendation, function: str, names: Mapping[str,
 
 
 def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
-    """Return a block of C++ code that launches the kernel whose address is the expression `address`."""
+    """Return a block of C++ code that launches a kernel. `address` is a C++ expression for the address of the
+    kernel."""
     lines = ["{"]
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):

@@ -24,8 +24,8 @@ def emit_cuda(answers: Sequence[Answer]) -> Files:
 
 
 def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """Return the comment lines that describe a config, its tensors and its launches, by default the recommended
-    ones."""
+    """Return the comment lines that describe a config, its tensors and its launches. By default, these are the launches
+    of the recommendation."""
     problem, kernel = recommendation.problem, recommendation.kernel
     lines = [
         f"// {kernel.name} for {problem.key} on {recommendation.gpu.title}, recommended by kernrec.",
@@ -77,8 +77,8 @@ def variant_source(kernel: Kernel, config: Config, problem: Problem) -> str:
 
 
 def emit_triton(answers: Sequence[Answer]) -> Files:
-    """Return a file with the Triton source of the first answer's best config. A dictionary `CONFIG` follows and, if all
-    arguments are tensors or numbers, a function `launch`."""
+    """Return a file with the Triton source of the first answer's best config. After the source, the file defines a
+    dictionary `CONFIG`. If all arguments are tensors or numbers, it also defines a function `launch`."""
     recommendation = answers[0].best
     kernel, form = recommendation.kernel, recommendation.kernel.form(recommendation.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
@@ -114,8 +114,8 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
 
 
 def compiled_recommendation(recommendation: Recommendation) -> Compiled:
-    """Compile a recommended kernel. The PTX of a Triton kernel is changed to request its shared memory at launch. Raise
-    `KernrecError` if there is no compiler, or the source does not compile."""
+    """Compile a recommended kernel. If it is a Triton kernel, change its PTX so that its shared memory is requested at
+    launch. Raise `KernrecError` if there is no compiler, or the source does not compile."""
     from kernrec.compile import CompileCache, compile_source
 
     kernel, problem, sm = recommendation.kernel, recommendation.problem, recommendation.gpu.sm

@@ -19,7 +19,7 @@ TOOLS = ("vllm", "sglang")
 
 
 def of_every_call(name: str, detail: str) -> bool:
-    """Return whether one tuning file can cover all analyzed calls of a Triton function, because the detail gives the
+    """Return whether one tuning file can cover all analyzed calls of a Triton function. It can if the detail gives the
     number of tokens `m` as an expression of the function's integer arguments."""
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
@@ -27,8 +27,9 @@ def of_every_call(name: str, detail: str) -> bool:
 def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
     """Return a tuning file of vLLM or SGLang with one config per number of tokens.
 
-    If calls with the same number of tokens differ in fixed parameters, such as the tile height of the routing, use the
-    config with the lowest cost. If they have the same candidate configs, use the first answer.
+    Several calls may have the same number of tokens. If they differ in fixed parameters, such as the tile height of the
+    routing, use the config with the lowest cost. If their dimensions and candidate configs are equal, use the first
+    answer.
 
     Args:
         answers: Answers for calls of a Triton function with the tunables in `moe_configs.TILES`, latest call first.

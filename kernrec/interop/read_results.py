@@ -119,7 +119,7 @@ def format_of(file: TextFile) -> Format:
 
 
 def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResults:
-    """Read the results in a Parquet file, or in a text file of any supported format, which may be compressed by gzip.
+    """Read the results in a Parquet file or in a text file of any supported format. Text may be compressed by gzip.
 
     Args:
         options: Information that the file lacks. Tables need options, because they do not state their tunables.

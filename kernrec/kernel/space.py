@@ -82,7 +82,7 @@ class Space:
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """Return the values of each tunable; int64 (rows,)."""
+        """Return the values of each tunable as int64 arrays of shape (rows,)."""
         return {
             tunable.name: self._values[tunable.name].take(self.in_engine.digits(number))
             for number, tunable in enumerate(self.kernel.tunables)
@@ -92,7 +92,7 @@ class Space:
         return {name: column.item(row) for name, column in self.columns.items()}
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
-        """Return the row of each config, or -1 if the space lacks it; int64 (configs,)."""
+        """Return the row of each config as an int64 array. The row is -1 if the space lacks the config."""
         values = {tunable.name: tunable.values for tunable in self.kernel.tunables}
         digits = [(name, {v: i for i, v in enumerate(choices)}) for name, choices in values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
@@ -113,7 +113,8 @@ class Space:
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """Return the ascending positions of the rows in the product of all tunables' values; int64 (rows,)."""
+        """Return the position of each row in the product of all tunables' values, as an int64 array. Positions are
+        ascending."""
         place = np.zeros(len(self), dtype=np.int64)
         for number, tunable in enumerate(self.kernel.tunables):
             place = place * len(tunable.values) + self.in_engine.digits(number)
@@ -154,7 +155,7 @@ class Space:
         return ProblemSpace(self, problem)
 
     def valid(self, problem: "Problem") -> np.ndarray:
-        """Return whether each config satisfies the constraints on a problem; bool (rows,)."""
+        """Return a Boolean array of shape (rows,): whether each config satisfies the constraints on a problem."""
         return self.at(problem).valid
 
     def _split(
@@ -212,7 +213,8 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Return whether each config is valid; bool (rows,). All are false if a tensor needs 64-bit indices."""
+        """Return a Boolean array of shape (rows,): whether each config is valid. No config is valid if a tensor needs
+        64-bit indices."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:
@@ -227,5 +229,5 @@ class ProblemSpace:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Return the rows of configs that satisfy the problem's constraints; int64."""
+        """Return an int64 array with the rows of configs that satisfy the problem's constraints."""
         return np.flatnonzero(self.valid)

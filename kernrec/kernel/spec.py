@@ -67,7 +67,7 @@ class Tunable:
     launch: bool = False
     """Whether the launch passes the value, so that the compiled code does not depend on it."""
     define: str | None = None
-    """Macro with the value in the source. None: the tunable's name in upper case."""
+    """Macro that holds the value in the source. If None, the macro is the tunable's name in upper case."""
 
     @property
     def macro(self) -> str:
@@ -327,7 +327,7 @@ class Kernel:
         return names
 
     def misfit(self, config: Config, problem: "Problem", limits: "SmLimits") -> str | None:
-        """Return the first constraint that a config violates on a problem and GPU, or None."""
+        """Return the first constraint that a config violates on a problem and GPU. Return None if it violates none."""
         names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
         return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)
 

@@ -22,7 +22,7 @@ _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 
 
 def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
-    """Return the kernel of a spec file, with the source that the spec names in the same folder.
+    """Return the kernel of a spec file. Its source is the file that the spec names, in the same folder.
 
     Args:
         data: content of the file, if already parsed.

@@ -123,7 +123,7 @@ class ImageLayout:
     """Layout of a texture or surface. Its tensor has the axes (layers, z, y, x, channels)."""
 
     axes: int | None = None
-    """Axes of the image, 1 to 3. None: all axes of the tensor except the channels."""
+    """Number of axes of the image, 1 to 3. If None, the image has all axes of the tensor except the channels."""
     channels: int = 1
     """Channels of a texel: 1, 2 or 4. Two or four channels are the last axis of the tensor."""
     filter: str = "point"

@@ -111,7 +111,7 @@ class Table:
         return expression
 
     def condition(self, names: Collection[str]) -> Expression | None:
-        """Return the condition under the key `when`, or None."""
+        """Return the condition under the key `when`, or None if the key is missing."""
         text = self.take("when", str, "an expression", None)
         if text is None:
             return None
@@ -174,7 +174,7 @@ class ConfigList:
         return {name: digit[order] for name, digit in digits.items()}
 
     def values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the distinct values of each column in ascending order; int64."""
+        """Return the distinct values of each column as int64 arrays in ascending order."""
         return {name: np.unique([row[self.columns.index(name)] for row in self.rows]) for name in names}
 
 

@@ -64,10 +64,12 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Run a campaign at each operating point of a GPU, until one ends early. Return each point with its result.
+    """Run a campaign at each operating point of a GPU, but stop after a campaign that ends early. Return each point
+    with its result.
 
     Args:
-        points: Power limits and clocks. All are checked first, and the GPU's settings are restored at the end.
+        points: Power limits and clocks. All of them are checked before the first campaign. At the end, the GPU's
+            settings are restored.
         request, report, stopping: See `collect`, also for errors. The request must be for one GPU of this machine.
     """
     if tuple(points) == (DEFAULT_POINT,):
@@ -88,12 +90,14 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every combination of a power limit (W) and a clock (Hz). If one is empty, the GPU keeps its own."""
+    """Return every combination of a power limit (W) and a clock (Hz). If the list of power limits or of clocks is
+    empty, that setting stays as it is."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser for a request on a GPU model. `Strategy.ALL` has none."""
+    """Return the chooser for a request on a GPU model. The strategy must not be `Strategy.ALL`, which has no
+    chooser."""
     if request.strategy is Strategy.PLAN:
         return gpu_plan(gpu, request)
     if request.strategy is Strategy.REFINE:
@@ -117,7 +121,8 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Move the journal's remaining rows to the database, and add their number, or the error, to the result."""
+    """Move the journal's remaining rows to the database. Return the result with the number of moved rows added, or with
+    the error if one occurred."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)
@@ -130,7 +135,8 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
 
 
 def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
-    """Return the device that a request names, with `scratch` for its temporary files. Raise the errors of `collect`."""
+    """Return the device that a request names. Its temporary files go to the folder `scratch`. Raise the errors of
+    `collect`."""
     if request.recording is not None:
         (gpu,) = chosen_gpus(request.recording, request.gpu)
         return recorded_device(request.recording, gpu, request.seed)

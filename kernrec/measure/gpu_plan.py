@@ -128,7 +128,8 @@ USUAL_BUDGET_S = 600.0
 _FIXED_SHARE = 0.1
 """Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Interval, in visits, at which energies are measured. It is odd, because survey and refinement alternate."""
+"""Energies are measured in every visit whose number is a multiple of this number. It is odd, so that the survey and the
+refinement, which alternate, both measure energies."""
 
 
 class GpuPlan(Chooser):
@@ -184,7 +185,8 @@ class GpuPlan(Chooser):
 
 
 def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
-    """Return the measuring plan for a GPU or, if the request names a recording, for a recorded GPU."""
+    """Return the measuring plan for the GPU `name`. If the request names a recording, this is the name of a recorded
+    GPU."""
     gpu = find_gpu(name)
     fixed = fixed_problems(gpu, request.recording)
     subject = asked_subject(gpu, request) if request.recording is None else subject_on(name, request)
@@ -195,8 +197,8 @@ def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
 
 
 def fixed_problems(gpu: GPU, recording: Path | None = None) -> list[PlannedProblem]:
-    """Return the problems of the plan's fixed part, with the configs that can run on a GPU. If a recording is given,
-    include only configs that it contains."""
+    """Return the problems of the plan's fixed part, with the configs that can run on a GPU. If `recording` is given,
+    include only configs that the recording contains."""
     recorded = {each.problem.key: each for each in load_recordings(recording, gpu.name)} if recording else {}
     members: dict[Problem, list[tuple[str, Task]]] = {}
     for each in fixed_part():
@@ -241,7 +243,8 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _able(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return the problem, or else the same problem in f16, if a kernel can run it on a GPU. Otherwise return None."""
+    """Return the problem if a kernel can run it on a GPU. Otherwise, if the problem is in bf16, try the same problem in
+    f16. Return None if no kernel can run it."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)
@@ -261,7 +264,8 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
 
 
 def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """Return the standard problems that can run on a GPU, with their candidate configs, or None if there are none."""
+    """Return the standard problems that can run on a GPU, with their candidate configs. Return None if no problem can
+    run."""
     if not (problems := asked_problems(gpu)):
         return None
     try:

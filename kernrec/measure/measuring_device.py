@@ -146,7 +146,7 @@ class KernelMeasurement:
         return cls(kernel, problem, gpu, request)
 
     def answer(self, query: Query) -> Answer:
-        """Return the recommendation for the kernel from the database, which includes the new measurements."""
+        """Return the recommendation for the kernel, based on the database, which includes the new measurements."""
         return Recommender([self.request.database]).answer_kernel(self.kernel, self.problem, self.gpu, query)
 
     def best(self, collected: CollectResult) -> Sequence[dict[str, Any]]:

@@ -64,7 +64,8 @@ def select_layers(
 
 
 def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path) -> list[WantedProblem]:
-    """Return problems in the layouts that recommendations use on a GPU, except where the user named a layout."""
+    """Return the wanted problems. If the user did not name a layout, use the layout that recommendations use on the
+    GPU."""
     free = [each for each in wanted if isinstance(each, Layer) and each.layout_free]
     moved = {}
     if free:
@@ -74,8 +75,8 @@ def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path)
 
 
 def recordings_on(gpu: str, request: CollectRequest) -> list[tuple[WantedProblem, Recording]]:
-    """Return the requested problems (default: all) that a recording contains for a GPU, with their recordings. Raise
-    `UsageError` if the recording has none of the requested problems."""
+    """Return (problem, recording) for each requested problem that was recorded on a GPU. If the request names no
+    problems, return all recorded problems. Raise `UsageError` if none of the requested problems was recorded."""
     assert request.recording is not None
     keys = {key: each for each in request.wanted for key in _recorded_keys(each)}
     recordings = {each.problem.key: each for each in load_requested(request.recording, gpu, keys or None)}

@@ -1,4 +1,4 @@
-"""Choose the visits of `--strategy refine`: first measure the configs that may change the recommendation most.
+"""Choose the visits of `--strategy refine`: measure first the configs that may change the recommendation most.
 
     predictions and rows of the database -> joint posterior -> visit with the greatest gain per second -> posterior ...
 

@@ -1,7 +1,7 @@
 """Define the subject of a refinement: a GPU model, the candidate configs of each problem, and their posterior.
 
-The candidate configs of a problem are called contenders: the configs that the recommender ranks best or, for a
-recording that kernrec cannot predict, a random sample.
+The candidate configs of a problem are called contenders. They are the configs that the recommender ranks best. If
+kernrec cannot predict the configs of a recording, they are a random sample of these configs.
 """
 
 import math
@@ -43,7 +43,8 @@ from kernrec.store.measurement import Measurement, Outcome
 MOST_UNPREDICTED = 128
 """Maximum number of contenders for a problem without predictions."""
 _UNPREDICTED_DEVIATION = 0.4
-"""Standard deviation of log costs without predictions: the median of the standard deviations in recorded spaces."""
+"""Standard deviation of the logarithm of costs that cannot be predicted. It is the median of this standard deviation
+over recorded spaces."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class SampledKernel:
     configs: Sequence[Config] | None = None
     """Configs that can be measured, or None for all configs that can run the problem."""
     measured: Collection[Key] = ()
-    """Configs that were measured earlier, of any kernel that computes the problem."""
+    """Configs that were measured earlier. They may belong to any kernel that computes the problem."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
     kernels = _kernels([recording for _, recording in recorded], context)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
-        """Return the recorded configs that the recommender ranks best, or a random sample without predictions."""
+        """Return the recorded configs that the recommender ranks best. If it cannot predict them, return a random
+        sample."""
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)
@@ -224,7 +226,7 @@ class Knowledge:
         self.posterior.rescale()
 
     def config_text(self, problem: int, contender: int) -> str:
-        """Return the kernel's name and the config of a contender as text."""
+        """Return a contender as text: the name of its kernel, followed by its config."""
         kernel, config = self.subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"
 
@@ -268,7 +270,8 @@ class Knowledge:
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best contender has changed. `before` has the indices of the earlier contenders."""
+        """Yield the problems whose best contender has changed. `before` has the index of each problem's earlier best
+        contender."""
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

@@ -28,9 +28,9 @@ class Strategy(StrEnum):
     REFINE = "refine"
     """Measure the configs that should reduce the regret most per second of measuring."""
     GUIDE = "guide"
-    """Search one problem by expected improvement, measuring energies of configs that may be the best."""
+    """Search one problem by expected improvement. Measure energy only for configs that may be the best."""
     GENETIC = "genetic"
-    """Search one problem with a genetic algorithm, measuring as many energies as its cost model needs."""
+    """Search one problem with a genetic algorithm. Measure as many energies as the search's cost model needs."""
 
     @property
     def searches(self) -> bool:
@@ -67,12 +67,14 @@ class CollectRequest:
     """Effort for `Strategy.ALL`. Other strategies choose the number of configs themselves."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     until: float | None = None
-    """Limit of the weighted mean regret. Refinement stops when the regret is below it with a probability of 95 %."""
+    """Limit of the weighted mean regret, or None for no limit. Refinement stops when the regret is below this limit
+    with a probability of 95 %."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
     """Power limit and clock to set before measuring."""
     kernel: Kernel | None = None
-    """User's kernel to measure instead of the library's. Profiles in the database, if any, order its configs."""
+    """User's kernel to measure instead of the library's kernels. If the database has profiles of this kernel, they
+    determine the order of its configs."""
     folder: Path = Path()
     """Folder of the files that the spec of the user's kernel names."""
 

@@ -1,8 +1,8 @@
 """Search one problem for the lowest latency, energy or energy-delay product.
 
-In each round, the search strategy first chooses some configs whose latency to measure, and then some whose energy to
-measure. All GPUs of a model share the latency measurements. Only one GPU measures energies, because GPUs of one model
-differ in power by more than good configs do. Meanwhile, the other GPUs begin the next round.
+In each round, the search strategy first chooses the configs for which latency is measured, and then the configs for
+which energy is measured. All GPUs of a model share the latency measurements. Only one GPU measures energies, because
+GPUs of one model differ in power by more than good configs do. Meanwhile, the other GPUs begin the next round.
 """
 
 import math
@@ -29,7 +29,7 @@ WEIGHTS = {
 }
 """Exponents of latency and energy in the product to minimize, keyed by objective. A Pareto front has no product."""
 _ORDERED = 2
-"""Minimum number of configs that must have run before the cost models can choose another round."""
+"""Minimum number of configs that must have run before the cost models can choose the configs of another round."""
 _LEAST_TOGETHER = 2
 """Minimum number of configs in a visit, because each visit also costs a run of the reference kernels."""
 
@@ -124,7 +124,8 @@ class SearchRounds(Chooser):
         return bool(self._energies)
 
     def _begin_round(self) -> bool:
-        """Begin another round of latency measurements, and return whether it has any configs."""
+        """Begin another round of latency measurements. Return whether there are any configs to measure in this
+        round."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
             return False  # Wait: there are too few results to choose better configs than in the first round.
         self._latencies = self._steps.latency_round()

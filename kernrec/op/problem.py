@@ -230,8 +230,8 @@ class Problem:
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """(name, value) of each given dimension in the op's order, without late dimensions (`Dim.late`) at their
-    default."""
+    """(name, value) of each given dimension, in the op's order. A late dimension (`Dim.late`) with its default value is
+    omitted."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)

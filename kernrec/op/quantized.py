@@ -38,7 +38,7 @@ def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, 
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of activations (rows, k), keyed by the tensor's suffix; empty for bf16."""
+    """Return the shape of the scales of activations (rows, k), keyed by the tensor's suffix. It is empty for bf16."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}

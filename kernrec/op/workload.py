@@ -61,7 +61,8 @@ class Layer:
     items: str = ""
     """Dimension that counts independent items, or empty for the op's `items_dimension`."""
     parts: int = 1
-    """Number of passes, with shared weights, into which each occurrence is split. `count` counts all passes."""
+    """Number of passes into which each occurrence is split. The passes share weights, and `count` counts all of
+    them."""
     alone: bool = False
     """Whether the layer is an independent problem that shares no tensors and has no weights."""
 

@@ -1,4 +1,5 @@
-"""Answer the page's requests. Names in their parameters must be known names, so that a URL cannot open a file."""
+"""Answer the page's requests. Every name in a request's parameters must be a name that kernrec knows, so that a URL
+cannot open a file."""
 
 import shlex
 import threading
@@ -87,7 +88,8 @@ class Answers:
         workload: A network of the user, listed first.
         most_points: Maximum number of points in an answer about a front.
         kernel: A kernel to list in addition to those of the user's databases.
-        backend: Backends for the totals of networks, as `backends_named` accepts them; None for all.
+        backend: Backends for the totals of networks, in the form that `backends_named` accepts. None stands for all
+            backends.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class Answers:
             "explain": ((*_OF_FRONT, "config", "power_limit_w", "clock_hz"), self._explain),
             "network": (("gpu", "workload", "dtype", "inputs"), self._network),
         }
-        """(names of the accepted parameters, method that answers), keyed by the request's path."""
+        """(names of the accepted parameters, method that answers the request), keyed by the request's path."""
 
     def answer(self, path: str, parameters: Parameters) -> Any:
         """Return the answer to a request as plain values.

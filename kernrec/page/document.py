@@ -88,9 +88,10 @@ def _document(head: str, data: dict[str, Any], scripts: str) -> str:
 MOST_BYTES = 6_000_000
 """Maximum bytes of a report. Emails and tickets usually accept attachments of this size."""
 _EXPLAINED = 40
-"""Maximum number of points of each front with explanations in a report."""
+"""Maximum number of points for which a report contains explanations, for each front."""
 _POINTS, _LEAST_POINTS = 20_000, 200
-"""Maximum number of points in all fronts of a report (110 bytes each), and minimum number for each front."""
+"""Maximum number of points in a report, counted over all fronts, and minimum number of points for each front. A point
+takes 110 bytes."""
 
 
 def points_of_each(fronts: int) -> int:
@@ -181,7 +182,8 @@ def _worth_explaining(front: Mapping[str, Any]) -> list[int]:
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Return the parameters of a point (kernel, config, power limit, clock) in the answer to a `front` request."""
+    """Return the parameters (kernel, config, power limit, clock) of point number `number` in the answer to a `front`
+    request."""
     points = front["points"]
     kernel = points["kernel"][number]
     configs, point = front["configs"][kernel], front["operating_points"][points["point"][number]]

@@ -47,7 +47,8 @@ class Subject:
         return recommender.answer_kernel(self.kernel, self.problem, gpu, self.query)
 
     def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
-        """Return the candidate configs at all power limits (and clocks), in the layout that `answer` selects.
+        """Return the candidate configs at all power limits, in the layout that `answer` selects. If `clocks` is set,
+        also include locked core clocks.
 
         Raises:
             KernrecError: No kernel runs the problem.
@@ -63,7 +64,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Return the problem's key, with `best` instead of a layout if any is acceptable."""
+        """Return the problem's key. If any layout is acceptable, `best` replaces the layout in the key."""
         key = self.problem.key
         return key.removesuffix(self.problem.layout) + BEST if self.layout_free else key
 
@@ -80,7 +81,7 @@ class Subject:
 BEST = "best"
 """Value of the parameter `layout` for any layout."""
 PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
-"""Names of the parameters that describe a subject: either `op` or `kernel`, and the others."""
+"""Names of the parameters that describe a subject. A request has either `op` or `kernel`, not both."""
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
@@ -111,7 +112,8 @@ def default_dims(kernel: Kernel) -> dict[str, int]:
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """Return the kernels that the page offers: `shown` if not None, then those in the user's databases."""
+    """Return the kernels that the page offers. The first is `shown` unless it is None. The kernels in the user's
+    databases follow."""
     kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
     for name in recommender.context.own_kernels():
@@ -147,7 +149,7 @@ _QUANTITIES = (
 
 
 def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int = MOST_POINTS) -> dict[str, Any]:
-    """Return a point for each config at each power limit (and clock), with the Pareto front and measurements.
+    """Return a point for each config at each operating point, with the Pareto front and the measurements.
 
     Args:
         subject: The problem, with all kernels of its op or one kernel.
@@ -213,7 +215,8 @@ def _by_baselines(answer: Answer) -> dict[str, Any]:
 
 
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Return (flat, ascending indices of the points to show, number of dropped points).
+    """Return (indices of the points to show, number of dropped points). The indices refer to the flattened arrays of
+    costs, and ascend.
 
     Measured points and points on the front are preferred, then points near the front.
     """
@@ -310,7 +313,8 @@ def rounded(value: Any) -> Any:
 
 
 def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """Return the operating point's index, or -1 if it is missing. None is the default limit or an unlocked clock."""
+    """Return the index of an operating point in `candidates.points`, or -1 if it is missing. None stands for the
+    default power limit, or for an unlocked clock."""
     for number, point in enumerate(candidates.points):
         if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
             return number

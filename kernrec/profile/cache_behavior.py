@@ -65,7 +65,7 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Return an estimate, for each request, of the distinct cache lines requested since the sector's last request.
+    """Estimate, for each request, how many distinct cache lines were requested since the sector's previous request.
 
     The number is infinite for the first request of a sector.
     """

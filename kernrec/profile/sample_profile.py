@@ -87,7 +87,7 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 # Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Minimum fraction of a block's reads that a buffer must receive before its sharing between blocks is measured."""
+"""Sharing of a buffer between blocks is measured if at least this fraction of a block's reads is from the buffer."""
 _EDGE_SHARE = 0.02  # Always emulate an end that represents at least this fraction of the grid's blocks.
 _MOST_KINDS = 12
 _CROWDED = 0.9  # Basic blocks with more than this fraction of the maximum live registers are assumed to spill.

@@ -123,8 +123,8 @@ class Recommender:
     def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None = None) -> Answer:
         """Return the answer for a problem of an op, cached until a database changes.
 
-        `fixed` states whether the user fixed the layout. If it is None, the answer is in the
-        problem's layout, and other layouts are not compared.
+        `fixed` states whether the user fixed the layout. If it is None, the answer is in the problem's layout,
+        and other layouts are not compared.
         """
         if query.conditions != self.context.conditions:
             return self.for_conditions(query.conditions).answer_op(problem, gpu, query, fixed)

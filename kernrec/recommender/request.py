@@ -110,7 +110,7 @@ class Query:
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit in watts; None for the default limit, or for a sweep if the request is about energy or one kernel."""
+    """Power limit in watts. None means the default limit or, if the request is about energy or one kernel, a sweep."""
     clock_hz: float | None = None
     """Locked core clock in Hz; None if it is not locked."""
     top: int = 5

@@ -203,7 +203,7 @@ class View:
 
     facts: ArrayFacts
     stream: int | None
-    """Address of the stream that writes the array, or None if the array names no stream."""
+    """Address of the stream in which the array is written, or None if the array does not name a stream."""
     owner: Any
 
     @property

@@ -32,7 +32,8 @@ class BuiltKernel:
     """
 
     def __init__(self, target: Target, driver: Driver | None = None) -> None:
-        """Create a kernel for the GPUs of `driver`, by default of this machine. Users call `kernrec.build` instead."""
+        """Create a kernel for the GPUs of `driver`, by default the GPUs of this machine. Users call `kernrec.build`
+        instead."""
         self.target = target
         self._driver = driver
         self._readers: dict[type, Reader] = {}
@@ -124,7 +125,7 @@ class BuiltKernel:
         return out
 
     def emulate(self, *arrays: Any, check_races: bool = True, **named: Any) -> "np.ndarray":
-        """Run the op on NumPy arrays on the CPU, with the config that a GPU would run, for tests on small shapes.
+        """Run the op on the CPU, on NumPy arrays, with the config that a GPU would run. Use this to test small shapes.
 
         Args:
             arrays: Inputs as contiguous NumPy arrays. A bf16 input contains the raw bits as uint16.
@@ -168,7 +169,7 @@ class BuiltKernel:
             self._custom_op = torch_op(self.target, self)
 
     def _readable(self, array: Any, name: str) -> Any:
-        """Return the array, or a view of it if no reader supports its type."""
+        """Return the array if a reader supports its type. Otherwise return a view of the array."""
         if type(array) in self._readers:
             return array
         self._readers = loaded_readers()  # The program may have imported more libraries meanwhile.
@@ -188,9 +189,9 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Check arrays with new keys, and prepare the call. Return (inputs, prepared call, addresses of the inputs).
+        """Check arrays with new keys, and prepare the call. Return (inputs, prepared call, addresses).
 
-        If `out` is given, its address is the last.
+        The addresses are those of the inputs. If `out` is given, its address follows at the end.
         """
         driver = self._open()
         names = self.target.shapes.inputs
@@ -247,7 +248,7 @@ def _is_compiling() -> bool:
 
 
 def _working_on(array: Any, stream: int) -> Any:
-    """Return a context in which the array's library allocates memory for use on a stream."""
+    """Return a context manager. In its block, the array's library allocates memory for use on the stream."""
     if type(array).__module__.partition(".")[0] == "torch":
         import torch
 
@@ -258,7 +259,8 @@ def _working_on(array: Any, stream: int) -> Any:
 
 
 def _host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> "tuple[Problem, dict[str, np.ndarray]]":
-    """Return (problem, its tensors keyed by name) for NumPy arrays. The output tensor is zero."""
+    """Return (problem, tensors keyed by name) for NumPy arrays that are the inputs. All elements of the output tensor
+    are zero."""
     import numpy as np
 
     from kernrec.profile.tensor_values import ELEMENTS
@@ -292,7 +294,7 @@ def build_kernel(
     Args:
         gpu: Name of the GPU, or `auto` for the current GPU of this machine.
         query: Objective (`latency`, `energy` or `edp`) and power limit.
-        driver: Driver that launches the kernel. By default, on the GPUs of this machine.
+        driver: Driver that launches the kernel. By default, it uses the GPUs of this machine.
 
     Raises:
         UsageError: The objective is a Pareto front, or the GPU is unknown.

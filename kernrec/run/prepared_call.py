@@ -47,7 +47,8 @@ class PackedLaunches:
         self._launch: Callable[..., Any] = driver.launch
         self._packed: list[PackedArguments] = []
         self.queued: list[tuple[Any, ...]] = []
-        """Function, grid, block, bytes of shared memory, and address of the packed arguments, for each launch."""
+        """For each launch: function, grid (3 numbers), block (3 numbers), bytes of shared memory, and address of the
+        packed arguments."""
         for bound in bind_launches(variant.kernel, variant.config, problem, sm):
             packed = PackedArguments.bound(bound)
             shared = dynamic_shared_bytes(variant.kernel, bound, loaded.compiled)
@@ -126,7 +127,8 @@ class PreparedCall:
 
 
 class Workspaces:
-    """Device memory for intermediate results. One block per stream suffices, because its launches run in order.
+    """Device memory for intermediate results. Each stream has one block of memory, because launches in one stream run
+    in order.
 
     If a call needs a larger block, the old block stays allocated, because queued launches may still use it. A new block
     is at least twice as large, so all blocks of a stream together take less than twice the largest block.

@@ -1,6 +1,7 @@
 """Represent the shapes that a kernel is built for, and cache the recommended config of each shape.
 
-Each dimension of the op is fixed or has several values. The shapes of a call's input arrays determine the value.
+Each dimension of the op either is fixed or has several values. For each call, the shapes of the input arrays determine
+the values of dimensions with several values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,8 +104,8 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """Extent of each output axis: a number, or the (input, axis) that has the same extent. None if an extent must
-        be computed in another way, as for a convolution's output."""
+        """Extent of each output axis: either a number, or the (input, axis) that has the same extent. None if any
+        extent follows from the inputs in another way, as for a convolution's output."""
         least = {name: values[0] for name, values in self.ranged.items()}
         axes: list[int | tuple[int, int]] = list(self._least.tensors[self.output].shape)
         for name, values in self.ranged.items():
@@ -128,7 +129,8 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """(Input, axis) whose extent is the value of a dimension, keyed by dimension, for those with several values."""
+        """For each dimension with several values, the (input, axis) whose extent is the dimension's value, keyed by
+        dimension."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():
@@ -178,7 +180,8 @@ def _shown(values: Sequence[int]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """Kernel and config that run one or more problems. `Target.variant` returns the same object for equal configs."""
+    """A kernel with a config, which runs one or more problems. `Target.variant` returns the same object for equal
+    configs."""
 
     kernel: Kernel
     config: Mapping[str, int]
@@ -215,8 +218,8 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended kernel and config for a problem, in CUDA C++ if Triton is not installed. Raise
-        `KernrecError` if no kernel that can be compiled on this machine can run the problem."""
+        """Return the recommended kernel and config for a problem. If Triton is not installed, consider only kernels in
+        CUDA C++. Raise `KernrecError` if no kernel that this machine can compile can run the problem."""
         if (variant := self._by_problem.get(problem)) is None:
             kernel, config = self._recommended(problem)
             key = kernel.name, *sorted(config.items())

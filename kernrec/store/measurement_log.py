@@ -89,8 +89,9 @@ class Evidence:
     measured: tuple[MeasuredAnswer, ...] = ()
     """Measured costs of configs of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
-    """Configs of the requested kernels that failed and did not succeed later. Incorrect results stay even after a
-    success, because races are intermittent. The user's own successes outweigh other people's failures."""
+    """Configs of the requested kernels that failed and did not succeed later. A config that gave an incorrect result is
+    included even if it succeeded later, because races are intermittent. The user's own successes outweigh other
+    people's failures."""
     foreign: tuple[MeasuredAnswer, ...] = ()
     """Fastest config among all kernels that were not requested: one for each power limit and setting of the clocks."""
 

@@ -40,8 +40,8 @@ class ProfileRow:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Numbers of events, as float64 of shape (metrics, terms). The first term is per block, every other per iteration
-    of a loop."""
+    """Numbers of events, as float64 of shape (metrics, terms). The first term counts events per block. Each other term
+    counts events per iteration of a loop."""
 
     def columns(self) -> dict[str, object]:
         """Return the values for the table `profile`, keyed by column name."""

@@ -46,7 +46,8 @@ class TrainingSettings:
     seed: int = 0
     threads: int = 2
     shape: "TrainingSettings | None" = None
-    """Settings of separate trees for GPUs without measurements, or None to use the same trees."""
+    """Settings of separate trees for GPUs without measurements. If None, these GPUs use the same trees as all
+    others."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class HeadData:
     matrix: Array
     """Features, (N, F)."""
     target: Array
-    """Values to learn, (N,): log(measured / prediction of the analytical model), or NaN."""
+    """Values to learn, (N,): log(measured / prediction of the analytical model). NaN marks a row without a
+    measurement."""
     weights: Array
     """Weights in the loss, (N,)."""
 
@@ -104,7 +106,8 @@ class TrainedHead:
     """Trees trained on all measured rows."""
     rounds: int
     out_of_fold: Array
-    """Predictions by trees trained without a row's group, (N,), or NaN without a measurement."""
+    """Predictions for each row by trees that were trained without the row's group, (N,). NaN marks a row without a
+    measurement."""
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
@@ -150,7 +153,7 @@ def trees_of(data: HeadData, settings: TrainingSettings) -> Forest:
 
 
 def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
-    """Return the cross-validation fold of each row, (N,), the same for all rows of a group."""
+    """Return the cross-validation fold of each row, (N,). All rows of a group have the same fold."""
     return group_folds(groups, 3 if len(groups) >= MANY_ROWS else 5, settings.seed)
 
 

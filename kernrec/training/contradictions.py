@@ -46,7 +46,7 @@ _WRONG_TIME = "which take less time than their arithmetic or bytes need at the s
 
 @dataclass(frozen=True)
 class Stated:
-    """Measured quantities of N rows besides latency, (N,) each, or NaN."""
+    """Measured quantities of N rows besides latency, as arrays of shape (N,). NaN marks a missing measurement."""
 
     energy_j: Array
     power_w: Array

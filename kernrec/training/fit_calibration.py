@@ -141,7 +141,7 @@ def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]
 
 @dataclass(frozen=True)
 class _CalibrationRows:
-    """Group of N measured rows, with the rows that are used for fitting."""
+    """Group of N measured rows. `timed` and `powered` state which of them are used for fitting."""
 
     group: RowGroup
     power: PowerModel
@@ -163,15 +163,16 @@ class _CalibrationRows:
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 
     def joules(self) -> tuple[Array, Array]:
-        """Return (core, DRAM): predicted energies in joules, (N,) each, or zeros if unknown."""
+        """Return (core energy, DRAM energy) in joules as predicted, (N,) each. Unknown energies are zeros."""
         inputs, zeros = self.group.inputs, np.zeros(len(self.group))
         core, dram = ((zeros if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
         return core, dram
 
     def time_shares(self) -> Array:
-        """Return core time and DRAM time of the rows in `timed`, (rows, 2), at the clock without a power limit.
+        """Return core time and DRAM time of the rows in `timed`, as an array of shape (rows, 2). The core time is that
+        at the clock without a power limit.
 
-        Each is divided by the measured latency without launch overhead, and raised to the power of `OVERLAP`.
+        Both times are divided by the measured latency without launch overhead, and raised to the power of `OVERLAP`.
         """
         inputs = self.group.inputs
         core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)
@@ -180,7 +181,8 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Return static, core and DRAM energy of the rows in `powered` / measured energy, (rows, 3)."""
+        """Return static, core and DRAM energy as fractions of the measured energy, for the rows in `powered`. The array
+        has one column for each of the three."""
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         power = self.power

@@ -63,7 +63,8 @@ class HeldOutProblem:
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
-        """Return a method's predicted costs, or ranks for `occupancy`, (C,). Return None if any is missing."""
+        """Return the costs that a method predicts, (C,). The method `occupancy` has ranks instead of costs. Return None
+        if any value is missing."""
         if method not in self.predicted:
             return None
         costs = self.predicted[method]
@@ -202,7 +203,8 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
-    """Rank configs by resident warps and, in a tie, block size, largest first; (N,). NaN: unknown occupancy."""
+    """Rank configs by resident warps, largest first. In a tie, the larger block comes first. The rank is NaN if the
+    occupancy is unknown."""
     inputs = group.inputs
     if inputs.threads is None or inputs.resident is None:
         return np.full(len(group), np.nan)

@@ -68,7 +68,7 @@ class Measurements:
     groups: tuple[RowGroup, ...]
     """Groups of rows, at least one."""
     notes: tuple[str, ...]
-    """Notes for the user: number of configs that were left out or have less weight, by reason."""
+    """Notes for the user. They state how many configs were left out or have less weight, and why."""
     calibrations: Mapping[str, Calibration]
     """Calibrations behind the inputs of the groups, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)

@@ -43,7 +43,8 @@ from kernrec.store.measurement import (
 )
 
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
-"""Fractions of a problem's time at which screening ends, and at which coarse energy measurements end."""
+"""Fractions of the time for a problem. Screening ends at the first fraction, and coarse energy measurements at the
+second."""
 _LOOKAHEAD = 128
 """Number of scheduled configs among which to look for compiled code."""
 
@@ -123,7 +124,8 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """Yield (problem, next problem if known, number of remaining problems, which is 1 for a lazy iterator)."""
+        """Yield (problem, list with the next problem, number of remaining problems including this one). If the problems
+        are a lazy iterator, the list is empty and the number is 1."""
         problems = self._problems
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
@@ -154,7 +156,8 @@ class Campaign:
         self._blocks.begin(0, with_energy=False)
 
     def measure(self, planned: PlannedProblem, problems_left: int = 1) -> None:
-        """Measure a problem. It shares the rest of the budget with the `problems_left` - 1 problems after it."""
+        """Measure a problem. The rest of the budget is for this problem and the `problems_left` - 1 problems after
+        it."""
         session, blocks, settings = self.session, self._blocks, self._settings
         run = self._run = self._start_problem(planned)
         session.begin_problem(planned)
@@ -201,7 +204,8 @@ class Campaign:
         return _ProblemRun(planned, configs, Schedule(planned, history, draw), history, result)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
-        """Screen up to `most` configs before `until_s`. Return the measurements to repeat because the GPU drifted."""
+        """Screen up to `most` configs before the time `until_s`. Return the measurements that must be repeated because
+        the GPU drifted."""
         run = self._present_run
         again = list[ScheduledMeasurement]()
         done, total = 0, run.configs - run.schedule.screened
@@ -229,10 +233,11 @@ class Campaign:
         total: int | None = None,
         count: int | None = None,
     ) -> list[ScheduledMeasurement]:
-        """Make scheduled measurements, and return those to repeat because the GPU drifted.
+        """Make scheduled measurements, and return the measurements that must be repeated because the GPU drifted.
 
         Args:
-            items: Measurements in order. The configs after the first `count` are only compiled in advance.
+            items: Measurements in order. Only the first `count` are made. The configs of the others are compiled in
+                advance.
             until_s: Time at which to stop, on the campaign's clock.
             done: Number of earlier measurements in this tier, for reports.
             total: Total number of measurements in this tier, for reports. By default, the number of `items`.

@@ -110,7 +110,7 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code, including the most dynamic shared memory of any launch. Raise
+    """Return the properties of a task's code. They include the largest dynamic shared memory of its launches. Raise
     `MeasurementFailure` if the code did not compile, or cannot be launched with this config."""
     if variant.error is not None:
         raise MeasurementFailure(Outcome.COMPILE, variant.error)

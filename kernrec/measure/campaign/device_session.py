@@ -34,18 +34,21 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Comparison of the reference kernels' current costs with those at the session's start or after the last drift."""
+    """Comparison of the reference kernels' current costs with baseline costs. The baseline is from the session's start
+    or, if the GPU drifted, from the end of the last drift."""
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
         self._baseline: dict[str, dict[str, float]] = {}
         self.latency: float | None = None
-        """Latest latency divided by the latency at the session's start, for the reference kernel that changed most."""
+        """Latest latency of the reference kernel whose latency changed most, divided by its latency in the baseline
+        costs."""
         self.energy: float | None = None
-        """Latest energy divided by the energy at the session's start, for the reference kernel that changed most."""
+        """Latest energy of the reference kernel whose energy changed most, divided by its energy in the baseline
+        costs."""
 
     def drifted(self, costs: References) -> str | None:
-        """Describe the cost changes that exceed the limits for drift, or return None if there are none."""
+        """Return a description of the cost changes that exceed the limits for drift, or None if there are none."""
         changes = [
             (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
             for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
@@ -100,7 +103,7 @@ PREPARE_LIMIT_S = 900.0
 _CONTROL_LIMIT_S = 60.0
 """Time limit in seconds for all other requests to the worker."""
 _ATTEMPTS = 3
-"""Number of times that a request may lose the worker before the campaign ends."""
+"""Maximum number of attempts to answer a request. If the worker is lost in each of them, the campaign ends."""
 
 
 class DeviceSession:
@@ -147,7 +150,7 @@ class DeviceSession:
         return self.client.device_s if virtual else time.monotonic() - self._started_s
 
     def begin_problem(self, planned: PlannedProblem | None) -> None:
-        """Set the problem to which later requests refer, or None."""
+        """Set the problem to which later requests refer. If `planned` is None, they refer to no problem."""
         self._planned, self._prepared = planned, False
 
     def ensure_prepared(self) -> None:
@@ -200,8 +203,8 @@ class DeviceSession:
         return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
-        """Measure a config in the worker. `best_s` is the lowest latency on the problem so far, if there is any. Raise
-        `MeasurementFailure` if the config fails, or crashes the worker."""
+        """Measure a config in the worker. `best_s` is the lowest latency in seconds on this problem so far, or None if
+        there is none. Raise `MeasurementFailure` if the config fails or crashes the worker."""
         answer = self.client.request(
             self._limit_s(tier, best_s), "measure", kernel=task.kernel_name, config=task.config,
             problem=task.problem.key, tier=tier, best_s=best_s, traits=vars(self.traits),
@@ -220,7 +223,8 @@ class DeviceSession:
 REFERENCE_S = 60.0
 """Maximum duration of a block in seconds."""
 _FIRST_S, _SHARE = 4.0, 0.25
-"""Duration of a session's first blocks in seconds, and of later blocks as a fraction of the session's time so far."""
+"""A block lasts at least the first value, in seconds. Later in a session, it lasts the second value times the session's
+time so far."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +254,8 @@ class BlockControl:
         self._energy_unchecked = False  # whether any config's energy was measured after that time
 
     def begin(self, number: int, with_energy: bool) -> str | None:
-        """Run the reference kernels and begin a block. Describe how the GPU has changed, or return None."""
+        """Run the reference kernels and begin a block. Return a description of how the GPU has changed, or None if it
+        has not."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
         # The GPU may fail the check just because it is still warm from heavy load, so repeat the check and use the
@@ -281,7 +286,8 @@ class BlockControl:
         return not self._session.client.alive or self._session.clock() - since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
-        """End the block and begin the next one. Return the measurements to repeat because the GPU changed.
+        """End the block and begin the next one. If the GPU changed during the block, return the measurements that must
+        be repeated.
 
         Each measurement is repeated only once.
         """

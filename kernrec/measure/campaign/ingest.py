@@ -22,7 +22,8 @@ from kernrec.store.intake.row_checks import is_possible
 from kernrec.store.measurement import Measurement, Outcome
 
 _AHEAD = timedelta(days=1)
-"""Maximum time by which the newest row may be ahead of this machine's clock, because the clocks of machines differ."""
+"""Largest tolerated lead of the newest row over this machine's clock. Some lead is possible, because the clocks of
+machines differ."""
 _TOGETHER = 5000
 """Maximum number of rows per transaction."""
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
@@ -50,11 +51,11 @@ def check_takes_rows(database: Path) -> None:
 def ingest(
     journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None, ended_only: bool = False
 ) -> int:
-    """Move a journal's measurements to a database, by default also of blocks that have not ended. Create the database
-    if needed, and return the number of new rows.
+    """Move a journal's measurements to a database, and return the number of new rows. Create the database if needed. If
+    `ended_only`, move only the measurements of blocks that have ended.
 
-    Invalid records are appended to `<journal>.damaged`, and `note` receives a message. Raise `UsageError` if the
-    database cannot store the measurements, which then stay in the journal.
+    Invalid records are appended to `<journal>.damaged`, and `note` receives a message. If the database cannot store the
+    measurements, raise `UsageError`, and leave the measurements in the journal.
     """
     stored, damaged = 0, list[Mapping[str, Any]]()
     while (batch := journal.batch(_TOGETHER, ended_only))[0]:
@@ -91,8 +92,8 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return the valid measurements of a problem on a GPU model, made with the current protocol or in a replay. The
-    database may not exist."""
+    """Return the valid measurements of a problem on a GPU model that were made with the current protocol or in a
+    replay. Return none if the database does not exist."""
     if not database.exists():
         return []
     with Database.open(database) as opened:

@@ -32,7 +32,8 @@ CREATE INDEX IF NOT EXISTS record_of_block ON record (session, block);
 _SAME_BLOCK = "other.session = record.session AND other.block = record.block"
 _SUFFIX = ".journal.sqlite"
 _WAIT_S = 1.0
-"""Seconds to wait for the lock. A process that only checks who holds the lock also takes it for a moment."""
+"""Seconds to wait for the lock. Waiting is needed because a process also takes the lock for a moment to check who holds
+it."""
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
 """Exceptions that a damaged file causes. Python may also fail to decode its names or to represent its numbers."""
 
@@ -86,7 +87,7 @@ class Journal:
             raise UsageError(_failed(self.path, error)) from None
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Write all records to disk. Raise `JournalError` if writing fails. Then none of the records is written."""
+        """Write all records to disk. If writing fails, write none of them and raise `JournalError`."""
         rows = [(*_columns(record), json.dumps(record, allow_nan=False)) for record in records]
         with self._transaction() as connection:
             connection.executemany("INSERT INTO record (session, block, measured, content) VALUES (?, ?, ?, ?)", rows)
@@ -96,8 +97,8 @@ class Journal:
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return (numbers, records) of at most `most` oldest measurements, optionally only of blocks that have ended.
-        The last records state how the blocks ended."""
+        """Return (numbers, records) of the `most` oldest measurements, or of all if there are fewer. If `ended_only`,
+        include only measurements of blocks that have ended. The last records state how the blocks ended."""
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
             f"SELECT id, session, block, content FROM record WHERE measured{ended * ended_only} ORDER BY id LIMIT ?",
@@ -113,7 +114,8 @@ class Journal:
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete the measurements with the given numbers, and the end records of blocks without measurements."""
+        """Delete the measurements with the given numbers. Also delete the record of a block's end if the journal has no
+        other measurement of this block."""
         with self._transaction() as connection:
             connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
             connection.execute(

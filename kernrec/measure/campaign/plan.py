@@ -75,10 +75,12 @@ class PlannedProblem:
 
     Args:
         name: Name of the layer, or of the problem.
-        probability: Probability with which each config became a task, or None if the tasks are no random sample.
+        probability: Probability with which each config was selected as a task, or None if the tasks are not a random
+            sample.
         most: Maximum number of tasks to measure, or None for all.
         search: Search that chooses the next tasks from measurements, or None to keep the order of `tasks`.
-        baseline: Config whose output other configs must reproduce, or None if an op or a spec defines the result.
+        baseline: Config whose output all other configs must reproduce. None if the expected output follows from the op
+            or the spec.
         energy: Rule that selects the tasks whose energy is measured.
         finals: Whether to measure configs near the Pareto front in the final tier.
         share: Maximum fraction of the remaining time to spend on this problem.
@@ -169,9 +171,10 @@ def plan_recordings(
 
 
 def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
-    """Return the kernel and the tunables of tasks as numbers, shape (tasks, 1 + T).
+    """Return the kernel and the tunables of tasks as an array of numbers, of shape (tasks, 1 + T).
 
-    Column 0 is the kernel's number. Each other column is one tunable of one kernel, and NaN for tasks of other kernels.
+    Column 0 contains the number of the task's kernel. Each other column contains one tunable of one kernel, and is NaN
+    for tasks of other kernels.
     """
     kernels = {name: i for i, name in enumerate(dict.fromkeys(task.kernel_name for task in tasks))}
     place: dict[tuple[str, str], int] = {}
@@ -187,7 +190,8 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Estimate missing predictions (NaN) in seconds, shape (tasks,). Return None if all are missing."""
+    """Replace missing predictions (NaN) by estimates. Return all predictions in seconds as an array of shape (tasks,),
+    or None if all predictions are missing."""
     if not np.isfinite(predicted_s).any():
         return None
     for kernel in np.unique(columns[:, 0]):
@@ -203,9 +207,10 @@ def _ranked_tasks(
 ) -> tuple[list[tuple[float, Task]], dict[str, int] | None]:
     """Return (ranked configs, baseline) for a problem. Raise `UsageError` if no config can run.
 
-    Ranked configs are pairs (predicted seconds, task) for the kernel `only`, or for all kernels that compute the
-    problem, fastest first. Configs without a prediction (NaN) are last, in random order. `baseline` is the config whose
-    output is the expected result: the first runnable config, preferably with a profile. It may be None.
+    Ranked configs are pairs (predicted seconds, task), fastest first. They are configs of the kernel `only` or, if it
+    is None, of all kernels that compute the problem. Configs without a prediction (NaN) are last, in random order.
+    `baseline` is the config whose output is the expected result: the first runnable config, preferably with a profile.
+    It may be None.
     """
     from kernrec.recommender.candidates import candidate_set
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -257,7 +262,8 @@ class Visit:
 
     planned: PlannedProblem
     earlier: tuple[Measurement, ...] = ()
-    """Measurements of the batch that exist already, for a cluster. A local campaign reads them from the database."""
+    """Measurements of the batch that exist already. They are set only on a cluster, because a local campaign reads them
+    from the database."""
 
 
 class Chooser:
@@ -277,8 +283,8 @@ class Chooser:
         """Learn from the measurements of earlier campaigns."""
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
-        """Return the next visit for one of the GPUs of a model, which are given by name. Return None if nothing is left
-        to measure or another visit must end first."""
+        """Return the next visit for the GPU named `gpu`. `gpus` has the names of all GPUs of its model. Return None if
+        nothing is left to measure, or if another visit must end first."""
         raise NotImplementedError
 
     def learn(self, measurement: Measurement) -> None:
@@ -288,5 +294,6 @@ class Chooser:
         """Learn that a visit has ended. It took `seconds` on the device's clock."""
 
     def outcome(self) -> object:
-        """Return the strategy's result (`Refined` or `Searched`), or None if measurements are its only result."""
+        """Return the strategy's result (`Refined` or `Searched`), or None if the strategy produces only
+        measurements."""
         return None

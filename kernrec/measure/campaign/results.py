@@ -19,7 +19,7 @@ class MeasuringEffort:
     finals: int
     """Number of configs to measure in the final tier."""
     drawn: bool = False
-    """Whether to measure a random sample of the space, for use as a test set, instead of the most promising configs."""
+    """Whether to measure a random sample of the space instead of the most promising configs, for use as a test set."""
 
 
 EFFORTS = {
@@ -152,10 +152,11 @@ class ProblemHistory:
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Return the number of measurements of a config that need not be repeated, in the given tiers (default: all).
+        """Return the number of measurements of a config, in the given tiers (default: all), that need not be repeated.
 
-        If only one session has measured the config, ignore measurements of blocks that never ended, so that the config
-        is measured again. Otherwise, count all, so that runs that are repeatedly cut short make progress.
+        If only one session has measured the config, do not count measurements of blocks that never ended. So the config
+        is measured again. If several sessions have measured it, count all measurements, so that a series of interrupted
+        runs makes progress.
         """
         measurements = self._measurements.get(key, ())
         alone = len({measurement.origin.session for measurement in measurements}) < 2
@@ -165,8 +166,8 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return the median `latency_s` or `energy_j` of a config's successful measurements in some tiers (default:
-        all), or None if it was never measured."""
+        """Return the median `latency_s` or `energy_j` of a config's successful measurements, in the given tiers
+        (default: all). Return None if no successful measurement has this cost."""
         values = [
             value
             for measurement in self._measurements.get(key, ())

@@ -46,9 +46,11 @@ class Schedule:
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """Return (measurements, count) for the configs to screen, first those from unfinished blocks.
+        """Return (measurements, count) for the configs that remain to be screened. Configs from unfinished blocks come
+        first.
 
-        After `count` measurements, call this method again, because the search may choose other configs.
+        Make only the first `count` measurements, and then call this method again, because the search may choose other
+        configs.
         """
         most = len(self._keys) if self._planned.most is None else self._planned.most
         left = most - self.screened
@@ -61,7 +63,8 @@ class Schedule:
         return items, max(0, min(left, len(items), len(of_open_blocks) + step))
 
     def _order(self) -> tuple[list[int], int]:
-        """Return (unmeasured configs in measuring order, number of measurements after which to call this again)."""
+        """Return (indices of the unmeasured configs in measuring order, number of measurements after which to call this
+        again)."""
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
         if self._planned.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)
@@ -71,7 +74,8 @@ class Schedule:
         return self._planned.search.order(tried, latency_s).tolist(), self._planned.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
-        """Return the next measurements in the coarse tier. With `EnergyRule.GUIDE`, return only a few at a time."""
+        """Return the next measurements in the coarse tier. If the rule is `EnergyRule.GUIDE`, return only a few at a
+        time."""
         ran = {i: value for i, key in enumerate(self._keys) if (value := self._screened_s(key))}
         if self._finished_before(1, 1, Tier.FINAL):
             return []
@@ -86,7 +90,8 @@ class Schedule:
         ]
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """Return the configs whose energy to measure next. `ran` has the seconds per launch of each config."""
+        """Return the configs for which energy is measured next. `ran` has the seconds per launch of each screened
+        config."""
         assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
@@ -96,7 +101,8 @@ class Schedule:
         return guide.energy_round()
 
     def finals(self, count: int, with_energy: bool) -> list[ScheduledMeasurement]:
-        """Return the final measurements of at most `count` configs near the Pareto front of latency and energy.
+        """Return the measurements in the final tier, for at most `count` configs near the Pareto front of latency and
+        energy.
 
         Each config is measured in several rounds. If no energies are known, the fastest configs are measured.
         """
@@ -116,7 +122,8 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """Return (configs, first costs, second costs) for the configs with both costs measured below the final tier."""
+        """Return (configs, first costs, second costs) for all configs with both costs measured in a tier below the
+        final one."""
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):
@@ -139,7 +146,8 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     """Return the indices of at most `count` configs near the Pareto front of latency and energy, nearest first.
 
     A config's distance from the front is the factor by which both its latency and its energy must fall until no other
-    config is better in both. If the front has more than `count` configs, return `count` of them, spread evenly.
+    config is better in both. If the front has more than `count` configs, return `count` configs of the front, spread
+    evenly over it.
     """
     t, e = np.log(np.asarray(latency_s, dtype=np.float64)), np.log(np.asarray(energy_j, dtype=np.float64))
     if not len(t):

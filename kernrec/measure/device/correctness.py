@@ -22,8 +22,8 @@ from kernrec.store.measurement import Outcome
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Unit roundoff of each term of a sum, keyed by dtype of the output. For f16 and bf16, the terms are rounded values,
-such as weights. For tf32, they are products of two rounded factors."""
+"""Unit roundoff of each term of a sum, keyed by dtype of the output. If the dtype is f16 or bf16, each term is a
+rounded value, such as a weight. If it is tf32, each term is a product of two rounded factors."""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
 """Unit roundoff of attention's weights if it differs from that of the output, keyed by dtype of the inputs."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
@@ -50,7 +50,7 @@ def tolerance(problem: Problem) -> float:
 
 
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
-    """Return the largest correct error of each output. It is 0 if the output must be exact.
+    """Return the largest error that counts as correct for each output. It is 0 if the output must be exact.
 
     Use the tolerance in the kernel's spec if there is one. Otherwise, integers must be equal, and floating-point
     numbers may differ by rounding errors. If another config computed the expected output, its rounding errors count,
@@ -104,14 +104,15 @@ def values(stored: Any, dtype: str) -> Any:
 
 
 def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> OutputError:
-    """Return the error of one output, compared piece by piece, because the whole in float64 may not fit in memory.
+    """Return the error of one output. Compare the output piece by piece, because all of it in float64 may not fit in
+    memory.
 
     Args:
-        stored: Output as a kernel left it in memory, a flat array of the module `xp`.
+        stored: Output as a kernel stored it in memory, as a flat array of the module `xp`.
         expected: Expected elements, as returned by `values`. NaN marks an element that is not compared, because the
             config that computed the expected output did not write it.
         xp: Array module, NumPy or CuPy.
-        allowed: Largest correct error.
+        allowed: Largest error that counts as correct.
         reference: Source of `expected`, as stored in rows.
     """
     expected = expected.reshape(-1)
@@ -170,7 +171,7 @@ class ProblemBuffers:
         self._reference = ""
 
     def expect(self, results: Mapping[str, np.ndarray]) -> None:
-        """Set the expected outputs, as returned by `values`."""
+        """Set the expected outputs. They must have the form that `values` returns."""
         self._results = results
         self._expected = {name: cupy.asarray(array) for name, array in results.items()}
         missing = sum(int(np.count_nonzero(array != array)) for array in results.values())
@@ -179,7 +180,8 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue copies that restore the tensors of the first set that a launch reads and overwrites."""
+        """Queue copies that restore some tensors of the first set: the tensors that a launch both reads and
+        overwrites."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -195,7 +197,8 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue the preparation of a checked launch: fill outputs and workspaces so that unwritten elements show."""
+        """Queue the preparation of a launch whose results are checked: fill outputs and workspaces with values that
+        show which elements were not written, and restore tensors as `renew` does."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:
@@ -215,7 +218,8 @@ class ProblemBuffers:
         return results
 
     def errors(self) -> OutputError:
-        """Return the error of the worst output in the first copy. If it is wrong, restore all tensors."""
+        """Return the error of the worst output in the first copy of the tensors. If this output is wrong, restore all
+        tensors."""
         allowed = tolerances(self.prepared.problem, self.prepared.kernel)
         dtypes = {name: tensor.dtype for name, tensor in self.prepared.problem.tensors.items()}
         errors = [
@@ -243,7 +247,7 @@ def initial_tensors(prepared: PreparedProblem) -> dict[str, np.ndarray]:
 
 
 def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the correct outputs after a launch, as the op or the kernel's spec defines them."""
+    """Return the outputs that a correct launch produces, according to the op or the kernel's spec."""
     if prepared.kernel is None:
         return reference(prepared.problem, initial)
     tensors = prepared.problem.tensors
@@ -254,7 +258,8 @@ def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray
 def cached_outputs(
     folder: Path, prepared: PreparedProblem, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return the outputs that `make` computes slowly, from a cache in `folder` if possible."""
+    """Return the expected outputs, from a cache in `folder` if possible. Otherwise, call `make` to compute them, which
+    is slow."""
     path = folder / f"{sha256(f'{prepared.problem.key} {prepared.reference}'.encode()).hexdigest()[:16]}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as cached:

@@ -27,7 +27,8 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.util.process import is_alive, module_command, module_environment, own_group
 
 _POLL_S = 0.2
-"""Seconds between checks that the parent is alive. Forks of a dead parent may keep standard input open."""
+"""Seconds between checks that the parent is alive. They are needed because forks of a dead parent may keep standard
+input open."""
 
 
 def main() -> int:
@@ -70,7 +71,8 @@ def _refuse(reason: str) -> int:
 
 
 def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
-    """Set the wanted limits. If that fails, restore the earlier limits and return the reason."""
+    """Set the wanted limits, and return None. If that fails, restore the earlier limits and return the reason for the
+    failure."""
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(wanted["uuid"])
     limit_w, clock_hz = wanted["power_limit_w"], wanted["clock_hz"]
@@ -186,8 +188,8 @@ def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
 
 
 def restore_abandoned(gpu: LocalGpu) -> None:
-    """Restore a GPU's limits if a run and its guard were killed. Do nothing if the run is alive. Raise `KernrecError`
-    if the GPU is limited, and the driver refuses to restore it."""
+    """Restore a GPU's limits if a run that set them and its guard were both killed. Do nothing if the run is alive.
+    Raise `KernrecError` if the driver refuses to restore the limits."""
     if present_entry(gpu.uuid) is None:
         return
     try:

@@ -19,7 +19,7 @@ class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a 
     """Raised if a config cannot be measured. The message is stored in the row."""
 
     def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
-        """Create a failure. `lost` states that the process can no longer use the device."""
+        """Create a failure. If `lost` is true, the process can no longer use the device."""
         super().__init__(" ".join(message.split())[:500])
         self.outcome = outcome
         self.lost = lost
@@ -47,7 +47,8 @@ class PreparedProblem:
     folder: Path | None = None
     """Folder of the files that the kernel's spec names."""
     baseline: Mapping[str, int] | None = None
-    """Config whose output all other configs must reproduce, or None if an op or the spec defines the result."""
+    """Config whose output all other configs must reproduce. None if the expected output follows from the op or the
+    spec."""
 
     @property
     def reference(self) -> str:
@@ -140,7 +141,7 @@ class OutputError:
     unwritten: int
     """Number of output elements that were not written or are not finite."""
     tolerance: float
-    """Largest correct error."""
+    """Largest error that counts as correct."""
     reference: str
     """Source of the expected outputs, as stored in rows."""
 
@@ -154,7 +155,8 @@ class LoadedConfig(Protocol):
     footprint_bytes: int
     """Size of the inputs and outputs of one launch, in bytes."""
     renewed: bool
-    """Whether a launch changes data that affect its time. If so, inputs are renewed and energy is not measured."""
+    """Whether a launch changes data that affect the time of the next launch. If so, inputs are renewed before each
+    launch, and energy is not measured."""
 
     def errors(self) -> OutputError | None:
         """Launch once, and compare the outputs with the expected ones. Return None for a recorded config."""
@@ -196,7 +198,8 @@ class Device(Protocol):
         """Create the inputs and expected outputs of a problem for `load`, and delete those of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config, and prepare the problem of an op. Other problems must be prepared already."""
+        """Load a config. If its problem is that of an op, also prepare the problem. Any other problem must already be
+        prepared."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
         """Load the two reference kernels: `compute`, limited by arithmetic, and `memory`, limited by DRAM."""

@@ -26,8 +26,8 @@ _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
 def loaded_module(compiled: Compiled) -> Module:
-    """Load compiled code on the device. Without machine code, the driver compiles the PTX. Raise `MeasurementFailure`
-    if the driver refuses the code."""
+    """Load compiled code on the device. If it contains no machine code, the driver compiles the PTX. Raise
+    `MeasurementFailure` if the driver refuses the code."""
     module = Module()
     try:
         module.load(compiled.cubin or compiled.ptx.encode() + b"\0")
@@ -37,9 +37,8 @@ def loaded_module(compiled: Compiled) -> Module:
 
 
 def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[BoundLaunch]) -> None:
-    """Check that each launch passes all arguments of its kernel, so that the device does not read past the last one.
-
-    `names` are the kernels' names in the code, keyed by their names in the spec. Raise `MeasurementFailure` otherwise.
+    """Raise `MeasurementFailure` if a launch passes fewer arguments than its kernel has. The device would read past the
+    last argument. `names` are the kernels' names in the code, keyed by their names in the spec.
     """
     for launch in launches:
         if mismatch := argument_mismatch(code, names[launch.entry], launch):
@@ -147,7 +146,7 @@ def elapsed_s(start: Event, end: Event) -> float:
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
-"""Seconds to allow the host to queue a launch. The value is generous, so that no gap between launches is timed."""
+"""Seconds that the host may take to queue a launch. The value is generous, so that no gap between launches is timed."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ def present_entry(uuid: str) -> LimitsEntry | None:
 
 
 def _entry(text: bytes) -> LimitsEntry | None:
-    """Parse a limits file. Return None for an incomplete entry, whose process ended before it set a limit."""
+    """Parse a limits file. Return None if its entry is incomplete, because then the process ended before it set a
+    limit."""
     try:
         return LimitsEntry(**json.loads(text)) if text else None
     except (ValueError, TypeError):
@@ -136,8 +137,8 @@ def visible_gpus() -> list[LocalGpu]:
 
 
 def choose_gpu(wanted: str) -> LocalGpu:
-    """Return the GPU with an index or a UUID. `auto` is the first unused visible GPU, or the first if all are used.
-    Raise `UsageError` if there is no such GPU."""
+    """Return the GPU with an index or a UUID. `auto` stands for the first unused visible GPU, or for the first visible
+    GPU if all are in use. Raise `UsageError` if there is no such GPU."""
     if wanted == "auto":
         allowed = visible_gpus()
         return next((each for each in allowed if not each.others), allowed[0])

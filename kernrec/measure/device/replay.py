@@ -35,7 +35,8 @@ ConfigKey = tuple[str, str]
 """Name of the kernel, and canonical text of the config."""
 
 _one_reader = threading.Lock()
-"""Lock that lets one thread read at a time: if a reader closed its connection, DuckDB would close others' cursors."""
+"""Lock that lets only one thread read at a time. If a reader closed its connection, DuckDB would also close the cursors
+of other readers."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,11 @@ def _replayable(row: Mapping[str, Any]) -> bool:
 
 
 def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) -> list[Recording]:
-    """Return the recordings of the problems with the given keys, or of all problems if None.
+    """Return the recordings of the problems with the given keys. If `keys` is None, return the recordings of all
+    problems.
 
-    If `gpu` is None, there must be only one GPU. Raise `UsageError` if none of these problems was recorded.
+    If `gpu` is None, the database must have recordings of only one GPU. Raise `UsageError` if none of the problems was
+    recorded.
     """
     recordings = load_recordings(path, gpu)
     requested = [recording for recording in recordings if keys is None or recording.problem.key in keys]
@@ -109,9 +112,10 @@ def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) ->
 
 
 def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
-    """Return all recorded problems of one GPU, starting with the problem that has most recorded configs.
+    """Return the recordings of one GPU, one for each problem. The problem with the most recorded configs comes first.
 
-    If `gpu` is None, there must be only one GPU. Raise `UsageError` if the database has nothing to replay.
+    If `gpu` is None, the database must have recordings of only one GPU. Raise `UsageError` if the database has nothing
+    to replay.
     """
     (chosen,) = chosen_gpus(path, gpu or "auto")
     with _one_reader, Database.open(path) as database:

@@ -56,7 +56,7 @@ class SimulatedKernel:
 
 
 def constant_time(seconds: float, power_w: float | None = 300.0, errors: OutputError | None = None) -> SimulatedKernel:
-    """Return a kernel whose launches all take the same time."""
+    """Return a simulated kernel whose launches all take the same time."""
     return SimulatedKernel(lambda n: np.full(n, seconds), power_w, errors)
 
 

@@ -1,8 +1,8 @@
 """Compute power from sensor readings, with the energy counter and with the power sensor.
 
-The energy counter is updated every few tens of milliseconds, and each update appears late. The slope of the values over
-the times of updates is exact, because a constant delay shifts all updates equally. Arrays have the shape (readings,)
-and are sorted by time.
+The energy counter is updated every few tens of milliseconds, and each update appears late. A line through the updates
+(value against time) has the correct slope, because a constant delay shifts all updates equally. Arrays have the shape
+(readings,) and are sorted by time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,14 @@ from kernrec.util.normal import DEVIATIONS
 
 LEAST_TICKS = 10
 TRUSTED_RATIO = 0.05
-"""Largest relative difference between the energy counter and the integral of power at which the counter is trusted."""
+"""Largest relative difference between the energy counter and the integral of power for which the counter is trusted."""
 
 WRAP_J = 2.0**32 / 1000.0
 """Energy in joules at which a 32-bit counter of millijoules restarts at zero."""
 
 SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
-"""Clock event reasons that make a measurement invalid. `SwPowerCap` does not, because the power limit is a setting."""
+"""Clock event reasons that make a measurement invalid. `SwPowerCap` is not included, because the power limit is a
+setting."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def power_from_ticks(
 def mean_power(
     time_s: Sequence[float] | np.ndarray, power_w: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> float | None:
-    """Return the trapezoidal mean of the power readings in a time window, or None if there are fewer than two."""
+    """Return the mean of the power readings in a time window by the trapezoidal rule. Return None if there are fewer
+    than two readings."""
     time, power = np.asarray(time_s, dtype=np.float64), np.asarray(power_w, dtype=np.float64)
     inside = (time >= start_s) & (time <= end_s) & np.isfinite(power)
     time, power = time[inside], power[inside]

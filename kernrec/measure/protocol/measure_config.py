@@ -55,7 +55,8 @@ def summarize_latency(samples: Sequence[float]) -> LatencyReport:
 
 
 def interval_rank(n: int) -> int | None:
-    """Return how many of `n` sorted samples, at each end, are outside the median's 90 % interval, or None for too few.
+    """Return the number of samples, at each end of `n` sorted samples, that are outside the median's 90 % interval.
+    Return None if there are too few samples for an interval.
 
     The number of samples below the median is binomial(n, 1/2) for any distribution (Conover, Practical Nonparametric
     Statistics, section 3.2).
@@ -70,12 +71,14 @@ def interval_rank(n: int) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Approximate the probability of k under binomial(n, 1/2) for large n, for which 2^-n underflows."""
+    """Approximate the probability of k in the distribution binomial(n, 1/2). Use this for large n, because 2^-n
+    underflows."""
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
 def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
-    """Return whether at least `least` samples give the median's interval a relative half-width below `half_width`."""
+    """Return whether there are at least `least` samples, and the relative half-width of the median's interval is below
+    `half_width`."""
     if len(samples) < max(1, least):
         return False
     summary = summarize_latency(samples)
@@ -177,7 +180,8 @@ def measure_config(
 
     Args:
         tier: Tier of the measurement. `Tier.SCREEN` measures only latency, and the other tiers also energy.
-        best_s: Lowest latency in seconds on this problem so far, or None. `Tier.SCREEN` abandons much slower configs.
+        best_s: Lowest latency in seconds on this problem so far, or None if there is none. In `Tier.SCREEN`, a much
+            slower config is abandoned.
 
     Raises:
         MeasurementFailure: The config computes wrong values, or the clocks were lowered in every attempt.
@@ -198,7 +202,8 @@ def measure_config(
 def _measure_once(
     device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> tuple[DeviceReport, str | None]:
-    """Measure a config once. Return (report, reason why lowered clocks make the report invalid, or None)."""
+    """Measure a config once. Return (report, reason). If lowered clocks make the report invalid, the reason says why.
+    Otherwise it is None."""
     trace = [device.read_sensors()]
     latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     energy = EnergyReport()
@@ -268,7 +273,8 @@ def measure_latency(
 def measure_energy(
     device: Device, loaded: LoadedConfig, launch_s: float, seconds: float, trace: list[SensorReading]
 ) -> EnergyWindow:
-    """Measure the power of a config while launches run without gaps, as the slope of the energy counter.
+    """Measure the power of a config while launches run without gaps. The power is the slope of the energy counter over
+    time.
 
     The launch time is measured in the same window, because it is longer under a power cap. Energy per launch is the
     power times this launch time.
@@ -333,7 +339,8 @@ def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
 
 
 def _gpu_state(trace: list[SensorReading], clock_hz: float | None) -> GpuState:
-    """Return the GPU's state during a measurement. `clock_hz` is the mean SM clock that a kernel measured, or None."""
+    """Return the GPU's state during a measurement. `clock_hz` is the mean SM clock if a kernel measured it, otherwise
+    None."""
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])

@@ -36,7 +36,7 @@ class Probe:
     """Properties of a GPU's sensors. None means that the GPU does not report the value."""
 
     tick_s: float | None
-    """Seconds between two updates of the energy counter, or None if it has too few updates under load."""
+    """Seconds between two updates of the energy counter. None if there were too few updates under load."""
     ratio: float | None
     """Counter's energy divided by the integral of instantaneous power, under load."""
     idle_w: float | None
@@ -102,7 +102,8 @@ def idle_power(readings: list[SensorReading]) -> float | None:
 
 
 def measure_references(device: Device, traits: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
-    """Return the `latency_s` of each reference kernel, and its `energy_j` if wanted and possible, keyed by name."""
+    """Return the costs of each reference kernel, keyed by name: `latency_s` and, if `with_energy` and energy can be
+    measured, `energy_j`."""
     costs: dict[str, dict[str, float]] = {}
     for name, loaded in device.references().items():
         try:

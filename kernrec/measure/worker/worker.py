@@ -153,7 +153,8 @@ def read_kernel(path: Path) -> tuple[Kernel, Path]:
 
 
 def open_device(request: Request) -> Device:
-    """Open the device that a request names: a CUDA GPU, or in tests, the device that `module:function` returns."""
+    """Open the device that a request names. This is a CUDA GPU or, in tests, the device that `module:function`
+    returns."""
     module, colon, function = str(request["device"]).partition(":")
     if colon:
         device: Device = getattr(importlib.import_module(module), function)()

@@ -125,7 +125,8 @@ class WorkerClient:
         raise MeasurementFailure(Outcome(answer["failure"]), answer["error"], answer["lost"], report)
 
     def _exchange(self, request: bytes, limit_s: float) -> bytes:
-        """Send a request and return the answer, one line each. Raise an error if the worker ends or is too slow."""
+        """Send a request as one line, and return the answer, which is also one line. Raise an error if the worker ends
+        or is too slow."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -169,7 +170,8 @@ class WorkerClient:
 
 
 def _read_lines(stream: BinaryIO, lines: "queue.SimpleQueue[bytes | None]") -> None:
-    """Put all complete lines of a stream into a queue, then None. Avoid the stream's buffer: it could block at exit."""
+    """Put all complete lines of a stream into a queue, and None at the end. Do not use the stream's own buffer, because
+    it could block at exit."""
     buffer = b""
     with stream:
         while piece := os.read(stream.fileno(), 1 << 16):

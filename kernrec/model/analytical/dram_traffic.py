@@ -96,7 +96,8 @@ def dram_bytes(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks. Arrays are (C,)."""
+    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks. Arrays have the shape
+    (C,)."""
 
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""

@@ -117,7 +117,8 @@ class LaunchWork:
 
 @dataclass(frozen=True, eq=False)
 class LaunchTime:
-    """Time of C launches at the boost clock, without launch overhead, and how busy each resource is."""
+    """Time of C launches at the boost clock without launch overhead, and how busy each resource is. Properties are
+    arrays of shape (C,)."""
 
     pipe_clk: Floats
     """Clocks that an average block keeps each of `PIPES` busy, (pipes, C)."""
@@ -127,37 +128,37 @@ class LaunchTime:
 
     @property
     def core_s(self) -> Floats:
-        """Return the core time in seconds, (C,): the part of the time that scales inversely with the core clock."""
+        """Return the core time in seconds, which is the part of the time that scales inversely with the core clock."""
         return np.asarray(self.rows[0])
 
     @property
     def dram_s(self) -> Floats:
-        """Return the DRAM time in seconds, (C,), which does not depend on the core clock."""
+        """Return the DRAM time in seconds, which does not depend on the core clock."""
         return np.asarray(self.rows[1])
 
     @property
     def core_j(self) -> Floats:
-        """Return the energy in joules of all core events at nominal voltage, (C,)."""
+        """Return the energy in joules of all core events at nominal voltage."""
         return np.asarray(self.rows[2])
 
     @property
     def busy_s(self) -> Floats:
-        """Return the seconds that the pipes are busy, (C,)."""
+        """Return the seconds that the pipes are busy."""
         return np.asarray(self.rows[3])
 
     @property
     def latency_s(self) -> Floats:
-        """Return the seconds that all waves of blocks spend on latency, (C,)."""
+        """Return the seconds that all waves of blocks spend on latency."""
         return np.asarray(self.rows[4])
 
     @property
     def l2_s(self) -> Floats:
-        """Return the seconds that L2 is busy with traffic or with atomic operations, whichever takes longer, (C,)."""
+        """Return the seconds that L2 is busy with traffic or with atomic operations, whichever takes longer."""
         return np.asarray(self.rows[5])
 
     @property
     def in_turn_s(self) -> Floats:
-        """Return the part of `core_s` in which a block waits for DRAM or for one pipe while other pipes idle, (C,)."""
+        """Return the part of `core_s` in which a block waits for DRAM or for one pipe while other pipes idle."""
         return np.asarray(self.rows[6])
 
     def bottleneck(self, row: int) -> str:

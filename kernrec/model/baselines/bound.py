@@ -122,7 +122,7 @@ TILE_CLK = 2200.0
 
 @dataclass(frozen=True)
 class Bound:
-    """Lower bound on the time of N problems, with their features. Arrays are (N,) unless stated otherwise."""
+    """Lower bound on the time of N problems, and their features. Arrays have the shape (N,) unless stated otherwise."""
 
     total_s: Array
     """Lower bound on the seconds of a call."""
@@ -135,7 +135,7 @@ class Bound:
     constants: Mapping[str, float]
     """Features that are equal for all problems, keyed by name."""
     log_sizes: Array
-    """Base-2 logarithms of the problems' sizes, in the order of `DIMS`, (D, N)."""
+    """Base-2 logarithms of the problems' sizes, as an array of shape (D, N) with one row for each of `DIMS`."""
     work_s: Array | None = None
     """Seconds of work on the GPU, without the host's time. None for ops whose calls were not timed one at a time."""
 
@@ -177,7 +177,7 @@ class Features(Protocol):
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
 
     def bound(self, device: "Device", sizes: Array, layout: str) -> Bound:
-        """Return the lower bound and the features of N problems with these sizes, (D, N)."""
+        """Return the lower bound and the features of N problems. `sizes` is an array of shape (D, N)."""
 
 
 @cache
@@ -315,7 +315,7 @@ class BaselinePrediction:
     gpus: tuple[str, ...]
     """GPUs on whose recordings the trees for latency were trained."""
     recorded_as: str | None
-    """Data type and layout of the recordings if they differ from those of the problem, or else None."""
+    """Data type and layout of the recordings. None if they are those of the problem."""
     busy: Mapping[str, float]
     """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates. The times may overlap."""
 
@@ -332,8 +332,7 @@ class PowerBase:
     """Additional power at the data sheet's DRAM bandwidth, including the power of L2 and L1."""
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
-        """Return the power of N problems in watts, limited to `most_w`. The result has the shape of `latency_s`, (...,
-        N)."""
+        """Return the power of N problems in watts, limited to `most_w`. The result has the shape of `latency_s`."""
         events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
         return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
 

@@ -39,7 +39,7 @@ class CompactTrees:
     feature: Array
     """Index of the feature that each split compares, (N,)."""
     threshold: Array
-    """Threshold of each split, (N,), or NaN for a leaf. Values equal to the threshold or above go right."""
+    """Threshold of each split, (N,). A leaf has NaN. Values that are equal to the threshold or above it go right."""
     leaf: Array
     """Value that each leaf adds to the prediction, (N,). Splits have the value 0."""
     base: float

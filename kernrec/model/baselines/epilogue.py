@@ -21,7 +21,8 @@ _FUSED = {"bias": 0, "activation": 0}
 
 
 def as_recorded(problem: Problem) -> Problem:
-    """Return the recorded form of a problem: a matvec becomes a matmul, without bias and activation."""
+    """Return the form in which a problem is recorded. A matvec becomes a matmul, and bias and activation are
+    removed."""
     problem = as_matmul(problem)
     if not has_epilogue(problem):
         return problem

@@ -245,5 +245,5 @@ class SetModel:
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return base-2 logarithms of sizes, (N, D), for comparison with `SetModel.extent`."""
+    """Return the base-2 logarithms of sizes as an array of shape (N, D), to compare them with `SetModel.extent`."""
     return np.asarray(np.log2(np.maximum(np.stack(list(dims.values()), axis=1), query.LEAST_SIZE)))

@@ -166,7 +166,8 @@ class Kind:
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the recorded data type and layout if they differ from those of the problems, or else None."""
+        """Return the recorded data type and layout if they differ from those of the problems. Otherwise, return
+        None."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
@@ -212,7 +213,7 @@ class Timed:
     off_grid: list[bool]
     """Whether each problem has an unrecorded size in a dimension of `RecordedSet.grid`."""
     seconds: Array
-    """Predicted seconds of each backend and problem, (S, N), as the recorder would time them."""
+    """Seconds that the recorder would measure for each backend and problem, as predicted by the trees, (S, N)."""
     factors: list[float]
     """Factor between each problem's time and either end of its interval."""
 

@@ -51,7 +51,8 @@ class Adaptation:
     interval: Interval
 
     def correction(self, matrix: Array) -> Array:
-        """Return the correction to add to the log prediction of each candidate, (C,), given their features (C, F)."""
+        """Return the corrections to add to the log predictions of C candidates. `matrix` (C, F) contains their
+        features."""
         rows = _standardized(matrix, self.center, self.scale)
         return np.asarray(self.offset + matern(rows, self.rows, self.length) @ self.weights)
 

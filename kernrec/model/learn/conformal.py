@@ -43,7 +43,7 @@ _UNIT_SPREAD = 1.0
 
 @dataclass(frozen=True)
 class Extent:
-    """Range and spread of each of F features in the training data, as arrays (F,)."""
+    """Range and spread of each of F features in the training data. Arrays have the shape (F,)."""
 
     low: Array
     high: Array
@@ -70,7 +70,7 @@ class Extent:
         return cls(low, high, np.where(some, spread, np.inf), part)
 
     def has(self, values: Sequence[float]) -> bool:
-        """Return whether all features of a candidate, (F,), are within their ranges."""
+        """Return whether all features of a candidate are within their ranges. `values` contains its F features."""
         for (low, high), value in zip(self._ranges, values, strict=True):  # noqa: SIM110 - `all` takes twice as long
             if not low <= value <= high:
                 return False

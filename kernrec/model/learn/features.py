@@ -35,7 +35,8 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Quantities of C candidates on one GPU from the analytical model. Arrays are (C,), or None if unknown."""
+    """Quantities of C candidates on one GPU from the analytical model. Arrays have the shape (C,). Unknown ones are
+    None."""
 
     gpu: GPU
     flops: float | Array
@@ -213,7 +214,7 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 
 def parts(columns: Sequence[str]) -> Array:
-    """Return the index in `GROUPS` of each column's group, (F,)."""
+    """Return the index in `GROUPS` of the group of each of F columns."""
     return np.array([GROUPS.index(_BY_NAME[name].group if name in _BY_NAME else "schedule") for name in columns])
 
 

@@ -32,7 +32,7 @@ def least_seconds(inputs: ModelInputs) -> Array:
 
 
 def least_log_ratio(inputs: ModelInputs) -> Array:
-    """Return log(minimum time / analytical model's time) of each candidate, (C,)."""
+    """Return log(minimum time / analytical model's time) of each of C candidates."""
     return np.asarray(np.log(least_seconds(inputs) / inputs.latency_s))
 
 
@@ -180,5 +180,6 @@ def top1_score(by: str) -> str:
 
 
 def faded(correction: Array, distance: Array) -> Array:
-    """Return a correction for an unmeasured GPU, (C,), reduced according to the distance from the training data."""
+    """Reduce the corrections of C candidates on an unmeasured GPU, according to their distances from the training
+    data."""
     return np.asarray(correction * np.exp(-distance))

@@ -143,7 +143,8 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
-    """Return how far each config is expected to fall below `best`, (C,), given standard deviations `spread`."""
+    """Return by how much each of C configs is expected to improve on `best`. `spread` contains their standard
+    deviations."""
     from scipy.special import ndtr
 
     z = (best - expected) / spread

@@ -56,7 +56,7 @@ class Points:
         return Points(self.coordinates[rows], self.groups)
 
     def with_coordinate(self, values: Array) -> "Points":
-        """Return the points with an additional coordinate, (N,), which forms a new group."""
+        """Return the points with an additional coordinate, which forms a new group. `values` has the shape (N,)."""
         number = self.groups.max(initial=-1) + 1
         return Points(np.column_stack((self.coordinates, values)), np.append(self.groups, number))
 
@@ -65,7 +65,7 @@ class GaussianProcess:
     """Gaussian process that is conditioned on known values. Raise `KernrecError` if SciPy is not installed."""
 
     def __init__(self, points: Points, values: Array, hyperparameters: Hyperparameters | None = None) -> None:
-        """Condition the process on known values, (M,), at M points. Learn the hyperparameters if none are given."""
+        """Condition the process on known values at M points. Learn the hyperparameters if `hyperparameters` is None."""
         self._linear = import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._offset, self._scale = float(values.mean()), max(float(values.std()), 1e-6)
         scaled = (values - self._offset) / self._scale
@@ -91,18 +91,21 @@ class GaussianProcess:
         return embedded, across, solved
 
     def predict(self, points: Points) -> tuple[Array, Array]:
-        """Return (expected values, variances) at C points, (C,) each. The variances exclude measurement noise."""
+        """Return (expected values, variances) at C points, as arrays of shape (C,). The variances exclude measurement
+        noise."""
         _, across, solved = self._across(points)
         variance = np.maximum(self.hyperparameters.signal - (solved * solved).sum(axis=0), _LEAST_VARIANCE)
         return self._offset + self._scale * (across @ self._pulls), self._scale**2 * variance
 
     def covariance(self, points: Points) -> Array:
-        """Return the covariance of the values at C points, (C, C), without measurement noise."""
+        """Return the covariance of the values at C points, as an array of shape (C, C). It excludes measurement
+        noise."""
         embedded, _, solved = self._across(points)
         return np.asarray(self._scale**2 * (self._between(embedded, embedded) - solved.T @ solved))
 
     def leave_one_out(self) -> tuple[Array, Array]:
-        """Predict each known value from all others. Return (errors, standard deviations of the errors), (M,) each."""
+        """Predict each of M known values from all others. Return (errors, standard deviations of the errors), as arrays
+        of shape (M,)."""
         inverse = np.diagonal(self._linear.cho_solve((self._factor, True), np.eye(len(self._factor))))
         return self._scale * self._pulls / inverse, self._scale / np.sqrt(inverse)
 
@@ -178,7 +181,7 @@ class SearchSpace:
             self.log_s = np.log(np.where(predicted, predicted_s, np.max(predicted_s[predicted])))
         tie = np.where(predicted, np.arange(count), np.random.default_rng(seed).random(count))
         self.by_prediction = np.lexsort((tie, self.log_s, ~predicted))
-        """Indices of the configs, ascending in predicted latency, (C,). Configs without a prediction come last."""
+        """Indices of the configs, sorted by predicted latency. Configs without a prediction come last."""
         columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in tunables.T]
         self._genes = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
         self._values = self._genes.max(axis=0) + 1 if count else np.zeros(len(columns), dtype=np.int64)
@@ -232,7 +235,8 @@ class SearchSpace:
 
 
 def _mixed_radix(genes: Array, values: Array) -> Array:
-    """Encode each row of `genes` (N, T) as a mixed-radix number, (N,), given the number of values of each gene, (T,).
+    """Encode each row of `genes` (N, T) as a mixed-radix number. `values` contains the number of values of each of T
+    genes.
 
     The numbers are floats, so different rows may share a number if there are more than 2^53 combinations.
     """

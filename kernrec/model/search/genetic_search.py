@@ -135,7 +135,8 @@ class GeneticSearch(ObjectiveSearch):
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return predicted log power for configs with known log latencies, (N,), or zeros without a model of power."""
+        """Return the predicted log power of N configs, given their log latencies. Return zeros if there is no model of
+        power."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))
@@ -155,8 +156,8 @@ class GeneticSearch(ObjectiveSearch):
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """Return the fraction of the next round's configs to measure: 1 / (1 + r), with the signal-to-noise ratio r of the
-    predictions of the last round.
+    """Return the fraction of the next round's configs to measure: 1 / (1 + r). Here, r is the signal-to-noise ratio of
+    the predictions of the last round.
 
     Args:
         measured: Logarithms of the measurements of the last round.

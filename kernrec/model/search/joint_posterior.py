@@ -182,7 +182,8 @@ class _Block:
 
     @property
     def precision(self) -> Array:
-        """Return the contribution of this problem's measurements to the precision (inverse covariance) of w, (F, F)."""
+        """Return the contribution of this problem's measurements to the precision (inverse covariance) of w, as an
+        array of shape (F, F)."""
         return np.asarray(self._informed.T @ self._informed)
 
 
@@ -276,7 +277,8 @@ class JointPosterior:
         return True
 
     def expectation(self, problem: int) -> tuple[Array, Array]:
-        """Return posterior mean (C,) and covariance (C, C) of the contenders' log costs, without measurement noise."""
+        """Return (posterior mean, covariance) of the log costs of C contenders, as arrays of shape (C,) and (C, C).
+        They exclude measurement noise."""
         block = self._blocks[problem]
         covariance = block.covariance + block.slope @ self._covariance @ block.slope.T
         covariance[block.excluded] = covariance[:, block.excluded] = 0.0
@@ -331,7 +333,8 @@ class JointPosterior:
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def _drawn(self, problem: int) -> Array:
-        """Return random log costs of a problem's C contenders, (draws, C), without the error that they share."""
+        """Draw random log costs of a problem's C contenders, as an array of shape (draws, C). They exclude the error
+        that all contenders share."""
         mean, covariance = self.expectation(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
         shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)

@@ -127,7 +127,8 @@ def criteria(log: Array) -> Array:
 
 
 def _features(tunables: Array) -> Array:
-    """Return the trees' inputs, (C, F): logarithms of the tunables that vary, and of their products and ratios."""
+    """Return the inputs of the trees as an array of shape (C, F). They are logarithms of the tunables that vary, and of
+    the products and ratios of these tunables."""
     varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
     logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
     pairs = [

@@ -38,7 +38,7 @@ class Evidence:
     """Measured log cost of each measured contender, (M,)."""
 
     def errors(self) -> Array:
-        """Return the errors of the predictions of measured contenders, minus their mean, (M,)."""
+        """Return the errors of the predictions for M measured contenders, minus the mean error."""
         return _centered(self.log_cost - self.expected[self.rows])
 
 

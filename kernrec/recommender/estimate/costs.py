@@ -45,8 +45,8 @@ def kinds_of(below: Array | float, above: Array | float, source: Array | int, ow
         below: ratio of the value to the lower end of the 90 % interval.
         above: ratio of the upper end of the 90 % interval to the value.
         source: index in `SOURCES`.
-        own: logarithmic half-width of the 90 % interval of the config's individual error, (K,), or (2, K) for two
-            quantities. It applies to comparisons of configs of one kernel on one problem.
+        own: half-width of the 90 % interval of the config's individual error, in logarithms. The shape is (K,), or
+            (2, K) for two quantities. Comparisons of configs of one kernel on one problem use this error.
 
     Returns:
         Array with one row per argument, (4, K) or (2, 4, K).

@@ -170,8 +170,9 @@ class KernelCosts:
             forms: problems, converted to the kernel's op.
             number: index of the kernel in `costs`.
             column: position of the kernel's first config among the configs of all kernels.
-            estimated: for each problem, the index of its first config in `rows` (then the total number of configs), the
-                position that the occupancy heuristic picks, and the number of runnable configs.
+            estimated: three sequences with an element for each problem: index of its first config in `rows`,
+                position that the occupancy heuristic picks, and number of runnable configs. The first sequence ends
+                with the total number of configs.
         """
         self.table, self.number, self.column, self.measured = table, number, column, measured
         self._in_engine, self._forms, self._on_problems = costs, forms, dict[int, ProblemSpace]()

@@ -83,8 +83,8 @@ def whole_deviation(problem: Problem) -> float:
 def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> ReferenceTime | None:
     """Return the fastest baseline at the GPU's default power limit and clock, or None if there is no baseline.
 
-    Baselines from recordings on this GPU take precedence over transferred baselines. The result is also None
-    if `inputs` are not random, because all recordings use random inputs.
+    Baselines from recordings on this GPU take precedence over transferred baselines. The result is also None if
+    `inputs` are not random, because all recordings use random inputs.
     """
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problem).op)) is None:
         return None

@@ -241,7 +241,7 @@ class StaticTable:
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
         """Return the total number of events in one launch of a config on a problem, keyed by profile metric.
 
-        `requested` states whether to include sectors that hit in L1, which only sampled profiles can exclude.
+        `requested` states whether to include sectors that hit in L1. Only profiles of sampled blocks can exclude them.
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles

@@ -291,8 +291,8 @@ def compare_gpus(
         swept: quantity to sweep for each row, power limits or clocks; None for no sweep.
 
     Returns:
-        A row for each GPU and batch size, and a message for each GPU with no rows or an incomplete total. If
-        several GPUs are compared, a GPU has no rows if it runs no kernel of kernrec and a layer has no baseline.
+        A row for each GPU and batch size, and a message for each GPU with no rows or an incomplete total. If several
+        GPUs are compared, a GPU has no rows if it runs no kernel of kernrec and a layer has no baseline.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.

@@ -308,8 +308,8 @@ VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DI
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     """Return the entries to write to a tuned file, with the keys that the engine uses (`TunedFile.entry`).
 
-    Each entry uses the comparison with the nearest number of tokens (by ratio). It is the best config of this
-    comparison if the gain is large enough, otherwise the engine's default config for the entry's number of tokens.
+    For each entry, take the comparison with the nearest number of tokens (by ratio). If its gain is large enough, the
+    entry is its best config. Otherwise, the entry is the engine's default config for the entry's number of tokens.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}

@@ -56,7 +56,7 @@ class Comparison:
     own_cost: Cost | None
     """Cost of the engine's default config; None if this config cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """Configs and costs of the candidates and the default config: measured costs first, then best first."""
+    """Candidates and default config with their costs: first the measured configs, then the others, best first."""
     compared: tuple[Tiles, ...]
     """All compared configs, with the default config first. Some may be unable to run."""
     spread: float = PAIR_SPREAD

@@ -227,7 +227,8 @@ class JudgedEntry:
     config: Mapping[str, Any]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or the GPU or version it was tuned for; may be empty."""
+    """Reason why the entry cannot run or is doubtful. If the entry was tuned for another GPU or version, the name of
+    this GPU or version. May be empty."""
     ratio: float | None = None
     """Ratio of the entry's time to the lowest time of any config; None if times are not known."""
     measured: bool = False

@@ -97,7 +97,8 @@ def add_checked(database: Database, checked: Path, signer: str = "", apart_from:
 def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
     """Open a database to add rows. Create it if needed, and delete a created database if an error occurs.
 
-    kernrec adds many `checked` rows to a copy, and queries use the old file meanwhile.
+    If the files in the folder `checked` are large, kernrec adds their rows to a copy, so that queries can use the old
+    file meanwhile.
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0

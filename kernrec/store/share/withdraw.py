@@ -28,7 +28,8 @@ from kernrec.util.files import scratch_folder
 
 
 def retraction_rows(keys: Iterable[str], reason: str) -> list[Row]:
-    """Return rows of the table `retraction` that withdraw the measurements with the given keys as of now."""
+    """Return rows of the table `retraction` that withdraw the measurements with the given keys. The time of the
+    withdrawal is the present time."""
     row = {"reason": reason, "signer": "", "signature": ""}
     row["retracted_at"] = datetime.now(UTC).replace(microsecond=0, tzinfo=None).isoformat()
     return [{"measurement_id": key, **row} for key in keys]

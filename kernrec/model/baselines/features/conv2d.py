@@ -53,7 +53,8 @@ _COLUMNS = (
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of 3x3 convolutions with stride 1 and padding 1, for sizes (D, N)."""
+    """Return the lower bound and the features of N 3x3 convolutions with stride 1 and padding 1. `sizes` has the shape
+    (D, N)."""
     n, c, h, w, k = sizes
     gpu, count = device.gpu, len(n)
     pixels, images, filters, results = n * h * w, 4 * n * c * h * w, 4 * k * c * 9, 4 * n * k * h * w
