@@ -38,10 +38,10 @@ class PushOptions(options.Options):
 
 @options.takes(PushOptions)
 def push(wanted: PushOptions) -> None:
-    """Push the measurements that a place lacks from your database, as bundles that are signed with your key.
+    """Push measurements from your database to a place, as bundles that are signed with your key.
 
-    Your withdrawals are pushed, too. The names of user and machine, GPU UUIDs and paths are not pushed. After an
-    interruption, the next push continues.
+    Measurements that the place has already are skipped. Your withdrawals are pushed, too. The names of user and
+    machine, GPU UUIDs and paths are not pushed. After an interruption, the next push continues.
     """
     from kernrec.gpu import find_gpu
     from kernrec.store.keys import Signer, key_file, make_own_key

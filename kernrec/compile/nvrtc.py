@@ -126,7 +126,7 @@ def nvrtc_library() -> Library | ModuleType:
 # State C++17 in case NVRTC's default changes. -v reports registers and spills. The last option compiles functions
 # without an execution space, such as `constexpr` functions, for the device.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
-_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h). The source causes no other error.
+_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h), the only error that faulty source code causes.
 _MINIMAL = "--minimal"
 """Option that compiles faster by omitting declarations of textures and of the CUDA runtime."""
 _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU_")

@@ -19,8 +19,10 @@ TOOLS = ("vllm", "sglang")
 
 
 def of_every_call(name: str, detail: str) -> bool:
-    """Return whether one tuning file can cover all analyzed calls of a Triton function. It can if the detail gives the
-    number of tokens `m` as an expression of the function's integer arguments."""
+    """Return whether one tuning file can cover all analyzed calls of a Triton function.
+
+    This is possible if `detail` gives the number of tokens `m` as an expression of the function's integer arguments.
+    """
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
 

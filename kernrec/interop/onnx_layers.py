@@ -167,7 +167,7 @@ def _same(values: Any) -> int | None:
 
 
 def _rows(op: str) -> _Read:
-    """Return a converter from nodes to problems of `op`. It returns None unless a node works along the last axis."""
+    """Return a converter from nodes to problems of `op`. It converts a node along any axis but the last to None."""
 
     def read(graph: Graph, node: Node) -> Problem | None:
         x = graph.value(node, 0)

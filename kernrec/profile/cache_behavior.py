@@ -139,7 +139,8 @@ def _broken(own: Array, other: Array) -> int:
 
 
 def atomic_metrics(addresses: Sequence[Array]) -> Iterator[tuple[str, float]]:
-    """Yield `atomic.own` and `atomic.meet`, for sectors and for aligned pieces of 512 bytes.
+    """Yield the probabilities that two atomic operations of a block (`atomic.own`), or one of each of two blocks
+    (`atomic.meet`), access the same sector, and the same aligned 512 bytes (with the ending `.512`).
 
     Args:
         addresses: addresses of each block's atomic operations, one per lane.

@@ -42,7 +42,7 @@ class DeviceVariable:
 
     @property
     def example(self) -> str:
-        """Return an example argument that sets the variable."""
+        """Return an example of a command-line argument that sets this variable."""
         return f"{self.name}={self.dtype}{f'[{self.elements}]' if self.elements > 1 else ':1'}"
 
 

@@ -167,7 +167,7 @@ def structure(fields: str) -> bytes:
 def read_structure(fields: str) -> tuple[bytes, list[tuple[int, str]]]:
     """Return (bytes of a C structure, pointers) for fields such as `i32:4,f32[16]`.
 
-    Each pointer is (offset in bytes, buffer such as `f32[16]`), and its bytes are zero.
+    Each pointer is (offset in bytes, buffer such as `f32[16]`). The structure has zeros in place of pointers.
     """
     raw, largest, pointers = bytearray(), 1, list[tuple[int, str]]()
     for text in map(str.strip, fields.split(",")):

@@ -169,7 +169,7 @@ class CandidateSet:
 
     @property
     def scopes(self) -> "list[ModelScope]":
-        """Trained models that correct the costs of the kernels with candidates."""
+        """Trained models that correct the costs of candidates."""
         kernels = self.ranked.kernels
         scopes = [kernels[number].scope_on(self.number) for number in self._nonempty if kernels[number].model]
         return list(filter(None, scopes))

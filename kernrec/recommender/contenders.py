@@ -144,7 +144,8 @@ def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight:
 def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
     """Combine the contenders of all problems in the form that `JointPosterior` needs.
 
-    Errors on different problems are correlated for equal kernels or tunables and for similar sizes.
+    Errors on two problems are correlated if the problems have similar sizes and the contenders share a kernel or values
+    of tunables.
     """
     # Index of each feature, keyed by the kernel or the value of a tunable, then by dimension.
     columns: dict[tuple[object, ...], dict[str, int]] = {}

@@ -231,7 +231,7 @@ def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
 
 
 def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
-    """Return operating points below the default power limit, which a request about an op sweeps over."""
+    """Return the operating points below the default power limit. A request about an op sweeps over these points."""
     return _points_below(gpu.power_min_w, gpu.tdp_w)
 
 

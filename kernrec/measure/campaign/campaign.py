@@ -124,8 +124,10 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """Yield (problem, list with the next problem, number of remaining problems including this one). If the problems
-        are a lazy iterator, the list is empty and the number is 1."""
+        """Yield (problem, list with the next problem, number of remaining problems including this one).
+
+        If the problems are a lazy iterator, which cannot be read ahead, the list is empty and the number is 1.
+        """
         problems = self._problems
         for number, planned in enumerate(problems):
             later = problems[number + 1 :] if isinstance(problems, Sequence) else ()

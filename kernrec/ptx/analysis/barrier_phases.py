@@ -147,7 +147,7 @@ def issued_by_stretch(
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     executed = [block for block in function.blocks if ran.get(block.index)]
-    # Lengthen the stretches of long code, because a profile stores a number for each class and stretch.
+    # Use longer stretches for long code, because a profile stores a number for each class and stretch.
     length = max(LENGTH, -(-sum(len(block.instructions) for block in executed) // MOST))
     stretches: list[dict[str, float]] = [{}]
     room = length

@@ -337,7 +337,7 @@ def _conversion(modifiers: tuple[str, ...]) -> Cost | None:
 
 
 def issue_of(block: BasicBlock) -> dict[str, int]:
-    """Return the machine instructions of a basic block by class, without folding."""
+    """Return the machine instructions of a basic block by class, if the compiler folds no instruction into another."""
     issue: dict[str, int] = {}
     for ins in block.instructions:
         for name, cost in classify(ins):

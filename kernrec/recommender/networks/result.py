@@ -192,7 +192,7 @@ class Total(IntervalNames, JsonForm):
 
 
 class TotalSum:
-    """Running sum of the costs of layers, with the least certain of their sources."""
+    """Running sum of the costs of layers. Its source is the least certain source of any layer."""
 
     def __init__(self) -> None:
         self._sums = np.zeros((2, 3))
