@@ -292,7 +292,7 @@ def is_tuned_file(path: Path) -> bool:
     """
     if is_engine_file(path):
         return True
-    if not path.is_file() or path.name == "config.json":
+    if path.name == "config.json" or not (path.is_file() or path.suffix in (".json", ".best_config")):
         return False
     file = TextFile(path, *read_text(path, _LARGEST_CACHE))
     with suppress(UsageError):
