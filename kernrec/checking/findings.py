@@ -131,22 +131,16 @@ class Describer:
         did = "wrote" if writes == "reads" else "also touched"
         memory = as_in_source(_plain_name(raw.memory))
         match raw.kind:
-            case "race-shared" | "race-warp":
-                warp = " of its own warp" if raw.kind == "race-warp" else ""
-                whose = f"thread {raw.other_thread}{warp}" if raw.other_thread else "other threads"
+            case "race-shared" | "race-warp" | "race-block":
+                group = {"race-warp": " of its own warp", "race-block": " of the same block"}.get(raw.kind, "")
+                whose = f"thread {raw.other_thread}" if raw.other_thread else "other threads"
                 text = (
-                    f"data race: {who} {writes} byte {raw.offset} of {memory}, which {whose}"
-                    f" {did}{other} with no {'__syncwarp()' if warp else 'barrier'} between"
+                    f"data race: {who} {writes} byte {raw.offset} of {memory}, which {whose}{group}"
+                    f" {did}{other} with no {'__syncwarp()' if raw.kind == 'race-warp' else 'barrier'} between"
                 )
             case "race-global":
                 whose = f"block {raw.other_block}" if raw.other_block else "several other blocks"
                 text = f"data race: {who} {writes} byte {raw.offset} of {memory}, which {whose} {did}{other}"
-            case "race-block":
-                whose = f"thread {raw.other_thread}" if raw.other_thread else "other threads"
-                text = (
-                    f"data race: {who} {writes} byte {raw.offset} of {memory}, which {whose} of the same block"
-                    f" {did}{other} with no barrier between"
-                )
             case "race-atomic":
                 whose = f"thread {raw.other_thread}" if raw.other_thread else "another block"
                 text = f"data race: {whose} writes byte {raw.offset} of {memory}, which {who} updates{other}"
