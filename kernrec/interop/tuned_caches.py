@@ -97,7 +97,7 @@ def read_flashinfer(file: TextFile) -> TunedCache:
     """Read FlashInfer's tactics. For the errors that it raises, see `read_results.Format`."""
     document = file.document()
     if not isinstance(document, dict):
-        raise ValueError("expected an object whose keys are problems")
+        raise ValueError("expected a JSON object with a key for each problem")
     about = document.get("_metadata")
     about = about if isinstance(about, dict) else {}
     words = {name: str(value) for name, value in about.items() if value not in (None, "unknown")}

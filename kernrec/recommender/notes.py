@@ -166,7 +166,7 @@ def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[s
         yield Note(
             f"at the power limit, times are for short runs; long runs take up to {longer:.3g} times as long",
             "Most recordings on this GPU run for milliseconds. In runs of a second or longer on random numbers, tensor"
-            " cores take half as much energy again, so that the limit lowers the clock further. The JSON key"
+            " cores take 1.5 times as much energy, so that the limit lowers the clock further. The JSON key"
             " `long_run_latency_s` has the time of each config.",
         )
     elif any(c.bottleneck == POWER_LIMIT and c.latency_s.source == Source.PREDICTED for c in recommendations):

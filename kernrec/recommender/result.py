@@ -125,7 +125,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     """Whether the expected latency is below `fastest`, but still has to be measured."""
 
     rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
-    ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
+    ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor in the ranking.", "place.ambiguous")
     kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
     database = OfPart[str | None](
         "Database that holds the measurement: `own`, `pulled`, or a file.", "measurement.database", None

@@ -51,7 +51,7 @@ def test_bug_is_reported_with_its_source_line(case, tmp_path, capsys):
     assert not case.memory or any(name in finding for name in named), finding
 
 
-def test_kernel_that_launches_a_kernel_alone_is_refused(tmp_path, capsys):
+def test_only_the_kernel_that_launches_another_is_refused(tmp_path, capsys):
     source = "__global__ void f(int *x) { x[threadIdx.x] = 1; }\n__global__ void g(int *x) { f<<<1, 64>>>(x); }\n"
     options = ("x=i32[64]", "--grid", "1", "--block", "64")
     (path := tmp_path / "case.cu").write_text(source)

@@ -28,8 +28,8 @@ _WIDE_SPREAD = 0.1
 fastest config doubtful."""
 _INDUCTOR_TILE = re.compile(r"[XYZR]\d?_?BLOCK")
 _NOTES = {
-    "FlashInfer": "times of tactics cannot be predicted: FlashInfer numbers them, and other versions renumber them",
-    "Triton": "times are those of the tuning; a call with this file as `configs` predicts them (kernrec analyze)",
+    "FlashInfer": "times of tactics cannot be predicted: FlashInfer numbers them differently in each version",
+    "Triton": "times come from the tuning; to predict times, use kernrec analyze on a call with this file as `configs`",
 }
 _OTHER_NOTE = "the file does not contain the kernel: capture the program (kernrec capture) to predict its configs"
 

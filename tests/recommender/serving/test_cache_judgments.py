@@ -66,7 +66,7 @@ def test_triton_configs_are_compared_by_their_measured_spread(tmp_path):
     assert judgments(noisy, gpu="h100")[0][0] is Judgment.DOUBTFUL
 
 
-def test_compiled_kernels_nearby_tell_for_which_gpu_a_cache_is(tmp_path):
+def test_gpu_of_a_cache_comes_from_compiled_kernels_in_its_folder(tmp_path):
     written(tmp_path / "COMPILED" / "f.json", COMPILED)
     path = triton_cache(tmp_path)
     assert judgments(path, gpu="h100")[0][0] is Judgment.GOOD
