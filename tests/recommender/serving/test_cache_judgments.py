@@ -75,6 +75,12 @@ def test_compiled_kernels_nearby_tell_for_which_gpu_a_cache_is(tmp_path):
     assert judgments(path, gpu="h100", triton="3.80")[0][0] is Judgment.OTHER_VERSION
 
 
+@pytest.mark.parametrize("arch", [[], 10**400, -90])
+def test_compiled_kernels_with_odd_targets_are_ignored(arch, tmp_path):
+    written(tmp_path / "COMPILED" / "f.json", COMPILED | {"target": {"backend": "cuda", "arch": arch}})
+    assert read_tuned_cache(triton_cache(tmp_path)).sm is None
+
+
 def test_inductor_configs_are_judged_by_compiled_kernel_and_gpu_limits(tmp_path):
     path = inductor_config(tmp_path)
     assert judgments(path, gpu="a100") == [[Judgment.POSSIBLE]]
@@ -143,6 +149,7 @@ def test_helion_configs_are_judged_by_gpu_and_limits(tmp_path):
         {"_metadata": {"flashinfer_version": "1"}},
         {"_metadata": {"flashinfer_version": "1\x1b[31m"}, "('a', 'b', ((1, 2),))": ["b", 3]},
         {"_metadata": {"flashinfer_version": "1"}, "('a', 'b', ((1, 2),))": ["b\ud800", 3]},
+        {"_metadata": {"flashinfer_version": "1"}, "({[]: 1}, 'b', ((1, 2),))": ["b", 3]},
         {"config": "[]", "key": {"fields": {}}},
         {"XBLOCK": "wide", "configs_hash": "00"},
         {"key": [1], "configs_timings": [[{}, [1, 1, 1]]]},
@@ -153,3 +160,10 @@ def test_malformed_cache_is_refused_with_its_name(content, tmp_path):
     with pytest.raises(UsageError, match=r"cache\.json is not .*") as refusal:
         read_tuned_cache(path)
     assert "\n" not in str(refusal.value)
+
+
+def test_helion_cache_whose_second_config_is_a_number_is_refused(tmp_path):
+    path = tmp_path / "cache.json"
+    path.write_text('{"config": "{}", "config": 3, "key": {"fields": {}}}')
+    with pytest.raises(UsageError, match=r"cache\.json is not a cache of Helion"):
+        read_tuned_cache(path)
