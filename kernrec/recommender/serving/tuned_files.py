@@ -438,10 +438,10 @@ def _is_gpu(device: str, gpu: GPU) -> bool:
 def _other_version(stated: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     """Return software and version, if a file states another version than the wanted one; otherwise empty.
 
-    Both arguments are keyed by the name of the software.
+    Both arguments are keyed by the name of the software. An empty wanted version allows every version.
     """
-    for name in stated.keys() & wanted.keys():
-        if (stated[name] + ".").startswith(wanted[name] + "."):
-            continue
-        return f"{name} {stated[name]}"
+    for name, number in stated.items():
+        expected = wanted.get(name)
+        if expected and not f"{number}.".startswith(f"{expected}."):
+            return f"{name} {number}"
     return ""

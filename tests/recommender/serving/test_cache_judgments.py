@@ -73,6 +73,7 @@ def test_compiled_kernels_nearby_tell_for_which_gpu_a_cache_is(tmp_path):
     assert judgments(path, gpu="a100")[0][:3] == [Judgment.OTHER_GPU] * 3
     assert judgments(path, gpu="h100", triton="3.8")[0][0] is Judgment.GOOD
     assert judgments(path, gpu="h100", triton="3.80")[0][0] is Judgment.OTHER_VERSION
+    assert judgments(path, gpu="h100", triton="")[0][0] is Judgment.GOOD
 
 
 @pytest.mark.parametrize("arch", [[], 10**400, -90])
@@ -128,6 +129,8 @@ def test_flashinfer_tactics_of_other_gpus_and_versions_are_named(tmp_path):
     assert judgments(path, gpu="b200") == [[Judgment.OTHER_GPU] * 2]
     assert judgments(path, gpu="gb300", flashinfer="0.6.18") == [[Judgment.POSSIBLE, Judgment.DOUBTFUL]]
     assert judgments(path, gpu="gb300", cudnn="91900") == [[Judgment.OTHER_VERSION] * 2]
+    both = judge_caches([path], find_gpu("gb300"), {"cudnn": "91900", "flashinfer": "0.5"})[0].entries
+    assert {entry.reason for entry in both} == {"flashinfer 0.6.18.post1"}
 
 
 def test_helion_configs_are_judged_by_gpu_and_limits(tmp_path):
