@@ -41,6 +41,7 @@ _LATER = {"ir_override"}
 """Attributes of configs in Triton 3.4 and later."""
 NOT_GIVEN = -1
 
+FAILED = "Triton could not compile or launch it"
 PREDICTED = "predicted_by"
 """Member that marks a cache with predicted times, which kernrec 0.1.0 wrote."""
 
@@ -54,7 +55,7 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
     results = [
         ForeignResult(config, Outcome.OK, None, times[0])
         if times
-        else ForeignResult(config, Outcome.CONSTRAINT, "Triton could not compile or launch it")
+        else ForeignResult(config, Outcome.CONSTRAINT, FAILED)
         for config, times in configs
     ]
     return ForeignResults(TOOL, None, kernel, results)

@@ -16,16 +16,17 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from kernrec.interop.json_document import TextFile, numbered, whole_document
-from kernrec.interop.triton_results import NOT_GIVEN, read_autotune_times
+from kernrec.interop.triton_results import FAILED, NOT_GIVEN, read_autotune_times
 from kernrec.util.light_dataclass import dataclass
 
 _MOST_BYTES = 1 << 16
 """Maximum size of a compiled kernel's JSON file, in bytes. Triton's have 1 to 3 kB."""
 _MOST_FILES = 1000
 """Maximum number of compiled kernels to look through."""
+_MOST_SIZE = 1 << 31
 _MOST_KEY = 4000
 _TUNING = ("configs_hash", "found_by_coordesc", "time_taken_ms", "triton_cache_hash", "extra_options")
 """Members of Inductor's cache that are not tunables."""
@@ -67,7 +68,7 @@ def read_triton_cache(file: TextFile) -> TunedCache:
     problem = ", ".join(map(str, key if isinstance(key, list) else [key]))[:_MOST_KEY]
     entries = tuple(
         TunedEntry(problem, {name: value for name, value in config.items() if value != NOT_GIVEN}, times,
-                   "" if times else "Triton could not compile or launch it")
+                   "" if times else FAILED)
         for config, times in configs
     )  # fmt: skip
     folder = file.path.absolute().parent
@@ -87,7 +88,7 @@ def read_inductor_cache(file: TextFile) -> TunedCache:
         root = file.path.absolute().parent.parent
         about = _compiled(path for place in ("triton/*", ".") for path in root.glob(f"{place}/{name}/*.json"))
     kernel = next((each["name"] for each in about if isinstance(each.get("name"), str)), file.path.name)
-    smem = next((each["shared"] for each in about if type(each.get("shared")) is int), 0)
+    smem = next((each["shared"] for each in about if _is_size(each.get("shared"))), 0)
     return TunedCache(
         "Inductor", (TunedEntry(kernel, document, smem=smem),), sm=_common_sm(about), versions=_triton(about)
     )
@@ -113,7 +114,7 @@ def _tactic(item: tuple[str, Any]) -> TunedEntry:
         raise ValueError("expected a runner and its tactic")
     try:
         parts = ast.literal_eval(key) if len(key) <= _MOST_KEY else None
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
         parts = None
     if not isinstance(parts, tuple) or len(parts) < 3 or not isinstance(parts[2], tuple):
         raise ValueError(f"{key!r:.60} is not an operator, a runner and shapes")
@@ -128,7 +129,8 @@ def _tactic(item: tuple[str, Any]) -> TunedEntry:
 def read_helion_cache(file: TextFile) -> TunedCache:
     """Read a `.best_config` of Helion. For the errors that it raises, see `read_results.Format`."""
     document = file.document()
-    config = whole_document(document["config"], _MOST_BYTES)
+    text = document["config"]
+    config = whole_document(text, _MOST_BYTES) if isinstance(text, str) else None
     key = document.get("key")
     fields = key.get("fields") if isinstance(key, dict) else None
     if not isinstance(config, dict) or not isinstance(fields, dict):
@@ -155,9 +157,13 @@ def _compiled(paths: Iterable[Path]) -> list[Mapping[str, Any]]:
 
 def _common_sm(about: Iterable[Mapping[str, Any]]) -> int | None:
     """Return the compute capability of the compiled kernels times 10, or None if they differ."""
-    targets = {each["target"].get("arch") for each in about if each["target"].get("backend") == "cuda"}
-    (arch,) = targets if len(targets) == 1 else (None,)
-    return arch if type(arch) is int else None
+    targets = [each["target"].get("arch") for each in about if each["target"].get("backend") == "cuda"]
+    arch = targets[0] if targets and targets.count(targets[0]) == len(targets) else None
+    return arch if _is_size(arch) else None
+
+
+def _is_size(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < _MOST_SIZE
 
 
 def _triton(about: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:

@@ -64,8 +64,9 @@ class Recordings:
         shown |= {key[0]: self._at_least(self.rows[key]) for key in same if not key[2]}
         for key, rows in self.rows.items():
             backend, version, variant = key
-            faster = variant and backend in shown and self._at_least(rows) < shown[backend]
-            if is_wanted(backend, backends, version) and (key in same or faster):
+            if not is_wanted(backend, backends, version):
+                continue
+            if key in same or (variant and backend in shown and self._at_least(rows) < shown[backend]):
                 row = recorded_baseline(as_recorded(self.problem), _least(rows, self.items)[2], self.gpu)
                 yield row, self._with_recorded(row, predictions)
 

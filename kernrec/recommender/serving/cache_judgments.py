@@ -15,9 +15,8 @@ from kernrec.recommender.serving.tuned_files import (
     JudgedEntry,
     JudgedFile,
     Judgment,
-    is_gpu,
     launch_reasons,
-    other_version,
+    other_origin,
 )
 from kernrec.util.human import memory_text
 
@@ -52,8 +51,9 @@ def judge_caches(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> 
             for other, its, configs in chosen
             if other != path and its.tool == cache.tool and is_same_gpu(its, cache)
         ]
-        entries = tuple(_judged(entry, cache, gpu, wanted, others) for entry in cache.entries)
         versions = dict(cache.versions or {})
+        origin, best = other_origin(cache.gpu, versions, gpu, wanted, cache.sm), _fastest(cache)
+        entries = tuple(_judged(entry, best, gpu, origin, others) for entry in cache.entries)
         note = _NOTES.get(cache.tool, _OTHER_NOTE)
         judged.append(JudgedFile(names[path], gpu, cache.gpu, versions, entries, tool=cache.tool, comment=note))
     return judged
@@ -64,45 +64,45 @@ def is_same_gpu(first: TunedCache, second: TunedCache) -> bool:
     return first.gpu == second.gpu and (first.sm == second.sm or None in (first.sm, second.sm))
 
 
+def _fastest(cache: TunedCache) -> TunedEntry | None:
+    """Return the entry with the lowest time, or None if no entry has times."""
+    timed = [entry for entry in cache.entries if entry.times_s]
+    return min(timed, key=lambda entry: entry.times_s or (), default=None)
+
+
 def _chosen(cache: TunedCache) -> list[TunedEntry]:
     """Return the entries that the tool uses.
 
     If any entry has times, only the fastest is used. Otherwise, all entries without an error are used.
     """
-    timed = [entry for entry in cache.entries if entry.times_s]
-    if not timed:
-        return [entry for entry in cache.entries if not entry.error]
-    return [min(timed, key=lambda entry: entry.times_s or ())]
+    best = _fastest(cache)
+    return [entry for entry in cache.entries if not entry.error] if best is None else [best]
 
 
 def _judged(
     entry: TunedEntry,
-    cache: TunedCache,
+    best: TunedEntry | None,
     gpu: GPU,
-    wanted: Mapping[str, str],
+    origin: tuple[Judgment, str],
     others: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]],
 ) -> JudgedEntry:
     judgment, reason, ratio = Judgment.POSSIBLE, "", None
-    is_chosen = entry in _chosen(cache)
-    if entry.times_s and entry.times_s[0] > 0:
-        best = _chosen(cache)[0].times_s or entry.times_s
-        ratio = entry.times_s[0] / best[0]
-        judgment = Judgment.GOOD if entry.times_s[1] <= best[2] else Judgment.SLOWER
+    is_chosen = not entry.error if best is None else entry == best
+    if entry.times_s and best is not None and best.times_s:
+        median_s, low_s, high_s = best.times_s
+        ratio = entry.times_s[0] / median_s
+        judgment = Judgment.GOOD if entry.times_s[1] <= high_s else Judgment.SLOWER
         reason = "" if is_chosen else f"{ratio:.2f} times the fastest"
-        if is_chosen and best[2] - best[1] > _WIDE_SPREAD * best[0]:
-            judgment, reason = Judgment.DOUBTFUL, f"its runs differ by {(best[2] - best[1]) / best[0]:.0%}"
+        if is_chosen and high_s - low_s > _WIDE_SPREAD * median_s:
+            judgment, reason = Judgment.DOUBTFUL, f"its runs differ by {(high_s - low_s) / median_s:.0%}"
     elsewhere = [f"{name} has {config_text(configs[entry.problem])}" for name, configs in others
                  if is_chosen and configs.get(entry.problem, entry.config) != entry.config]  # fmt: skip
     if entry.config.get("tactic") == -1:
         judgment, reason = Judgment.DOUBTFUL, "-1 is the default: no tactic was selected"
     if elsewhere:
         judgment, reason = Judgment.DOUBTFUL, ", ".join(elsewhere)
-    if version := other_version(cache.versions or {}, wanted):
-        judgment, reason = Judgment.OTHER_VERSION, version
-    if cache.gpu and not is_gpu(cache.gpu, gpu):
-        judgment, reason = Judgment.OTHER_GPU, cache.gpu
-    elif cache.sm is not None and cache.sm != gpu.sm:
-        judgment, reason = Judgment.OTHER_GPU, f"compute capability {cache.sm / 10}"
+    if origin[0] is not Judgment.POSSIBLE:
+        judgment, reason = origin
     if wrong := next(_wrong(entry, gpu), ""):
         judgment, reason = Judgment.WRONG, wrong
     return JudgedEntry(entry.problem, entry.config, judgment, reason, ratio, measured=ratio is not None)

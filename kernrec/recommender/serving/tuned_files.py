@@ -322,11 +322,7 @@ def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) ->
     folder = _TRITON_FOLDER.search(str(path.parent))
     triton = version or (".".join(folder.groups()) if folder else "")
     versions = {"triton": triton} if triton else {}
-    other = (Judgment.POSSIBLE, "")
-    if release := other_version(versions, wanted or {}):
-        other = (Judgment.OTHER_VERSION, release)
-    if not is_gpu(device, gpu):
-        other = (Judgment.OTHER_GPU, device)
+    other = other_origin(device, versions, gpu, wanted or {})
     stated = match.groupdict()
     element = 1 if (stated.get("dtype") or "").startswith(("fp8", "int8_w8a8")) else 2
     block = [int(size) for size in stated["block"].split(",")] if stated.get("block") else []
@@ -409,7 +405,27 @@ def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]
         )
 
 
-def is_gpu(device: str, gpu: GPU) -> bool:
+def other_origin(
+    device: str, versions: Mapping[str, str], gpu: GPU, wanted: Mapping[str, str], sm: int | None = None
+) -> tuple[Judgment, str]:
+    """Return (judgment, name of the GPU or version) for a file that was tuned for another GPU or version than the
+    wanted one. For any other file, return (`Judgment.POSSIBLE`, "").
+
+    Args:
+        device: Name of the GPU in the file; empty if the file does not state it.
+        versions: Versions that the file states, keyed by software.
+        wanted: Versions that will use the file, keyed by software.
+        sm: Compute capability times 10 that the file was tuned for, or None if unknown.
+    """
+    if device and not _is_gpu(device, gpu):
+        return Judgment.OTHER_GPU, device
+    if sm is not None and sm != gpu.sm:
+        return Judgment.OTHER_GPU, f"compute capability {sm / 10}"
+    release = _other_version(versions, wanted)
+    return (Judgment.OTHER_VERSION, release) if release else (Judgment.POSSIBLE, "")
+
+
+def _is_gpu(device: str, gpu: GPU) -> bool:
     """Return whether a GPU may be the one that a tuned file names."""
     if device in _SHARED_NAMES:
         return gpu.title.startswith(device)
@@ -419,13 +435,13 @@ def is_gpu(device: str, gpu: GPU) -> bool:
         return False
 
 
-def other_version(stated: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+def _other_version(stated: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     """Return software and version, if a file states another version than the wanted one; otherwise empty.
 
-    Both arguments are keyed by the name of the software.
+    Both arguments are keyed by the name of the software. An empty wanted version allows every version.
     """
-    for name in stated.keys() & wanted.keys():
-        if (stated[name] + ".").startswith(wanted[name] + "."):
-            continue
-        return f"{name} {stated[name]}"
+    for name, number in stated.items():
+        expected = wanted.get(name)
+        if expected and not f"{number}.".startswith(f"{expected}."):
+            return f"{name} {number}"
     return ""

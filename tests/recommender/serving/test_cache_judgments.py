@@ -73,6 +73,13 @@ def test_gpu_of_a_cache_comes_from_compiled_kernels_in_its_folder(tmp_path):
     assert judgments(path, gpu="a100")[0][:3] == [Judgment.OTHER_GPU] * 3
     assert judgments(path, gpu="h100", triton="3.8")[0][0] is Judgment.GOOD
     assert judgments(path, gpu="h100", triton="3.80")[0][0] is Judgment.OTHER_VERSION
+    assert judgments(path, gpu="h100", triton="")[0][0] is Judgment.GOOD
+
+
+@pytest.mark.parametrize("arch", [[], 10**400, -90])
+def test_compiled_kernels_with_odd_targets_are_ignored(arch, tmp_path):
+    written(tmp_path / "COMPILED" / "f.json", COMPILED | {"target": {"backend": "cuda", "arch": arch}})
+    assert read_tuned_cache(triton_cache(tmp_path)).sm is None
 
 
 def test_inductor_configs_are_judged_by_compiled_kernel_and_gpu_limits(tmp_path):
@@ -122,6 +129,8 @@ def test_flashinfer_tactics_of_other_gpus_and_versions_are_named(tmp_path):
     assert judgments(path, gpu="b200") == [[Judgment.OTHER_GPU] * 2]
     assert judgments(path, gpu="gb300", flashinfer="0.6.18") == [[Judgment.POSSIBLE, Judgment.DOUBTFUL]]
     assert judgments(path, gpu="gb300", cudnn="91900") == [[Judgment.OTHER_VERSION] * 2]
+    both = judge_caches([path], find_gpu("gb300"), {"cudnn": "91900", "flashinfer": "0.5"})[0].entries
+    assert {entry.reason for entry in both} == {"flashinfer 0.6.18.post1"}
 
 
 def test_helion_configs_are_judged_by_gpu_and_limits(tmp_path):
@@ -143,6 +152,7 @@ def test_helion_configs_are_judged_by_gpu_and_limits(tmp_path):
         {"_metadata": {"flashinfer_version": "1"}},
         {"_metadata": {"flashinfer_version": "1\x1b[31m"}, "('a', 'b', ((1, 2),))": ["b", 3]},
         {"_metadata": {"flashinfer_version": "1"}, "('a', 'b', ((1, 2),))": ["b\ud800", 3]},
+        {"_metadata": {"flashinfer_version": "1"}, "({[]: 1}, 'b', ((1, 2),))": ["b", 3]},
         {"config": "[]", "key": {"fields": {}}},
         {"XBLOCK": "wide", "configs_hash": "00"},
         {"key": [1], "configs_timings": [[{}, [1, 1, 1]]]},
@@ -153,3 +163,10 @@ def test_malformed_cache_is_refused_with_its_name(content, tmp_path):
     with pytest.raises(UsageError, match=r"cache\.json is not .*") as refusal:
         read_tuned_cache(path)
     assert "\n" not in str(refusal.value)
+
+
+def test_helion_cache_whose_second_config_is_a_number_is_refused(tmp_path):
+    path = tmp_path / "cache.json"
+    path.write_text('{"config": "{}", "config": 3, "key": {"fields": {}}}')
+    with pytest.raises(UsageError, match=r"cache\.json is not a cache of Helion"):
+        read_tuned_cache(path)

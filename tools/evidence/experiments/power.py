@@ -195,7 +195,7 @@ def _throughput(title: str, loads: Sequence[Load], held_out: Mapping[str, Coeffi
 
 def _long_runs(loads: Sequence[Load]) -> None:
     """Print the energy of tensor cores that matmuls in long runs imply, relative to the energy in the power model, and
-    the throughput with the mean of the other GPUs. GPUs whose energies were fitted to long runs are left out."""
+    the throughput with the median of the other GPUs. GPUs whose energies were fitted to long runs are left out."""
     models = [PowerModel.for_gpu(find_gpu(load.gpu)) for load in loads]
     rows = [(load, model) for load, model in zip(loads, models, strict=True) if model.long_run > 1.0]
     implied, tensor_j = [], []
