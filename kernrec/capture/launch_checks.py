@@ -26,7 +26,7 @@ _CHUNK = 64
 _MOST_LAUNCHES = 8
 """Maximum number of launches per kernel to check."""
 _MOST_TRACKED = 1 << 30
-"""Maximum bytes of device memory to check for races between blocks. The checks take seven times as much memory."""
+"""Maximum bytes of device memory to check for races between blocks. The checks take eight times as much memory."""
 _BUFFER = re.compile(r"\bb(\d+)\b")
 
 
