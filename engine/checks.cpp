@@ -14,7 +14,7 @@ constexpr size_t kMostFindings = 100;
 constexpr uint32_t kNoLane = ~0u;
 constexpr int32_t kSeveral = -1;
 // Readers of a granule in the last block that read it: several lanes of one warp, or several warps.
-constexpr uint16_t kSeveralLanes = 0x8000, kSeveralWarps = 0xFFFF;
+constexpr uint32_t kSeveralLanes = 1u << 31, kSeveralWarps = ~0u;
 
 bool can_compare(const Instruction& ins, uint32_t bytes, AccessKind kind) {
     return kind == AccessKind::kWrite && ins.unit && ins.list.size() * ins.unit == bytes;
@@ -92,7 +92,8 @@ void Checks::before(Batch& batch, const BasicBlock& block, const Instruction& in
     const uint8_t roles = watch_.roles[ins.source];
     if (roles & kGathers) pass_warps(batch, block, ins.source);
     if (is_first) definedness_.before(batch, ins.source);
-    for (uint32_t i = 0; roles & kDivides && ins.b && i < batch.running; i++)
+    if (!(roles & kDivides) || !ins.b) return;
+    for (uint32_t i = 0; i < batch.running; i++)
         for (uint32_t rest = batch.mask(i, ins); rest; rest &= rest - 1) {
             const uint32_t lane = batch.warps()[i] * kWarp + __builtin_ctz(rest);
             if (!batch.value(ins.b, lane)) report("division-by-zero", batch, ins, lane, -1, kNoLane, "", 0, 0);
@@ -271,7 +272,7 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
             same = region.bytes[offset + k] == stored_byte(batch, ins, lane, k);
         for (int64_t place = offset / watch_.granule; place <= (offset + bytes - 1) / watch_.granule; place++) {
             Watch::Granule& touched = shadow.granules[place];
-            const uint16_t reader = touched.read_lane & ~kSeveralLanes;
+            const uint32_t reader = touched.read_lane & ~kSeveralLanes;
             const auto inside = [&](uint32_t other, uint32_t time) {  // another thread of this block, not ordered
                 return other != lane && unordered(lane, other, time);
             };
@@ -322,16 +323,16 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
             if (write && !same) {
                 touched.writer = block;
                 touched.write_source = ins.source;
-                touched.write_lane = uint16_t(lane);
+                touched.write_lane = lane;
                 touched.write_time = time_;
             } else if (!write) {
-                uint16_t now = uint16_t(lane);
+                uint32_t now = lane;
                 if (own_read && touched.read_lane == kSeveralWarps && touched.read_time > block_time_[lane_block]) {
                     now = kSeveralWarps;
                 } else if (own_read && touched.read_lane != kSeveralWarps &&
                            unordered(lane, reader, touched.read_time)) {
                     if (reader / kWarp != lane / kWarp) now = kSeveralWarps;
-                    else if (touched.read_lane != lane) now = uint16_t(lane | kSeveralLanes);
+                    else if (touched.read_lane != lane) now = lane | kSeveralLanes;
                 }
                 const bool several = touched.reader && touched.reader != block;
                 touched.reader = several ? kSeveral : block;

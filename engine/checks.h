@@ -46,8 +46,7 @@ struct Watch {
     // and the number of accesses that the batch made before.
     struct Granule {
         int32_t writer, reader;
-        uint32_t write_source, read_source, write_time, read_time;
-        uint16_t write_lane, read_lane;
+        uint32_t write_source, read_source, write_time, read_time, write_lane, read_lane;
     };
     struct Shadow {
         std::unique_ptr<Granule[], decltype(&std::free)> granules{nullptr, &std::free};

@@ -294,14 +294,10 @@ Instruction Decoder::access(const Operand& address, Space space) {
     return made;
 }
 
-namespace {
-
 void add_registers(const Operand& operand, std::vector<uint32_t>& ids) {
     if (operand.kind == OperandKind::kRegister) ids.push_back(operand.id);
     for (const Operand& item : operand.items) add_registers(item, ids);
 }
-
-}  // namespace
 
 RegistersOf registers_of(const Source& source) {
     static const std::set<std::string> no_result = {"st", "bra", "brx",  "exit",  "ret",  "bar",    "barrier",

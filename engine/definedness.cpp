@@ -5,6 +5,7 @@
 #include <string>
 
 #include "batch.h"
+#include "dispatch.h"
 
 namespace kernrec {
 
@@ -25,15 +26,6 @@ const std::set<std::string> kOfAll{"mov", "or", "xor", "bfi", "prmt", "lop3", "c
 bool loads_local(const Source& from, uint32_t local_bytes) {
     if (from.opcode != "ld" || !local_bytes) return false;
     return from.has("local") || !(from.has("global") || from.has("shared") || from.has("const") || from.has("param"));
-}
-
-const std::vector<Operand> parts_of(const Operand& operand) {
-    return operand.kind == OperandKind::kVector ? operand.items : std::vector<Operand>{operand};
-}
-
-void add_registers(const Operand& operand, std::vector<uint32_t>& ids) {
-    if (operand.kind == OperandKind::kRegister) ids.push_back(operand.id);
-    for (const Operand& item : operand.items) add_registers(item, ids);
 }
 
 }  // namespace
@@ -175,6 +167,7 @@ uint32_t Definedness::foreign_lanes(Batch& batch, const Step& step, uint32_t sou
         return operand.kind == OperandKind::kRegister ? uint32_t(batch.value(batch.program.registers[operand.id], lane))
                                                       : uint32_t(operand.value);
     };
+    const bool up = from.has("up"), down = from.has("down"), butterfly = from.has("bfly");
     const uint32_t before = bits(step.reads[0], warp);
     uint32_t wrong = 0;
     for (uint32_t rest = mask; rest; rest &= rest - 1) {
@@ -182,11 +175,11 @@ uint32_t Definedness::foreign_lanes(Batch& batch, const Step& step, uint32_t sou
         const uint32_t place = warp * kWarp + uint32_t(lane), c = value(from.operands[3], place);
         const int32_t delta = int32_t(value(from.operands[2], place) & 31), clamp = int32_t(c & 31);
         const int32_t segment = int32_t(c >> 8 & 31), top = (lane & segment) | (clamp & ~segment);
-        int32_t other = from.has("up")     ? lane - delta
-                        : from.has("down") ? lane + delta
-                        : from.has("bfly") ? lane ^ delta
-                                           : (lane & segment) | (delta & ~segment);
-        if (from.has("up") ? other < top : other > top) other = lane;
+        int32_t other = up          ? lane - delta
+                        : down      ? lane + delta
+                        : butterfly ? lane ^ delta
+                                    : (lane & segment) | (delta & ~segment);
+        if (up ? other < top : other > top) other = lane;
         const uint32_t members = from.operands.size() > 4 ? value(from.operands[4], place) : ~0u;
         if (!((mask & members) >> other & 1)) {
             wrong |= 1u << lane;
@@ -246,7 +239,7 @@ void Definedness::before(Batch& batch, uint32_t source) {
 void Definedness::access_local(Batch& batch, uint32_t source, const Resolved& at, uint32_t bytes, bool write) {
     const Source& from = batch.program.sources[source];
     if ((from.opcode != "ld" && from.opcode != "st") || from.operands.size() < 2) return;
-    const std::vector<Operand> parts = parts_of(from.operands[write ? 1 : 0]);
+    const std::vector<Operand> parts = elements(from.operands[write ? 1 : 0]);
     const uint32_t unit = bytes / uint32_t(parts.size());
     for (size_t part = 0; part < parts.size(); part++) {
         const uint32_t slot = this->slot(parts[part]), stored = write ? bits(slot, at.warp) : 0;

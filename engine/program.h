@@ -129,6 +129,8 @@ struct RegistersOf {
     std::vector<uint32_t> reads, writes;
 };
 RegistersOf registers_of(const Source& source);
+// Append the registers in an operand to `ids`.
+void add_registers(const Operand& operand, std::vector<uint32_t>& ids);
 
 struct Program {
     std::vector<Source> sources;

@@ -11,7 +11,7 @@ from pathlib import Path
 from kernrec.capture.call_file import short_name
 from kernrec.capture.loaded_module import LoadedModule
 from kernrec.checking.check_launch import Checked, has_no_effect, watched_memory
-from kernrec.checking.findings import Describer, Finding
+from kernrec.checking.findings import Describer, Finding, distinct
 from kernrec.errors import KernrecError
 from kernrec.kernel.cuda_signature import signatures
 from kernrec.kernel.source_files import read_text
@@ -26,7 +26,7 @@ _CHUNK = 64
 _MOST_LAUNCHES = 8
 """Maximum number of launches per kernel to check."""
 _MOST_TRACKED = 1 << 30
-"""Maximum bytes of device memory to check for races between blocks. The checks take seven times as much memory."""
+"""Maximum bytes of device memory to check for races between blocks. The checks take eight times as much memory."""
 _BUFFER = re.compile(r"\bb(\d+)\b")
 
 
@@ -103,12 +103,9 @@ class LaunchChecks:
 
         with self._lock:
             before = self.results.setdefault(short_name(entry), Checked((), Counts(), 0, 0))
-            findings_by_place = {(each.kind, each.file, each.line, each.memory): each for each in before.findings}
-            for finding in findings:
-                named = replace(finding, message=renamed(finding.message), memory=renamed(finding.memory))
-                findings_by_place.setdefault((named.kind, named.file, named.line, named.memory), named)
+            named = [replace(each, message=renamed(each.message), memory=renamed(each.memory)) for each in findings]
             self.results[short_name(entry)] = Checked(
-                tuple(findings_by_place.values()),
+                distinct([*before.findings, *named]),
                 before.counts,
                 before.blocks + blocks[0],
                 before.of_blocks + blocks[1],

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kernrec.checking.child_process import LAUNCH_BUDGET
-from kernrec.checking.findings import Describer, Finding
+from kernrec.checking.findings import Describer, Finding, distinct
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError
@@ -113,21 +113,19 @@ def check_launch(
             raise
         findings.append(finding)
     findings = [*(describer.of(raw) for raw in emulation.findings if not has_no_effect(function, raw)), *findings]
-    by_place: dict[tuple[str, str, int, str], Finding] = {}
-    for each in findings:  # The compiler may make several instructions from a line.
-        by_place.setdefault((each.kind, each.file, each.line, each.memory), each)
-    return Checked(tuple(by_place.values()), counts, len(ran), blocks, tuple(notes))
+    return Checked(distinct(findings), counts, len(ran), blocks, tuple(notes))
 
 
 def without_guesses(checked: Checked, draft: Draft) -> Checked:
     """Drop findings of accesses beyond the end of buffers whose size kernrec assumed, and add a note on them."""
     stated = {text.partition("=")[0] for text in draft.launch.arguments} if draft.launch is not None else set()
     guessed = draft.buffers.keys() - stated
-    findings = tuple(each for each in checked.findings if each.kind != "out-of-bounds" or each.memory not in guessed)
-    if len(findings) == len(checked.findings):
+    beyond = {each.memory for each in checked.findings if each.kind == "out-of-bounds"} & guessed
+    if not beyond:
         return checked
-    beyond = ", ".join(sorted({each.memory for each in checked.findings if each not in findings}))
-    note = f"a thread accesses bytes beyond {beyond}, but the host code does not state the size: no error is reported"
+    findings = tuple(each for each in checked.findings if each.kind != "out-of-bounds" or each.memory not in beyond)
+    names = ", ".join(sorted(beyond))
+    note = f"a thread accesses bytes beyond {names}, but the host code does not state the size: no error is reported"
     return replace(checked, findings=findings, notes=(*checked.notes, note))
 
 

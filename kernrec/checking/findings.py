@@ -1,7 +1,7 @@
 """Describe the errors that `kernrec check` finds in kernels: message, source line and usual fix."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -89,6 +89,14 @@ class Finding:
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as plain values for JSON."""
         return {**vars(self), "fix": FIXES[self.kind]}
+
+
+def distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the first finding of each kind, source line and memory. A line may compile to several instructions."""
+    by_place: dict[tuple[str, str, int, str], Finding] = {}
+    for each in findings:
+        by_place.setdefault((each.kind, each.file, each.line, each.memory), each)
+    return tuple(by_place.values())
 
 
 class Describer:

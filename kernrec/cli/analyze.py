@@ -105,7 +105,7 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
                 answers.append({"call": str(path), **_analyze(single, silent=wanted.as_json).as_dict()})
             except KernrecError as error:
                 failed += 1
-                answers.append({"call": str(path), "error": str(error)})
+                answers.append({"call": str(path), "gpu": gpu, "error": str(error)})
                 print(f"kernrec: {path}: {error}", file=sys.stderr)
             sys.stdout.flush()
         if not wanted.as_json:

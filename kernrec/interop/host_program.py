@@ -160,17 +160,20 @@ def _active_macros(parts: "Sequence[Node]", defined: set[str]) -> "Iterator[Node
     `defined` contains the names of macros that are already defined. The generator adds the name of each macro that it
     yields.
     """
-    for child in parts:
-        if child.type in ("preproc_def", "preproc_function_def"):
-            defined.add(text_of(child.child_by_field_name("name")))
-            yield child
-        elif child.type in ("preproc_if", "preproc_ifdef", "preproc_elif"):
-            holds, other = _holds(child, defined), child.child_by_field_name("alternative")
-            for part in child.named_children:
-                if holds is not (part == other):
-                    yield from _active_macros([part], defined)
+    stack = list(reversed(parts))
+    while stack:
+        node = stack.pop()
+        children = node.named_children
+        if node.type in ("preproc_def", "preproc_function_def"):
+            defined.add(text_of(node.child_by_field_name("name")))
+            yield node
+        elif node.type in ("preproc_if", "preproc_ifdef", "preproc_elif"):
+            holds, other = _holds(node, defined), node.child_by_field_name("alternative")
+            stack += [part for part in reversed(children) if holds is not (part == other)]
+        elif node.type == "preproc_call" and re.fullmatch(r"#\s*undef", text_of(children[0])):
+            defined.discard(text_of(node.child_by_field_name("argument")).strip())
         else:
-            yield from _active_macros(child.named_children, defined)
+            stack += reversed(children)
 
 
 def _holds(node: "Node | None", defined: set[str]) -> bool | None:

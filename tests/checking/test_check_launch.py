@@ -10,7 +10,7 @@ import pytest
 from kernrec.cli import app
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.watched import EmulationOptions
+from kernrec.ptx.execution.watched import CheckedMemory, EmulationOptions
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,33 @@ def test_unassigned_registers_do_not_keep_values_of_other_blocks(together):
     for first in range(0, 3, together):
         emulation.run(range(3)[first : first + together])
     assert y.tolist() == [7, 0, 0]
+
+
+INCREMENT = """.version 8.6
+.target sm_80
+.address_size 64
+.visible .entry f(.param .u64 y)
+{
+.reg .b32 %r<5>; .reg .b64 %a<3>;
+ld.param.u64 %a0, [y]; mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ntid.x; mov.u32 %r2, %tid.x;
+mad.lo.u32 %r3, %r0, %r1, %r2;
+mul.wide.u32 %a1, %r3, 4; add.u64 %a2, %a0, %a1;
+ld.global.u32 %r4, [%a2]; add.u32 %r4, %r4, 1; st.global.u32 [%a2], %r4;
+ld.global.u32 %r4, [%a2]; add.u32 %r4, %r4, 1; st.global.u32 [%a2], %r4;
+ret;
+}
+"""
+
+
+def test_threads_that_run_at_the_same_time_share_no_data():
+    blocks, threads = 80, 1024  # More than 65,536 threads.
+    y = np.zeros(blocks * threads, np.int32)
+    launch = KernelLaunch("f", (blocks,), (threads,), ["y"], {"y": y})
+    options = EmulationOptions(blocks, batch_lanes=y.size, checked=CheckedMemory())
+    emulation = Emulation(parse(INCREMENT), launch, options)
+    emulation.run(range(blocks))
+    assert not emulation.findings
+    assert (y == 2).all()
 
 
 SIZES = """

@@ -202,6 +202,14 @@ def test_analysis_without_a_spec_writes_the_spec(folder, run):
     assert again["recommendations"][0] == answer["recommendations"][0]
 
 
+def test_failed_analyses_of_calls_name_the_gpu(tmp_path, run):
+    (tmp_path / "calls").mkdir()
+    (tmp_path / "calls" / "a.toml").write_text("x = 1\n")
+    done = run("analyze", tmp_path / "calls", "--gpu", "a100,l40s", "--json")
+    assert done.returncode == 1
+    assert [answer["gpu"] for answer in json.loads(done.stdout)] == ["a100", "l40s"]
+
+
 def test_init_refuses_to_overwrite_a_spec_and_draft_needs_completion(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     path = folder / "scale.toml"

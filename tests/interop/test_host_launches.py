@@ -239,6 +239,11 @@ CONDITIONAL = """
 #elif 0
 # define N 8
 #endif
+#define REMOVED
+# undef REMOVED
+#ifdef REMOVED
+# define N 32
+#endif
 __global__ void f(float *x) { x[threadIdx.x] = 1; }
 int main() {
     float *x;
@@ -256,3 +261,9 @@ def test_macros_of_skipped_branches_are_ignored(options, block, elements):
     (launch,) = host_launches(text, "f", [("x", "f32")])
     assert launch.block == (block,)
     assert launch.arguments == (f"x=[{elements}]",)
+
+
+def test_macros_of_deeply_nested_code_are_read():
+    text = CONDITIONAL + f"int sum() {{ return {'+'.join(['1'] * 3000)}; }}\n"
+    (launch,) = host_launches(text, "f", [("x", "f32")])
+    assert launch.block == (256,)

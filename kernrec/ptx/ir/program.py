@@ -277,6 +277,7 @@ class SourceLines:
 
     def __init__(self, ptx: str) -> None:
         files = {int(number): name for number, name in _FILE.findall(ptx)}
+        of_toolkit = {number for number, name in files.items() if _TOOLKIT.search(name)}
         callers: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._starts: list[int] = []
         self._places: list[Place | None] = []
@@ -287,7 +288,7 @@ class SourceLines:
                 if location[2]:
                     callers[place] = _numbers(location[2])
                 passed = {place}
-                while _TOOLKIT.search(files.get(place[0], "")) and callers.get(place, place) not in passed:
+                while place[0] in of_toolkit and callers.get(place, place) not in passed:
                     passed.add(place := callers[place])
                 line = place[1]
                 self._add(number, Place(files.get(place[0], ""), line) if line else None)
