@@ -20,7 +20,7 @@ from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resourc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel import Kernel, bind_launches
-from kernrec.kernel.cuda_signature import Parameter, signatures
+from kernrec.kernel.cuda_signature import Parameter, signatures, source_name
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import CompileFlags, read_source, read_text
 from kernrec.kernel.spec_reader import kernel_from
@@ -265,7 +265,7 @@ def kernel_of_ptx(
     if facts.most_threads is not None and not reason:
         constraints.append(f"block_x * block_y * {bz} <= {facts.most_threads}")
     spec = {
-        "name": identifier(entry),
+        "name": identifier(_name_in_source(entry, module)),
         "source": path.name,
         **_oldest_sm(module),
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
@@ -299,6 +299,12 @@ def kernel_of_ptx(
         expected = _descriptions(entry, module.functions[entry].parameters, text)
         raise UsageError(f"{path}: {misfit}; for example, with your own sizes and values: {expected}")
     return kernel, notes
+
+
+def _name_in_source(entry: str, module: Module) -> str:
+    """Return the kernel's name in the source, or the mangled name if overloads or template instances share the name."""
+    name = source_name(entry)
+    return name if [source_name(other) for other in module.entries].count(name) == 1 else entry
 
 
 def _oldest_sm(module: Module) -> dict[str, int]:
