@@ -17,16 +17,16 @@ import argparse
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence.recordings.files import EXCLUSIONS, excluded, parquet_dicts, power_of
+from evidence.recordings.files import EXCLUSIONS, excluded, named, parquet_dicts, power_of
 from evidence.recordings.spread import Spread, coverage, interval, neighbors, power_width
-from evidence.recordings.vendor import BACKENDS, SYSTEMS
+from evidence.recordings.vendor import BACKENDS, DEVICES, SYSTEMS
 from front import DATA, ROOT
 
 from kernrec.errors import UsageError
@@ -68,7 +68,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     described = arguments.out / "contents.json"
-    for name in arguments.ops or READERS:
+    for name in arguments.ops or SOURCES:
         built = build(find_op(name), arguments.data / "library", arguments.out)
         print(name, built)
         contents = json.loads(described.read_text(encoding="utf-8")) if described.exists() else {}
@@ -86,11 +86,15 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
     best: dict[tuple[object, ...], Row] = {}
     works: dict[tuple[object, ...], tuple[Problem, tuple[float, float]] | None] = {}
     spread = Spread()
-    for row in READERS[op.name](library):
-        dims = {dim.name: row[dim.name] for dim in op.dims if dim.name in row}
-        identity = (row["dtype"], row["layout"], *dims.values())
-        if identity not in works:
-            problem = _problem(op, row, dims)
+
+    def key_of(row: Row) -> tuple[object, ...]:
+        dims = (row[dim.name] for dim in op.dims if dim.name in row)
+        return row["gpu"], row["stack"], row["variant"], row["dtype"], row["layout"], *dims
+
+    for row in read_rows(library, op):
+        key = key_of(row)
+        if (identity := key[3:]) not in works:
+            problem = _problem(op, row)
             works[identity] = None if problem is None else (problem, work_of(problem))
         if (problem_work := works[identity]) is None:
             counted[NO_PROBLEM] += 1
@@ -101,22 +105,21 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
         if row["least_s"] > LEEWAY * row["latency_s"]:
             counted[IMPOSSIBLE] += 1
             continue
-        key = (row["gpu"], row["stack"], row["variant"], *identity)
         if (other := best.get(key)) is not None:
             counted[SLOWER] += 1
-            fast, slow = sorted((row, other), key=lambda row: float(row["latency_s"]))
+            fast, slow = sorted((row, other), key=itemgetter("latency_s"))
             if (fast["kernel"], fast["version"]) == (slow["kernel"], slow["version"]):
                 spread.add(fast, slow["latency_s"])
             row = fast
         best[key] = row
     newer: dict[tuple[object, ...], Row] = {}
-    for key, later in LATER[op.name](library) if op.name in LATER else ():
-        shipped = newer.get(key) or best.get(key)
-        if shipped is not None and later["latency_s"] != best[key]["latency_s"]:
-            spread.add_later(best[key], later["latency_s"])
-            possible = best[key]["least_s"] <= LEEWAY * later["latency_s"]
-            if possible and (key not in newer or later["latency_s"] < shipped["latency_s"]):
-                newer[key] = best[key] | later
+    for later in later_rows(library, op):
+        key, latency_s = key_of(later), later["latency_s"]
+        if (shipped := best.get(key)) is not None and latency_s != shipped["latency_s"]:
+            spread.add_later(shipped, latency_s)
+            possible = shipped["least_s"] <= LEEWAY * latency_s
+            if possible and (key not in newer or latency_s < newer[key]["latency_s"]):
+                newer[key] = shipped | later
     spread.remove_drift()
     best |= newer
     rows = list(best.values())
@@ -135,7 +138,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
         "sources": sorted({f"{row['source']} ({row['licence']}), {row['recorded']}" for row in rows}),
         "with_power": sum(row["power_w"] is not None for row in rows),
         "left_out": {reason: count for reason, count in counted.items() if count},
-        "excluded": excluded_rows(library, FILES[op.name]),
+        "excluded": excluded_rows(library, [file for file, *_ in SOURCES[op.name]]),
         "intervals": {
             "narrowest, median, widest": [round(float(width), 3) for width in np.quantile(widths, (0, 0.5, 1))],
             **{what: share for source in sorted(sources) for what, share in coverage(spread, source).items()},
@@ -198,27 +201,27 @@ def replayed_space(spaces: Path, out: Path) -> None:
     (out / "convolution-rtx-a4000.t4.json.gz").write_bytes(gzip.compress(text, 9, mtime=0))
 
 
-def _problem(op: Op, row: Row, dims: dict[str, object]) -> Problem | None:
+def _problem(op: Op, row: Row) -> Problem | None:
     try:
-        return op.problem(str(row["dtype"]), str(row["layout"]), **dims)
+        return op.problem(
+            row["dtype"], row["layout"], **{dim.name: row[dim.name] for dim in op.dims if dim.name in row}
+        )
     except UsageError:
         return None
 
 
 def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
     """Write rows to a Parquet file, sorted by origin (GPU, backend, ...) and shape."""
-    names = {name: [row[name] for row in rows] for name in (*ORIGIN, *WIDTHS, *dims)}
-    times = [float(f"{float(str(row['latency_s'])):.3e}") for row in rows]
-    powers = [None if row["power_w"] is None else round(float(str(row["power_w"])), 1) for row in rows]
+    floats = ("latency_s", POWER, *WIDTHS)
+    types = dict.fromkeys(ORIGIN, "VARCHAR") | dict.fromkeys(dims, "INTEGER") | dict.fromkeys(floats, "FLOAT")
+    columns = (*ORIGIN, *WIDTHS, *dims, "latency_s", POWER)
     with connect_memory() as connection, exchange_folder(connection) as folder:
-        whole = list(zip(*names.values(), times, powers, strict=True))
         source = folder / "rows.json"
-        columns = (*names, "latency_s", "power_w")
         with source.open("w", encoding="utf-8") as file:
-            for row in whole:
-                file.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
-        types = dict.fromkeys(ORIGIN, "VARCHAR") | dict.fromkeys(dims, "INTEGER")
-        types |= dict.fromkeys(("latency_s", "power_w", *WIDTHS), "FLOAT")
+            for row in rows:
+                watts = None if row[POWER] is None else round(row[POWER], 1)
+                rounded = row | {"latency_s": float(f"{row['latency_s']:.3e}"), POWER: watts}
+                file.write(json.dumps({name: rounded[name] for name in columns}) + "\n")
         order = ", ".join(f'"{name}"' for name in (*ORIGIN, *reversed(dims)))
         connection.execute(
             f"COPY (FROM read_json({quoted(source)}, format='nd', columns={types}) ORDER BY {order}) "
@@ -231,27 +234,54 @@ def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
 # ---- readers of the recordings --------------------------------------------------------------------------------
 
 
-def _serving(library: Path, name: str) -> Iterator[tuple[dict[str, object], Row]]:
-    file = f"serving_{name}"
-    columns = f"* REPLACE ({power_of(file)} AS {POWER})"
-    for raw in parquet_dicts(library / f"{file}.parquet", f"NOT ({excluded(file)})", columns):
-        kernel = re.sub(r"^trt_flow_/.*PLUGIN_V2_(\w+)_\d+$", r"\1", raw["kernel_source"])
-        yield raw, {
-            "gpu": SYSTEMS[raw["system"]], "dtype": DTYPES[raw["dtype"]], "stack": BACKENDS[raw["framework"]],
-            "version": raw["version"], "variant": "static scales" if raw["dtype"] == "fp8_static" else "",
-            "kernel": kernel, "latency_s": raw["latency_s"], "power_w": raw["power_w"], **AICONFIGURATOR,
-        }  # fmt: skip
+_SERVING = f"""{named("system", SYSTEMS)} AS gpu, {named("framework", BACKENDS)} AS stack, version, latency_s,
+    CASE WHEN dtype = 'fp8_static' THEN 'static scales' ELSE '' END AS variant,
+    regexp_replace(kernel_source, '^trt_flow_/.*PLUGIN_V2_(\\w+)_\\d+$', '\\1') AS kernel"""
+_TORCH = f"""{named("device", DEVICES)} AS gpu, 'f32' AS dtype, 'PyTorch' AS stack, '2.1' AS version, '' AS variant,
+    latency_s, COLUMNS('^kernels?$') AS kernel, NULL AS {POWER}"""
+_DTYPE = f"{named('dtype', DTYPES)} AS dtype"
+_PRODUCT = f"{_DTYPE}, 'nt' AS layout, m, n, k, 1 AS batch"
+_HEADS = """'bshd' AS layout, batch_size AS batch, num_heads AS heads, num_key_value_heads AS kv_heads, head_dim,
+    coalesce(window_size, 0) AS "window" """
+SOURCES: Mapping[str, Sequence[tuple[str, str, str]]] = {
+    # In PyTorch's recordings, N is the length of the reduction and K is the number of result columns, because the
+    # recorder's grids cover M x K.
+    "matmul": (
+        ("serving_gemm", _PRODUCT, "true"),
+        ("torch_linear_f32", "'nt' AS layout, m, k AS n, n AS k, batch", "true"),
+        ("torch_bmm_f32", "'nn' AS layout, m, k AS n, n AS k, batch", "true"),
+    ),
+    "attention": (
+        ("serving_attention_prefill", f"{_DTYPE}, {_HEADS}, isl AS queries, isl AS keys, 1 AS causal,"
+         " CAST(kv_cache_dtype = 'fp8' AND dtype <> 'fp8' AS INT) AS kv_dtype", "true"),
+        ("serving_attention_decode", f"'bf16' AS dtype, {_HEADS}, 1 AS queries, isl + step AS keys, 0 AS causal,"
+         " CAST(dtype = 'fp8' AS INT) AS kv_dtype", "true"),
+    ),
+    "moe": ((
+        "serving_moe", f"{_DTYPE}, 'row' AS layout, num_tokens AS tokens, hidden_size AS hidden,"
+        " inter_size AS intermediate, num_experts AS experts, topk, moe_tp_size AS tp, moe_ep_size AS ep,"
+        f" CAST({named('distribution', ROUTING)} AS INT) AS routing,"
+        " CAST(kernel_source NOT LIKE '%nongated%' AS INT) AS gated", "true",
+    ),),
+    "conv2d": (
+        ("torch_conv2d_f32", "'nchw' AS layout, n, c, h, h AS w, k, r, r AS s, stride, padding", "true"),
+    ),
+    "softmax": (("torch_rowwise_f32", "'row' AS layout, rows, columns", "op = 'softmax'"),),
+    "layernorm": (("torch_rowwise_f32", "'row' AS layout, rows, columns", "op = 'ln'"),),
+}  # fmt: skip
+"""(File, SQL columns of the problem, condition) of the recordings of each op."""
 
 
-def _torch(library: Path, name: str, condition: str = "true") -> Iterator[tuple[dict[str, object], Row]]:
-    file = f"torch_{name}_f32"
-    for raw in parquet_dicts(library / f"{file}.parquet", f"{condition} AND NOT ({excluded(file)})"):
-        device = str(raw["device"])
-        kernels = str(raw.get("kernels") or raw.get("kernel") or "")
-        yield raw, {
-            "gpu": find_gpu(device).name, "dtype": "f32", "stack": "PyTorch", "version": "2.1", "variant": "",
-            "kernel": kernel_names(kernels), "latency_s": raw["latency_s"], "power_w": None, **NEUSIGHT,
-        }  # fmt: skip
+def read_rows(library: Path, op: Op) -> Iterator[Row]:
+    """Yield the recorded rows of an op, without excluded rows and powers."""
+    for file, columns, condition in SOURCES[op.name]:
+        torch = file.startswith("torch")
+        every = _TORCH if torch else f"{_SERVING}, {power_of(file)} AS {POWER}"
+        path = library / f"{file}.parquet"
+        for row in parquet_dicts(path, f"{condition} AND NOT ({excluded(file)})", f"{every}, {columns}"):
+            if torch:
+                row["kernel"] = kernel_names(row["kernel"])
+            yield row | (NEUSIGHT if torch else AICONFIGURATOR)
 
 
 def kernel_names(text: str) -> str:
@@ -263,83 +293,14 @@ def kernel_names(text: str) -> str:
     return " + ".join(dict.fromkeys(names))
 
 
-def matmul(library: Path) -> Iterator[Row]:
-    """Yield linear layers of serving backends and of PyTorch, and batched matmuls of PyTorch."""
-    for raw, row in _serving(library, "gemm"):
-        yield row | {"layout": "nt", "m": raw["m"], "n": raw["n"], "k": raw["k"], "batch": 1}
-    for name, layout in (("linear", "nt"), ("bmm", "nn")):
-        for raw, row in _torch(library, name):
-            # The recorder's grids cover M x K. Therefore, its N is the length of the reduction, and its K is the number
-            # of result columns.
-            yield row | {"layout": layout, "m": raw["m"], "n": raw["k"], "k": raw["n"], "batch": raw["batch"]}
+def later_rows(library: Path, op: Op) -> Sequence[Row]:
+    """Return the linear layers that the newest serving backends ran, without power. The recorder cycles through five or
+    six copies of the weights, so small weights stay in L2."""
+    if op.name != "matmul":
+        return ()
+    columns = f"{_SERVING}, NULL AS {POWER}, {_PRODUCT}"
+    return parquet_dicts(library / "serving_gemm_newest_versions.parquet", columns=columns)
 
-
-def attention(library: Path) -> Iterator[Row]:
-    """Yield causal attention over prompts, and attention of single queries during decoding."""
-    for raw, row in _serving(library, "attention_prefill"):
-        queries = raw["isl"]
-        eight = raw["kv_cache_dtype"] == "fp8" and raw["dtype"] != "fp8"
-        yield row | _heads(raw) | {"queries": queries, "keys": queries, "causal": 1, "kv_dtype": int(eight)}
-    for raw, row in _serving(library, "attention_decode"):
-        keys = int(str(raw["isl"])) + int(str(raw["step"]))
-        cached = {"dtype": "bf16", "kv_dtype": int(raw["dtype"] == "fp8")}
-        yield row | _heads(raw) | {"queries": 1, "keys": keys, "causal": 0} | cached
-
-
-def _heads(raw: dict[str, object]) -> Row:
-    return {
-        "layout": "bshd", "batch": raw["batch_size"], "heads": raw["num_heads"], "kv_heads": raw["num_key_value_heads"],
-        "head_dim": raw["head_dim"], "window": raw["window_size"] or 0,
-    }  # fmt: skip
-
-
-def moe(library: Path) -> Iterator[Row]:
-    renamed = {
-        "tokens": "num_tokens", "hidden": "hidden_size", "intermediate": "inter_size", "experts": "num_experts",
-        "topk": "topk", "tp": "moe_tp_size", "ep": "moe_ep_size",
-    }  # fmt: skip
-    for raw, row in _serving(library, "moe"):
-        dims = {dim: raw[column] for dim, column in renamed.items()}
-        gated = int("nongated" not in str(raw["kernel_source"]))
-        yield row | dims | {"layout": "row", "routing": ROUTING[str(raw["distribution"])], "gated": gated}
-
-
-def conv2d(library: Path) -> Iterator[Row]:
-    for raw, row in _torch(library, "conv2d"):
-        dims = {dim: raw[dim] for dim in ("n", "c", "h", "k", "r", "stride", "padding")}
-        yield row | dims | {"layout": "nchw", "w": raw["h"], "s": raw["r"]}
-
-
-def _rows(op: str, library: Path) -> Iterator[Row]:
-    for raw, row in _torch(library, "rowwise", f"op = '{op}'"):
-        yield row | {"layout": "row", "rows": raw["rows"], "columns": raw["columns"]}
-
-
-def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], Row]]:
-    """Yield (key, new columns) of linear layers that the newest serving backends ran, without power. The keys are those
-    of `build`. The recorder cycles through five or six copies of the weights, so small weights stay in L2."""
-    backends = {name.upper(): backend for name, backend in BACKENDS.items()}
-    for raw in parquet_dicts(library / "serving_gemm_newest_versions.parquet"):
-        variant = "static scales" if raw["dtype"] == "fp8_static" else ""
-        gpu, backend = SYSTEMS[raw["system"]], backends[raw["framework"].upper()]
-        yield (gpu, backend, variant, DTYPES[raw["dtype"]], "nt", raw["m"], raw["n"], raw["k"], 1), {
-            "latency_s": raw["latency_s"], "version": raw["version"], "kernel": raw["kernel_source"], "power_w": None,
-        }  # fmt: skip
-
-
-LATER = {"matmul": later_products}
-"""Functions that read later recordings of the same problems, keyed by op."""
-FILES = {
-    "matmul": ("serving_gemm", "torch_linear_f32", "torch_bmm_f32"), "moe": ("serving_moe",),
-    "attention": ("serving_attention_prefill", "serving_attention_decode"), "conv2d": ("torch_conv2d_f32",),
-    "softmax": ("torch_rowwise_f32",), "layernorm": ("torch_rowwise_f32",),
-}  # fmt: skip
-"""Names of the files to read, keyed by op."""
-READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    "matmul": matmul, "attention": attention, "moe": moe, "conv2d": conv2d,
-    "softmax": partial(_rows, "softmax"), "layernorm": partial(_rows, "ln"),
-}  # fmt: skip
-"""Functions that read the rows, keyed by op."""
 
 if __name__ == "__main__":
     main()

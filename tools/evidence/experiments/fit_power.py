@@ -10,7 +10,6 @@ import copy
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from front import DATA, Data, Table
 from evidence.recordings.files import present
 from evidence.recordings.power import Load
 from evidence.recordings.power_of_products import all_loads
-from kernrec.gpu import GPU, find_gpu
+from kernrec.gpu import find_gpu
 from kernrec.model.analytical import power
 from kernrec.model.analytical.power import PowerModel
 
@@ -99,7 +98,9 @@ class Predictor:
         for i, load in enumerate(loads):
             members[load.gpu, load.inputs].append(i)
         self._count = len(loads)
-        self._batches = [_Batch.of(loads, find_gpu(name), data, rows) for (name, data), rows in members.items()]
+        self._batches = [
+            (find_gpu(gpu), inputs, rows, *_columns(loads, rows)) for (gpu, inputs), rows in members.items()
+        ]
 
     def __call__(self, coefficients: Mapping[str, Any]) -> np.ndarray:
         """Return the predicted power of each load in watts, (N,)."""
@@ -111,28 +112,17 @@ class Predictor:
         """Return a copy of `watts` with new predictions for GPUs of some architectures, such as `sm_80` (None for
         all)."""
         watts = watts.copy()
-        for batch in self._batches:
-            if architectures is None or f"sm_{batch.gpu.sm}" in architectures:
-                model = PowerModel.of_coefficients(batch.gpu, coefficients, batch.data)
-                watts[batch.members] = model.power_at(batch.clock_hz, batch.rates)
+        for gpu, inputs, rows, clock_hz, rates in self._batches:
+            if architectures is None or f"sm_{gpu.sm}" in architectures:
+                watts[rows] = PowerModel.of_coefficients(gpu, coefficients, inputs).power_at(clock_hz, rates)
         return watts
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Loads on one GPU with one kind of input values."""
-
-    gpu: GPU
-    data: str
-    members: Sequence[int]
-    clock_hz: np.ndarray
-    rates: Mapping[str, np.ndarray]
-
-    @classmethod
-    def of(cls, loads: Sequence[Load], gpu: GPU, data: str, members: Sequence[int]) -> "_Batch":
-        events = sorted({event for i in members for event in loads[i].rates})
-        rates = {event: np.array([loads[i].rates.get(event, 0.0) for i in members]) for event in events}
-        return cls(gpu, data, members, np.array([loads[i].clock_hz for i in members]), rates)
+def _columns(loads: Sequence[Load], rows: Sequence[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return (clocks, rates keyed by event) of some loads."""
+    events = sorted({event for i in rows for event in loads[i].rates})
+    rates = {event: np.array([loads[i].rates.get(event, 0.0) for i in rows]) for event in events}
+    return np.array([loads[i].clock_hz for i in rows]), rates
 
 
 def fit(loads: Sequence[Load]) -> Coefficients:

@@ -3,6 +3,7 @@ used for training, except impossible times (`kernrec.model.baselines.operating_p
 
 import csv
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import KernrecError
-from kernrec.store.connection import parquet_rows
+from kernrec.store.connection import parquet_rows, quoted
 
 
 class AbsentError(KernrecError):
@@ -43,6 +44,12 @@ def csv_dicts(path: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV file as dictionaries."""
     with present(path).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def named(column: str, names: Mapping[str, object]) -> str:
+    """Return an SQL expression for the texts that `names` has for the texts of a column."""
+    cases = " ".join(f"WHEN {quoted(old)} THEN {quoted(new)}" for old, new in names.items())
+    return f"CASE {column} {cases} END"
 
 
 @dataclass(frozen=True)

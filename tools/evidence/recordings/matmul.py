@@ -6,13 +6,15 @@ GPUs and `library/serving_gemm_geforce` two as backend PyTorch. In `library/torc
 """
 
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.files import excluded, power_of
-from evidence.recordings.vendor import BACKENDS, DEVICES, SERVING, SYSTEMS, columns_of, joined, recording
+from evidence.recordings.files import excluded, named, power_of
+from evidence.recordings.vendor import BACKENDS, DEVICES, SERVING, SYSTEMS, columns_of, grouped, joined, recording
 from kernrec.model.baselines.backends import AT, backend_of, by_number
 from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.baselines.recorded_set import RecordedSet
@@ -45,7 +47,9 @@ _WHOLE = (
     ("gemm_l40s", "l40s", "vLLM", "0.24.0"),
     ("gemm_h200_power", "h200-sxm", "vLLM", "0.22.0"),
 )
-_KIND = ("system", "framework", "dtype", "version")
+_COLUMNS = ("m", "n", "k", "latency_s")
+Kinds = dict[tuple[str, ...], dict[str, Array]]
+"""Columns of matmuls, keyed by (system, framework, data type, version)."""
 _VERSIONS = 0.05
 """Minimum median difference in time for keeping an older version that has no recorded power."""
 _PYTORCH = {"source": "NeuSight, MIT", "licence": "MIT", "library": "PyTorch 2.1, CUDA 12.1"}
@@ -65,61 +69,44 @@ SINGLE = Timing(30000.0, 1.0, alone=True)
 
 def recordings(data: Path, _op: str) -> list[Recording]:
     """Return the recorded sets of matmuls in the folder `data`."""
-    serving = _serving(data)
-    return [*(_of_dtype(data, dtype, serving) for dtype in _DTYPES), _inductor(data), _single(data)]
+    serving = _serving(data / "library")
+    return [*(_of_dtype(data / "library", dtype, serving) for dtype in _DTYPES), _inductor(data), _single(data)]
 
 
-def _serving(data: Path) -> dict[str, Array]:
+def _serving(library: Path) -> Kinds:
     """Return the rows of both files of serving backends. Versions that both contain come from the first file."""
-    file, shared = "serving_gemm", ("system", "upper(framework) AS framework", "version", "dtype", "m", "n", "k")
-    sources = (
-        (file, f"{power_of(file)} AS power_w", f"NOT ({excluded(file)})"),
-        ("serving_gemm_newest_versions", "NULL::DOUBLE AS power_w", "true"),
-    )
-    columns, later = (
-        columns_of(data / "library" / f"{name}.parquet", (*shared, "latency_s", power), f"m > 0 AND {condition}")
-        for name, power, condition in sources
-    )
-    kinds = [list(zip(*(each[name].tolist() for name in _KIND), strict=True)) for each in (columns, later)]
-    old = set(kinds[0])
-    new = np.array([kind not in old for kind in kinds[1]])
-    return {name: np.concatenate([values, later[name][new]]) for name, values in columns.items()}
+    kinds: Kinds = {}
+    for file, power in (("serving_gemm", power_of("serving_gemm")), ("serving_gemm_newest_versions", "NULL::DOUBLE")):
+        names = ("system", "upper(framework) AS framework", "version", "dtype", *_COLUMNS, f"{power} AS power_w")
+        columns = columns_of(library / f"{file}.parquet", names, f"m > 0 AND NOT ({excluded(file)})")
+        kinds = grouped(columns, "system", "framework", "dtype", "version") | kinds
+    return kinds
 
 
-def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording:
-    whole = _WHOLE if dtype == "bf16" else ()
+def _of_dtype(library: Path, dtype: str, serving: Kinds) -> Recording:
     versions: dict[str, dict[str, str | None]] = {}
-    parts: list[tuple[str, str, Mapping[str, Array], Array]] = []
+    parts: list[Mapping[str, Any]] = []
     frameworks = {framework.upper(): name for framework, name in BACKENDS.items()}
-    for recorded_as in _DTYPES[dtype]:
-        for system, gpu in SYSTEMS.items():
-            for framework, name in frameworks.items():
-                backend = name + _STATIC * recorded_as.endswith("static")
-                kind = (("system", system), ("framework", framework), ("dtype", recorded_as))
-                rows = np.flatnonzero(np.all([serving[column] == value for column, value in kind], axis=0))
-                by_version = {str(v): rows[serving["version"][rows] == v] for v in set(serving["version"][rows])}
-                columns = {v: {n: c[r] for n, c in serving.items() if n not in ("dtype", "system")}
-                           for v, r in by_version.items()}  # fmt: skip
-                for file, *of_whole, version in whole:
-                    if of_whole == [gpu, backend]:
-                        columns[version] = _of_whole(data, file)
-                ordered = sorted(columns, key=by_number)
-                for version in ordered:
-                    newest = version == ordered[-1]
-                    if (
-                        newest
-                        or np.isfinite(columns[version]["power_w"]).any()
-                        or _differ(columns[version], columns[ordered[-1]])
-                    ):
-                        named = backend if newest else f"{backend}{AT}{version}"
-                        parts.append((gpu, named, columns[version], columns[version]["power_w"]))
-                        versions.setdefault(named, {})[gpu] = version
+    for recorded_as, (system, gpu), (framework, name) in product(_DTYPES[dtype], SYSTEMS.items(), frameworks.items()):
+        backend = name + _STATIC * recorded_as.endswith("static")
+        columns = {kind[3]: own for kind, own in serving.items() if kind[:3] == (system, framework, recorded_as)}
+        for file, *of_whole, version in _WHOLE if dtype == "bf16" else ():
+            if of_whole == [gpu, backend]:
+                power = f"{power_of(file, 'power' if file.endswith('_power') else 'NULL::DOUBLE')} AS power_w"
+                columns[version] = columns_of(
+                    library / f"{file}.parquet", (*_COLUMNS, power), f"NOT ({excluded(file)})"
+                )
+        newest = max(columns, key=by_number, default="")
+        for version in sorted(columns, key=by_number):
+            own = columns[version]
+            if version == newest or np.isfinite(own["power_w"]).any() or _differ(own, columns[newest]):
+                stack = backend if version == newest else f"{backend}{AT}{version}"
+                parts.append({**own, "gpu": gpu, "stack": stack, "dtype": dtype})
+                versions.setdefault(stack, {})[gpu] = version
     if dtype == "bf16":
-        names = ("system", "m", "n", "k", "latency_s")
-        geforce = columns_of(data / "library" / "serving_gemm_geforce.parquet", names)
-        for system, gpu in (("rtx3090", "rtx3090"), ("rtx-a6000", "rtx-a6000")):
-            columns_here = {name: column[geforce["system"] == system] for name, column in geforce.items()}
-            parts.append((gpu, "PyTorch", columns_here, np.full(len(columns_here["m"]), np.nan)))
+        geforce = grouped(columns_of(library / "serving_gemm_geforce.parquet", ("system", *_COLUMNS)), "system")
+        for gpu in ("rtx3090", "rtx-a6000"):
+            parts.append({**geforce[gpu,], "gpu": gpu, "stack": "PyTorch"})
             versions.setdefault("PyTorch", {})[gpu] = None
     alike = ("f16", *_OTHERS) if dtype == "bf16" else _OTHERS
     steps = {s: dict(_MULTIPLES.get(dtype, {})) for s in versions if backend_of(s) not in _ANY_SIZE.get(dtype, ())}
@@ -133,14 +120,7 @@ def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording
             " 5 or 6 copies of the weights, of which small ones are warm in L2",
         },
     )  # fmt: skip
-    return joined([recording(recorded, gpu, {**c, "stack": np.full(len(p), s)}, p) for gpu, s, c, p in parts])
-
-
-def _of_whole(data: Path, file: str) -> dict[str, Array]:
-    column = "power" if file.endswith("_power") else "CAST(NULL AS DOUBLE)"
-    names = ("m", "n", "k", "latency_s", f"{power_of(file, column)} AS power_w")
-    columns = columns_of(data / "library" / f"{file}.parquet", names, f"NOT ({excluded(file)})")
-    return columns | {"power_w": np.ma.filled(np.ma.asarray(columns["power_w"], dtype=float), np.nan)}
+    return joined([recording(recorded, columns) for columns in parts])
 
 
 def _differ(old: Mapping[str, Array], new: Mapping[str, Array]) -> bool:
@@ -154,19 +134,17 @@ def _differ(old: Mapping[str, Array], new: Mapping[str, Array]) -> bool:
 
 
 def _inductor(data: Path) -> Recording:
-    names = ("m", "n", "k", "dtype", "tf32", "a_stride_1", "b_stride_1", "latency_s")
     spelled = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
-    parts = []
+    layout = " || ".join(f"if({side}_stride_1 = 1, 'n', 't')" for side in "ab")
+    names = ("m", "n", "k", f"if(tf32, 'tf32', {named('dtype', spelled)}) AS dtype", "a_stride_1", "b_stride_1",
+             f"{layout} AS layout", "latency_s")  # fmt: skip
     # The recorded A100 reaches 1,735 GB/s, so it must be the 80 GB model.
-    for file, gpu in (("a100", "a100-sxm4-80gb"), ("h100", "h100-sxm-96gb")):
-        path = data / "triton" / f"inductor_mm_{file}.parquet"
-        columns = columns_of(path, names, "implementation = 'extern_mm'")
-        dtypes = [spelled[str(name)] for name in columns["dtype"]]
-        columns["dtype"] = np.array(["tf32" if t else name for name, t in zip(dtypes, columns["tf32"], strict=True)])
-        letters = [np.where(columns[f"{side}_stride_1"] == 1, "n", "t") for side in "ab"]
-        columns["layout"] = np.char.add(*letters)
-        parts.append(recording(INDUCTOR, gpu, columns))
-    return joined(parts)
+    files = {"a100": "a100-sxm4-80gb", "h100": "h100-sxm-96gb"}
+    parts = [
+        columns_of(data / "triton" / f"inductor_mm_{file}.parquet", names, "implementation = 'extern_mm'")
+        | {"gpu": gpu} for file, gpu in files.items()
+    ]  # fmt: skip
+    return joined([recording(INDUCTOR, columns) for columns in parts])
 
 
 def _single(data: Path) -> Recording:
@@ -176,12 +154,11 @@ def _single(data: Path) -> Recording:
         ("tn", "tt"), _ALIKE, SINGLE, (), {}, (),
         _PYTORCH | {"recorded": "f32, one call timed, GPUs at their own clocks"},
     )  # fmt: skip
-    parts = []
+    parts, names = [], ("device", "batch", "m", "k AS n", "n AS k", "latency_s")
     for file, layout in (("torch_linear_f32", "nt"), ("torch_bmm_f32", "nn")):
-        names = ("device", "batch", "m", "k AS n", "n AS k", "latency_s")
-        columns = columns_of(data / "library" / f"{file}.parquet", names)
-        for device, gpu in gpus.items():
-            own = {name: column[columns["device"] == device] for name, column in columns.items()}
-            if count := len(own["m"]):
-                parts.append(recording(recorded, gpu, own | {"layout": np.full(count, layout)}))
+        devices = grouped(columns_of(data / "library" / f"{file}.parquet", names), "device")
+        parts += [
+            recording(recorded, {**devices[device,], "gpu": gpu, "layout": layout})
+            for device, gpu in gpus.items() if (device,) in devices
+        ]  # fmt: skip
     return joined(parts)

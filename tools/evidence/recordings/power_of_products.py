@@ -3,17 +3,17 @@ The recorded power of a shape may be a third of a neighbor's, because some sampl
 compares neighbors, and fits give contradictory readings less weight."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
+from itertools import chain, permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evidence.recordings import power as recordings
-from evidence.recordings.files import parquet_dicts
 from evidence.recordings.power import DOUBTED, Load, gemm_rates, judged
+from evidence.recordings.vendor import columns_of, grouped
 from kernrec.gpu import GPU, find_gpu
 
 Array = np.ndarray
@@ -94,19 +94,14 @@ class Products:
 @cache
 def products(data: Path) -> tuple[Products, ...]:
     """Return the serving backends' matmuls on GPUs in the catalog, with one entry per GPU, backend and data type."""
-    rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for row in parquet_dicts(data / "library" / "serving_gemm.parquet"):
-        if row["system"] in _GPUS and row["dtype"] in _DTYPES:
-            rows.setdefault((row["system"], row["framework"], row["dtype"]), []).append(row)
+    kind = ("system", "framework", "dtype")
+    names = (*kind, "n", "k", "m", "latency_s", "power_w", "power_limit_w")
+    condition = f"system IN {tuple(_GPUS)} AND dtype IN {tuple(_DTYPES)}"
+    columns = columns_of(data / "library" / "serving_gemm.parquet", names, condition)
     sets = []
-    for (system, framework, dtype), own in sorted(rows.items()):
-        own.sort(key=lambda row: (row["n"], row["k"], row["m"]))
-        shapes = np.array([[row["m"], row["n"], row["k"]] for row in own])
-        figures = [
-            np.array([np.nan if row[name] is None else row[name] for row in own], dtype=float)
-            for name in ("latency_s", "power_w", "power_limit_w")
-        ]
-        sets.append(Products(system, framework, dtype, shapes, *figures))
+    for (system, framework, dtype), own in grouped(columns, *kind).items():
+        shapes = np.column_stack([own[name] for name in "mnk"])
+        sets.append(Products(system, framework, dtype, shapes, *(own[name] for name in names[6:])))
     return tuple(sets)
 
 
@@ -130,19 +125,14 @@ def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
     power of a backend is doubtful if, in the median over shapes of about equal time, its logarithm is lower than the
     other backend's by more than `BELOW`."""
     doubtful = {}
-    for these in sets:
-        own = {tuple(shape): i for i, shape in enumerate(these.shapes.tolist())}
-        for other in sets:
-            if (other.system, other.dtype) != (these.system, these.dtype) or other is these:
-                continue
-            pairs = [(own[tuple(s)], j) for j, s in enumerate(other.shapes.tolist()) if tuple(s) in own]
-            if not pairs:
-                continue
+    for these, other in permutations(sets, 2):
+        place = {tuple(shape): i for i, shape in enumerate(these.shapes.tolist())}
+        pairs = [(place[tuple(s)], j) for j, s in enumerate(other.shapes.tolist()) if tuple(s) in place]
+        if (other.system, other.dtype) == (these.system, these.dtype) and pairs:
             i, j = np.array(pairs).T
-            alike = np.abs(np.log(these.latency_s[i] / other.latency_s[j])) < ALIKE
-            alike &= (
-                (these.latency_s[i] >= SHORTEST_S) & (agreement(these)[0][i] > 0.5) & (agreement(other)[0][j] > 0.5)
-            )
+            seconds = these.latency_s[i]
+            alike = (np.abs(np.log(seconds / other.latency_s[j])) < ALIKE) & (seconds >= SHORTEST_S)
+            alike &= (agreement(these)[0][i] > 0.5) & (agreement(other)[0][j] > 0.5)
             lower = np.log(other.power_w[j] / these.power_w[i])[alike]
             if len(lower) >= FEWEST and np.nanmedian(lower) > BELOW:
                 doubtful[these.system, these.framework, these.dtype] = other.framework
@@ -179,25 +169,12 @@ def held_products(data: Path) -> Iterator[Load]:
     assumption that the fastest tenth of the fastest backend's matmuls reaches `REACHED` of the tensor cores' rate."""
     fastest: dict[tuple[str, str], tuple[float, Products, int]] = {}
     for these in products(data):
-        large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048))
-        if (these.system, these.dtype) not in _HELD or len(large) < 10:
-            continue
-        rate = 2.0 * these.products[large] / these.latency_s[large]
-        place = int(large[np.argsort(rate)[int(0.9 * len(rate))]])
-        done = 2.0 * float(these.products[place]) / float(these.latency_s[place])
         key = these.system, these.dtype
-        if key not in fastest or done > fastest[key][0]:
-            fastest[key] = done, these, place
-    for (_, dtype), (done, these, place) in fastest.items():
-        gpu = these.gpu
-        event = _DTYPES[dtype][0].removeprefix("mma.")
-        clock_hz = done / (2.0 * gpu.tensor_fma_per_clk_sm[event] * gpu.sms * REACHED)
-        shape = tuple(int(size) for size in these.shapes[place])
-        rates = rates_of(gpu, dtype, shape, float(these.latency_s[place]), reads=3.0)
-        yield Load(
-            f"held {dtype} {gpu.name}", gpu.name, min(clock_hz, gpu.boost_clock_hz), gpu.tdp_w, rates,
-            about=" x ".join(map(str, shape)),
-        )  # fmt: skip
+        if key in _HELD and (fast := _fast(these)) and (key not in fastest or fast[0] > fastest[key][0]):
+            fastest[key] = fast[0], these, fast[1]
+    for (_, dtype), (rate, these, place) in fastest.items():
+        load = _at_limit(these, place, rate, _DTYPES[dtype][0].removeprefix("mma."))
+        yield replace(load, recording=f"held {dtype} {load.gpu}", clock_hz=min(load.clock_hz, these.gpu.boost_clock_hz))
 
 
 def sustained_products(data: Path) -> Iterator[Load]:
@@ -207,25 +184,31 @@ def sustained_products(data: Path) -> Iterator[Load]:
         kind = RANDOM_TYPES.get((these.framework, these.dtype))
         if kind is None or (these.system, these.framework, these.dtype) == SLOW:
             continue
-        gpu, measured = these.gpu, np.isfinite(these.power_w)
-        long = np.where(
-            measured,
-            these.power_w > HELD * these.limit_w,
-            these.latency_s * LAUNCHES[these.framework] >= SUSTAINED_S,
-        )
-        large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048) & long)
-        if len(large) < 10:
-            continue
-        rate = 2.0 * these.products[large] / these.latency_s[large]
-        place = int(large[np.argsort(rate)[int(0.9 * len(rate))]])
-        seconds, shape = float(these.latency_s[place]), tuple(int(size) for size in these.shapes[place])
-        clock_hz = (
-            2.0 * float(these.products[place]) / seconds / (2.0 * gpu.tensor_fma_per_clk_sm[kind] * gpu.sms * REACHED)
-        )
-        rates = rates_of(gpu, these.dtype, shape, seconds, reads=3.0)
-        rates[f"mma.{kind}"] = rates.pop(_DTYPES[these.dtype][0])
-        about = " x ".join(map(str, shape))
-        yield Load(f"{kind} {gpu.name}, {these.framework}", gpu.name, clock_hz, gpu.tdp_w, rates, about=about)
+        in_long_run = these.latency_s * LAUNCHES[these.framework] >= SUSTAINED_S
+        if fast := _fast(
+            these, np.where(np.isfinite(these.power_w), these.power_w > HELD * these.limit_w, in_long_run)
+        ):
+            load = _at_limit(these, fast[1], fast[0], kind)
+            rates = dict(load.rates)
+            rates[f"mma.{kind}"] = rates.pop(_DTYPES[these.dtype][0])
+            yield replace(load, recording=f"{kind} {load.gpu}, {these.framework}", rates=rates)
+
+
+def _fast(these: Products, among: Array | bool = True) -> tuple[float, int] | None:
+    """Return (FLOP/s, index) of the slowest of the fastest tenth of the large matmuls in the mask `among`, (N,), or
+    None if there are fewer than ten matmuls."""
+    large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048) & among)
+    rate = 2.0 * these.products[large] / these.latency_s[large]
+    place = np.argsort(rate)[int(0.9 * len(rate))] if len(large) >= 10 else None
+    return None if place is None else (float(rate[place]), int(large[place]))
+
+
+def _at_limit(these: Products, place: int, rate: float, kind: str) -> Load:
+    """Return a matmul as a load at the power limit, at the clock at which `rate` is `REACHED` of the rate of `kind`."""
+    gpu, shape = these.gpu, these.shapes[place].tolist()
+    clock_hz = rate / (2.0 * gpu.tensor_fma_per_clk_sm[kind] * gpu.sms * REACHED)
+    rates = rates_of(gpu, these.dtype, shape, float(these.latency_s[place]), reads=3.0)
+    return Load("", gpu.name, clock_hz, gpu.tdp_w, rates, about=" x ".join(map(str, shape)))
 
 
 def rates_of(gpu: GPU, dtype: str, shape: Any, seconds: float, reads: float = 1.0) -> dict[str, float]:

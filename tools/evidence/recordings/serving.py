@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.files import power_of
-from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, columns_of
+from evidence.recordings.files import named, power_of
+from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, columns_of, recording
 from kernrec.model.baselines.bound import Timing, features_of, kind_of
 from kernrec.model.baselines.recorded_set import RecordedSet
 
@@ -35,20 +35,17 @@ def fastest(
     Returns:
         Columns `gpu`, `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
     """
-    other = otherwise or {}
-    names = (
-        other.get("system", "system"), other.get("framework", "framework"), other.get("dtype", "dtype"),
-        "max(version) AS version", *sizes, "min(latency_s) AS latency_s",
-        f"arg_min(coalesce({power_of(path.stem, other.get('power_w', 'power_w'))}, 0), latency_s) AS power_w",
-    )  # fmt: skip
-    systems = ", ".join(f"'{system}'" for system in SYSTEMS)
-    columns = columns_of(
-        path, names, f"({condition}) AND ({'true' if other else f'system IN ({systems})'}) GROUP BY ALL"
-    )
-    power_w = np.where(columns["power_w"] > 0, columns["power_w"], np.nan)
+    other = {"power_w": "power_w", **(otherwise or {})}
     spelled = (("gpu", "system", SYSTEMS), ("stack", "framework", BACKENDS), ("dtype", "dtype", _DTYPES))
-    own = {name: np.array([words[str(value)] for value in columns[column]]) for name, column, words in spelled}
-    return {**columns, **own, "version": columns["version"].astype(str), "power_w": power_w}
+    raw = tuple(other.get(name, name) for _, name, _ in spelled)
+    names = (
+        *(f"{text} AS recorded_{name}" for text, (_, name, _) in zip(raw, spelled, strict=True)),
+        *(f"{named(text, words)} AS {own}" for text, (own, _, words) in zip(raw, spelled, strict=True)),
+        "max(version) AS version", *sizes, "min(latency_s) AS latency_s",
+        f"arg_min(coalesce({power_of(path.stem, other['power_w'])}, 0), latency_s) AS power_w",
+    )  # fmt: skip
+    columns = columns_of(path, names, f"({condition}) AND {raw[0]} IN {tuple(SYSTEMS)} GROUP BY ALL")
+    return {**columns, "power_w": np.where(columns["power_w"] > 0, columns["power_w"], np.nan)}
 
 
 def joined_columns(*parts: Mapping[str, Array]) -> dict[str, Array]:
@@ -72,11 +69,7 @@ def recording_of(
         name, op, case, versions, dtypes, layouts, alike, alike_width, timing, grid, {}, (),
         SERVING | {"library": "as called by the stacks", "recorded": recorded}, _kinds(op, columns, dims),
     )  # fmt: skip
-    layout = np.full(len(columns["gpu"]), layouts[0])
-    return Recording(
-        about, columns["gpu"], columns["stack"], columns["dtype"], layout, dims, columns["latency_s"],
-        columns["power_w"],
-    )  # fmt: skip
+    return recording(about, columns)
 
 
 def _kinds(op: str, columns: Mapping[str, Array], dims: Mapping[str, Array]) -> dict[str, dict[str, tuple[str, ...]]]:

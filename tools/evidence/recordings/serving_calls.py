@@ -70,8 +70,7 @@ def _encoders(folder: Path) -> dict[str, Array]:
         "batch_size AS batch", "num_heads AS heads", "num_heads AS kv_heads", "isl AS queries", "isl AS keys",
         "head_dim", '0 AS "window"', "0 AS kv_dtype", "0 AS causal", "version AS each_version",
     )  # fmt: skip
-    other = {"system": "system", "power_w": "NULL::DOUBLE"}
-    columns = fastest(file, sizes, "NOT causal", other)
+    columns = fastest(file, sizes, "NOT causal", {"power_w": "NULL::DOUBLE"})
     systems = list(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))
     newest: dict[tuple[str, str], str] = {}
     for system, version in sorted(set(zip(systems, columns["version"].tolist(), strict=True))):
@@ -94,12 +93,12 @@ def _tokens(folder: Path) -> dict[str, Array]:
 
 
 def _whole(path: Path, system: str, framework: str, sizes: tuple[str, ...]) -> dict[str, Array]:
-    other = {"system": f"'{system}' AS system", "framework": f"'{framework}' AS framework", "power_w": "power"}
+    other = {"system": f"'{system}'", "framework": f"'{framework}'", "dtype": "attn_dtype", "power_w": "power"}
     sizes = tuple("0 AS kv_dtype" if size.endswith("AS kv_dtype") else size for size in sizes)
     if "a100" in path.name:
         other["power_w"] = "NULL::DOUBLE"
         sizes = tuple('0 AS "window"' if size.endswith('"window"') else size for size in sizes)
-    return fastest(path, sizes, _EVEN, {**other, "dtype": "attn_dtype AS dtype"})
+    return fastest(path, sizes, _EVEN, other)
 
 
 EXPERTS = Timing(40000.0, 1.0)

@@ -75,7 +75,7 @@ def read_space(path: Path, times: str = "latency_s") -> Space:
     results = [result for result in read_results(present(path)).results if result.latency_s is not None]
     if path.name == clock.FILE:
         raised = clock.raised_configs(path)
-        results = [r for r in results if clock.config_key({k: int(v) for k, v in r.config.items()}) not in raised]
+        results = [result for result in results if clock.config_key(result.config) not in raised]
     columns = {name.lower(): np.array([float(r.config[name]) for r in results]) for name in results[0].config}
     samples = [result.samples_s or (float(result.latency_s or np.nan),) for result in results]
     measured = {

@@ -2,16 +2,14 @@
 
 from pathlib import Path
 
-import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.files import excluded
-from evidence.recordings.vendor import DEVICES, columns_of, recording
+from evidence.recordings.files import excluded, named
+from evidence.recordings.vendor import DEVICES, Array, columns_of, recording
 from kernrec.model.baselines.bound import Timing
 from kernrec.model.baselines.recorded_set import RecordedSet
 
-Array = np.ndarray
-
+_GPU = ("device", f"{named('device', DEVICES)} AS gpu")
 CALL = Timing(35000.0, 1.0, alone=True)
 """Timing of a call of PyTorch between two events. The shortest time on an A100, a T4 and a P4 is 25 us."""
 CALLS = {"source": "NeuSight", "licence": "MIT"}
@@ -25,31 +23,27 @@ def recordings(data: Path, op: str) -> list[Recording]:
 
 
 def _convolutions(data: Path) -> list[Recording]:
-    names = ("device", "n", "c", "h", "k", "latency_s")
-    columns, gpu = _with_gpus(columns_of(data / "library" / "torch_conv2d_f32.parquet", names))
+    columns = columns_of(
+        data / "library" / "torch_conv2d_f32.parquet", (*_GPU, "n", "c", "h", "h AS w", "k", "latency_s")
+    )
     about = CALLS | {"library": "cuDNN 8.9, called by PyTorch 2.1", "recorded": "square inputs, 3x3, padding 1, nchw"}
-    versions = {"cuDNN": dict.fromkeys(sorted(set(gpu.tolist())), "8.9")}
-    recorded = RecordedSet(
-        "conv", "conv2d", "3x3", versions, ("f32",), ("nchw",), (), 0.0,
-        CALL, (), {}, (), about,
-    )  # fmt: skip
-    return [recording(recorded, gpu, columns | {"w": columns["h"]})]
+    return [_recording("conv", "conv2d", "3x3", "cuDNN", "8.9", "nchw", columns, about)]
 
 
 def _rows(data: Path, op: str) -> list[Recording]:
     recorded_as, case = _OPS[op]
-    names = ("device", "rows", "columns", "min(latency_s) AS latency_s")
+    names = (*_GPU, "rows", "columns", "rows::BIGINT * columns AS n", "min(latency_s) AS latency_s")
     file = "torch_rowwise_f32"
     condition = f"op = '{recorded_as}' AND NOT ({excluded(file)}) GROUP BY ALL"
-    columns, gpu = _with_gpus(columns_of(data / "library" / f"{file}.parquet", names, condition))
-    columns["n"] = columns["rows"].astype(np.int64) * columns["columns"]
+    columns = columns_of(data / "library" / f"{file}.parquet", names, condition)
     about = CALLS | {"library": "PyTorch 2.1", "recorded": f"{recorded_as} of f32 rows"}
-    recorded = RecordedSet(
-        "rows", op, case, {"PyTorch": dict.fromkeys(sorted(set(gpu.tolist())), "2.1")}, ("f32",), ("row",), (), 0.0,
-        CALL, (), {}, (), about,
-    )  # fmt: skip
-    return [recording(recorded, gpu, columns)]
+    return [_recording("rows", op, case, "PyTorch", "2.1", "row", columns, about)]
 
 
-def _with_gpus(columns: dict[str, Array]) -> tuple[dict[str, Array], Array]:
-    return columns, np.array([DEVICES[str(device)] for device in columns["device"]])
+def _recording(
+    name: str, op: str, case: str, backend: str, version: str, layout: str, columns: dict[str, Array],
+    about: dict[str, str],
+) -> Recording:  # fmt: skip
+    versions = {backend: dict.fromkeys(sorted(set(columns["gpu"].tolist())), version)}
+    recorded = RecordedSet(name, op, case, versions, ("f32",), (layout,), (), 0.0, CALL, (), {}, (), about)
+    return recording(recorded, columns)

@@ -5,6 +5,7 @@ readers use the functions of this module. The README of the shared data folder d
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -43,34 +44,38 @@ def recordings(data: Path, op: str) -> list[Recording]:
     return list(reader.recordings(data, op))
 
 
-def recording(
-    recorded: RecordedSet, gpu: str | Array, columns: Mapping[str, Array], power_w: Array | None = None
-) -> Recording:
-    """Create a recording. The columns, (N,) each, are dimensions and `latency_s`, and `stack`, `dtype` and `layout` if
-    they vary. `gpu` may also vary. `power_w` is NaN for rows without recorded power, or None if there is none."""
-    count = len(columns["latency_s"])
-    dtype = columns.get("dtype", np.full(count, recorded.dtypes[0]))
-    layout = columns.get("layout", np.full(count, recorded.layouts[0]))
-    ones = np.ones(count, dtype=np.int64)
-    dims = {name: np.asarray(columns.get(name, ones)).astype(np.int64) for name in features_of(recorded.op).DIMS}
-    backend = columns.get("stack", np.full(count, next(iter(recorded.backends))))
-    gpus, powers = (np.full(count, value) for value in (gpu, np.nan if power_w is None else power_w))
-    return Recording(recorded, gpus, backend, dtype, layout, dims, columns["latency_s"], powers)
+def recording(recorded: RecordedSet, columns: Mapping[str, Any]) -> Recording:
+    """Create a recording. The columns, (N,) each or one value, are `gpu`, dimensions, `latency_s`, and `stack`,
+    `dtype`, `layout` and `power_w` if they vary or are known. A missing dimension is 1."""
+    first = {"stack": next(iter(recorded.backends)), "dtype": recorded.dtypes[0], "layout": recorded.layouts[0]}
+    every, count = {"power_w": np.nan, **first, **columns}, len(columns["latency_s"])
+    gpu, backend, dtype, layout = (np.broadcast_to(np.asarray(every[name], str), count) for name in ("gpu", *first))
+    names = features_of(recorded.op).DIMS
+    dims = {name: np.broadcast_to(np.asarray(every.get(name, 1)), count).astype(np.int64) for name in names}
+    watts = np.broadcast_to(every["power_w"], count)
+    return Recording(recorded, gpu, backend, dtype, layout, dims, every["latency_s"], watts)
 
 
 def joined(parts: Sequence[Recording]) -> Recording:
     """Concatenate the rows of several recordings of one set."""
-
-    def col(name: str) -> Array:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    first = parts[0]
-    dims = {name: np.concatenate([part.dims[name] for part in parts]) for name in first.dims}
-    return Recording(
-        first.recorded, col("gpu"), col("backend"), col("dtype"), col("layout"), dims, col("latency_s"), col("power_w")
-    )
+    first, dims = parts[0], {name: np.concatenate([part.dims[name] for part in parts]) for name in parts[0].dims}
+    names = (name for name in vars(first) if name not in ("recorded", "dims"))
+    columns: Any = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return replace(first, dims=dims, **columns)
 
 
 def columns_of(path: Path, names: Sequence[str], condition: str = "true") -> dict[str, Array]:
     """Return columns of a Parquet file. The rows are sorted, so their order is always the same."""
     return parquet_columns(path, f"{condition} ORDER BY ALL", ", ".join(names))
+
+
+def grouped(columns: Mapping[str, Array], *names: str) -> dict[tuple[str, ...], dict[str, Array]]:
+    """Return the columns of each combination of texts in the columns `names`, keyed by the combination."""
+    keys = np.stack([columns[name].astype(str) for name in names], axis=1)
+    kinds, number = np.unique(keys, axis=0, return_inverse=True)
+    order = np.argsort(number.ravel(), kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(number.ravel()))[:-1])
+    return {
+        tuple(kind): {name: column[rows] for name, column in columns.items()}
+        for kind, rows in zip(kinds.tolist(), parts, strict=True)
+    }
