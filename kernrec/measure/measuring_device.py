@@ -147,7 +147,8 @@ class KernelMeasurement:
 
     def answer(self, query: Query) -> Answer:
         """Return the recommendation for the kernel, based on the database, which includes the new measurements."""
-        return Recommender([self.request.database]).answer_kernel(self.kernel, self.problem, self.gpu, query)
+        on_gpu = Recommender([self.request.database]).on(self.gpu, query.conditions)
+        return on_gpu.answer_kernel(self.kernel, self.problem, query)
 
     def best(self, collected: CollectResult) -> Sequence[dict[str, Any]]:
         """Return the fastest and the lowest-energy config for each problem, as plain values for JSON."""

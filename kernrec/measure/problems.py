@@ -69,7 +69,7 @@ def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path)
     free = [each for each in wanted if isinstance(each, Layer) and each.layout_free]
     moved = {}
     if free:
-        layers, _ = in_best_layouts(Recommender([database] if database.exists() else []), free, gpu)
+        layers, _ = in_best_layouts(Recommender([database] if database.exists() else []).on(gpu), free)
         moved = {layer.problem: other.problem for layer, other in zip(free, layers, strict=True)}
     return [_wanted(each, moved.get(each.problem, each.problem)) for each in wanted]
 
@@ -104,9 +104,8 @@ def context_of(request: CollectRequest, with_rows: bool) -> Context:
     """Return a context for predictions with the shipped profiles and the models beside the database. If `with_rows` is
     true, add the measurements in the database."""
     stored = [request.database] if with_rows and request.database.exists() else []
-    context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
-    context.triton = False  # Exclude Triton kernels: devices measure only CUDA kernels.
-    return context
+    models = ModelStore(request.database.parent / "models", Stack(stored))
+    return Context(stored, models=models, triton=False)  # Exclude Triton kernels: devices measure only CUDA kernels.
 
 
 def _wanted(wanted: Layer | WantedProblem, problem: Problem) -> WantedProblem:

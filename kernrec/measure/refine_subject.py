@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.gpu import GPU, find_gpu
+from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, config_text, find_kernel
 from kernrec.measure.campaign.plan import Task, check_memory
 from kernrec.measure.device.replay import Recording, load_requested
@@ -31,13 +31,13 @@ from kernrec.recommender.contenders import (
     side_by_side,
     unpredicted,
 )
-from kernrec.recommender.context import Context, evidence_of
+from kernrec.recommender.context import Context, GpuContext
 from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.infeasible import why_not
 from kernrec.recommender.request import Objective
-from kernrec.store import Evidence, Stack
 from kernrec.store.measurement import Measurement, Outcome
 
 MOST_UNPREDICTED = 128
@@ -88,11 +88,13 @@ def subject_on(name: str, request: CollectRequest) -> RefineSubject:
     problem, or a recording has none of the problems."""
     if request.recording is not None:
         return _recorded(name, request)
-    gpu, context = find_gpu(name), context_of(request, with_rows=True)
-    wanted = tuple(layers_on(request.wanted, gpu, request.database))
+    gpu = find_gpu(name)
+    context, wanted = (
+        context_of(request, with_rows=True).on(gpu),
+        tuple(layers_on(request.wanted, gpu, request.database)),
+    )
     sets = [
-        _candidates(each.problem, gpu, context, request.point, bool(_measured(each.problem, gpu, context)))
-        for each in wanted
+        _candidates(each.problem, context, request.point, bool(_measured(each.problem, context))) for each in wanted
     ]
     contenders = [
         contenders_of(candidates, request.objective, each.count, with_inputs=True)
@@ -104,25 +106,26 @@ def subject_on(name: str, request: CollectRequest) -> RefineSubject:
 
 def sampled_kernels(name: str, request: CollectRequest) -> Callable[[Problem], list[SampledKernel]]:
     """Return a function that lists a problem's kernels, with the configs that can be measured or replayed."""
-    gpu, context = find_gpu(name), context_of(request, with_rows=True)
+    gpu, databases = find_gpu(name), context_of(request, with_rows=True)
+    context = databases.on(gpu)
     if request.recording is None:
 
         def library(problem: Problem) -> list[SampledKernel]:
-            measured = _measured(problem, gpu, context)
+            measured = _measured(problem, context)
             return [
                 SampledKernel(table.kernel.name, table.kernel.hash, table.kernel, table, measured=measured)
-                for table in context.tables(problem, gpu)
+                for table in context.tables(problem)
             ]
 
         return library
     recordings = {each.problem.key: each for each in load_requested(request.recording, gpu.name, None)}
-    kernels = _kernels(recordings.values(), context)
+    kernels = _kernels(recordings.values(), databases)
 
     def recorded(problem: Problem) -> list[SampledKernel]:
         recording = recordings[problem.key]
         tables: Sequence[StaticTable] = ()
         with suppress(KernrecError):
-            tables = _tables(recording, gpu, context, kernels)
+            tables = _tables(recording, context, kernels)
         by_name = {table.kernel.name: table for table in tables}
         configs: dict[str, list[Config]] = {}
         for (kernel, _), outcome in recording.outcomes.items():
@@ -135,21 +138,21 @@ def sampled_kernels(name: str, request: CollectRequest) -> Callable[[Problem], l
     return recorded
 
 
-def _measured(problem: Problem, gpu: GPU, context: Context) -> set[Key]:
-    kernels = [table.kernel for table in context.tables(problem, gpu)]
-    hashes = {kernel.name: kernel.hash for kernel in kernels}
-    rows = context.evidence(problem, gpu, kernels).measured
+def _measured(problem: Problem, context: GpuContext) -> set[Key]:
+    hashes = {table.kernel.name: table.kernel.hash for table in context.tables(problem)}
+    rows = context.evidence(problem, list(hashes)).measured
     return {key_of(row.kernel, row.config) for row in rows if hashes[row.kernel] == row.kernel_hash}
 
 
 def _candidates(
-    problem: Problem, gpu: GPU, context: Context, point: OperatingPoint, whole_space: bool = False
+    problem: Problem, context: GpuContext, point: OperatingPoint, whole_space: bool = False
 ) -> CandidateSet:
+    gpu = context.gpu
     check_memory(problem, gpu)
-    tables = context.tables(problem, gpu)
+    tables = context.tables(problem)
     candidates = None
     if tables:
-        candidates = candidate_set(tables, problem, [point], Evidence(), context.models, whole_space)
+        candidates = candidate_set(Space(tables, context.models, whole=whole_space), problem, [point])
     if candidates is None or not candidates.kernels:
         reason = why_not([table.kernel for table in tables], problem, gpu)
         raise UsageError(f"no config of any kernel here can run {problem.key} on {gpu.name}{reason}")
@@ -158,8 +161,8 @@ def _candidates(
 
 def _recorded(name: str, request: CollectRequest) -> RefineSubject:
     gpu, recorded = find_gpu(name), recordings_on(name, request)
-    context, draw = context_of(request, with_rows=True), np.random.default_rng(request.seed)
-    kernels = _kernels([recording for _, recording in recorded], context)
+    databases, draw = context_of(request, with_rows=True), np.random.default_rng(request.seed)
+    context, kernels = databases.on(gpu), _kernels([recording for _, recording in recorded], databases)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
         """Return the recorded configs that the recommender ranks best. If it cannot predict them, return a random
@@ -167,8 +170,8 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)
-            tables = _tables(recording, gpu, context, kernels)
-            candidates = candidate_set(tables, wanted.problem, [request.point], Evidence(), context.models, True)
+            space = Space(_tables(recording, context, kernels), context.models, whole=True)
+            candidates = candidate_set(space, wanted.problem, [request.point])
             if candidates.kernels:
                 predicted = contenders_of(
                     candidates, request.objective, wanted.count, frozenset(keys), with_inputs=True
@@ -192,11 +195,11 @@ def _kernels(recordings: Iterable[Recording], context: Context) -> dict[str, Ker
     return {kernel.hash: kernel for name in names for kernel in context.newest_by_file(name)}
 
 
-def _tables(recording: Recording, gpu: GPU, context: Context, kernels: Mapping[str, Kernel]) -> list[StaticTable]:
+def _tables(recording: Recording, context: GpuContext, kernels: Mapping[str, Kernel]) -> list[StaticTable]:
     if missing := [name for name, there in recording.kernel_hashes.items() if there not in kernels]:
         raise KernrecError(f"there is no prediction of {missing[0]}")
     of_problem = [kernels[there] for there in recording.kernel_hashes.values()]
-    return [context.kernel_table(kernel, recording.problem, gpu) for kernel in of_problem]
+    return [context.kernel_table(kernel, recording.problem) for kernel in of_problem]
 
 
 @dataclass(frozen=True)
@@ -220,9 +223,9 @@ class Knowledge:
         self._gpu = find_gpu(subject.gpu)
         self.posterior = JointPosterior(side_by_side(subject.contenders), request.seed)
         if request.database.exists():
-            stack = Stack([request.database])
+            context = Context([request.database]).on(self._gpu)
             for problem in range(len(subject.wanted)):
-                self._take_rows(problem, stack)
+                self._take_rows(problem, context)
         self.posterior.rescale()
 
     def config_text(self, problem: int, contender: int) -> str:
@@ -230,10 +233,10 @@ class Knowledge:
         kernel, config = self.subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"
 
-    def _take_rows(self, problem: int, stack: Stack) -> None:
+    def _take_rows(self, problem: int, context: GpuContext) -> None:
         """Learn from the stored rows of a problem, except rows of other versions of a kernel."""
         contenders, hashes = self.subject.contenders[problem], self.subject.hashes[problem]
-        evidence = evidence_of(stack, self._gpu, self.subject.wanted[problem].problem, list(hashes))
+        evidence = context.evidence(self.subject.wanted[problem].problem, list(hashes))
         rows = [row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)]
         rows = [row for row in rows if applies(row, self._gpu, self._point)]
         for row in measured_of(contenders, rows, self._objective):

@@ -42,9 +42,10 @@ class Subject:
 
     def answer(self, recommender: Recommender, gpu: GPU) -> Answer:
         """Return the recommender's answer for the problem on a GPU, with notes and baselines."""
+        on_gpu = recommender.on(gpu, self.query.conditions)
         if self.kernel is None:
-            return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
-        return recommender.answer_kernel(self.kernel, self.problem, gpu, self.query)
+            return on_gpu.answer_op(self.problem, self.query, fixed=not self.layout_free)
+        return on_gpu.answer_kernel(self.kernel, self.problem, self.query)
 
     def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
         """Return the candidate configs at all power limits, in the layout that `answer` selects. If `clocks` is set,
@@ -53,11 +54,10 @@ class Subject:
         Raises:
             KernrecError: No kernel runs the problem.
         """
-        recommender = recommender.for_conditions(self.query.conditions)
+        on_gpu = recommender.on(gpu, self.query.conditions)
         if self.kernel is None:
-            problem = self.answer(recommender, gpu).problem
-            return recommender.candidates(problem, gpu, op_points(gpu, self.query))
-        candidates = recommender.kernel_candidates(self.kernel, self.problem, gpu, self.query)
+            return on_gpu.candidates(self.answer(recommender, gpu).problem, op_points(gpu, self.query))
+        candidates = on_gpu.kernel_candidates(self.kernel, self.problem, self.query)
         if not candidates.kernels:
             raise none_runs(candidates.considered[0])
         return candidates

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernrec.errors import NoKernelError
-from kernrec.gpu import GPU
 from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op import Problem
@@ -29,7 +28,7 @@ from kernrec.recommender.select import bounds_of, rows_of
 from kernrec.store import MeasuredAnswer
 
 if TYPE_CHECKING:
-    from kernrec.recommender.context import Context
+    from kernrec.recommender.context import GpuContext
 
 LIMIT_STEP_W = 10.0
 """Step in watts between the power limits that `saving_of` tries."""
@@ -63,7 +62,7 @@ def build_recommendations(
     recommendations = []
     for place, (point, (number, own, row, _, _, *rest), count, rank) in enumerate(rows):
         power_w, clock_hz, bottleneck, occupancy, unsure, may_be_faster, heuristic = rest
-        kernel = candidates.ranked.kernels[number].costs
+        kernel = candidates.ranked.kernels[number]
         measured = None
         if candidates.any_measured:
             measured = candidates.kernel(number).measured(point).get(own)
@@ -131,7 +130,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         best = candidates.ranked.ranking.saving(candidates.part, position, NO_LOSS, WORTH_SAYING)
     else:
         gpu, (number, *nominal) = candidates.gpu, candidates.ranked.ranking.nominal(candidates.part, position)
-        power, (core_s, dram_s, *_) = candidates.ranked.kernels[number].costs.table.power, nominal
+        power, (core_s, dram_s, *_) = candidates.ranked.kernels[number].table.power, nominal
         if core_s * power.boost_hz > dram_s * power.running_hz:
             return None  # The core clock is the bottleneck, so less power costs time.
         limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
@@ -180,7 +179,7 @@ def _foreign(row: MeasuredAnswer) -> Foreign:
 
 
 def answer(
-    candidates: CandidateSet, query: Query, context: "Context | None" = None, of_one_kernel: bool = False
+    candidates: CandidateSet, query: Query, context: "GpuContext | None" = None, of_one_kernel: bool = False
 ) -> Answer:
     """Return the answer to a request about an op or about one kernel.
 
@@ -226,7 +225,7 @@ def answer(
     else:
         remarks.append(of_triton(candidates))
     if context is not None:
-        remarks = _of_context(remarks, context, candidates.problem, candidates.gpu, query)
+        remarks = _of_context(remarks, context, candidates.problem, query)
     return Answer(
         problem=candidates.problem,
         gpu=candidates.gpu,
@@ -245,14 +244,12 @@ def answer(
     )
 
 
-def _of_context(
-    remarks: Sequence[Remark], context: "Context", problem: Problem, gpu: GPU, query: Query
-) -> list[Remark]:
+def _of_context(remarks: Sequence[Remark], context: "GpuContext", problem: Problem, query: Query) -> list[Remark]:
     warnings = tuple(context.models.warnings())
-    return [lambda: warnings, *remarks, partial(baseline_notes, context, problem, gpu, query.backends)]
+    return [lambda: warnings, *remarks, partial(baseline_notes, context, problem, query.backends)]
 
 
-def answer_by_baselines(context: "Context", problem: Problem, gpu: GPU, query: Query, reason: NoKernelError) -> Answer:
+def answer_by_baselines(context: "GpuContext", problem: Problem, query: Query, reason: NoKernelError) -> Answer:
     """Return an answer that contains only baselines, for a problem that no kernel runs.
 
     Args:
@@ -264,15 +261,15 @@ def answer_by_baselines(context: "Context", problem: Problem, gpu: GPU, query: Q
     """
     answer = Answer(
         problem=problem,
-        gpu=gpu,
+        gpu=context.gpu,
         query=query,
         point=query.point,
         recommendations=(),
         candidates=0,
-        remarks=tuple(_of_context([], context, problem, gpu, query)),
+        remarks=tuple(_of_context([], context, problem, query)),
         no_kernel=str(reason),
         context=context,
     )
     if not answer.baselines or (problem.dtype in EIGHT_BITS and answer.baselines[0].source == PREDICTED):
-        raise without_baseline(reason, context, problem, gpu, query.backends)
+        raise without_baseline(reason, context, problem, query.backends)
     return answer

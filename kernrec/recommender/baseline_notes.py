@@ -16,17 +16,18 @@ from kernrec.util.human import Note
 
 if TYPE_CHECKING:
     from kernrec.model.baselines.model import VendorModel
-    from kernrec.recommender.context import Context
+    from kernrec.recommender.context import GpuContext
     from kernrec.recommender.estimate.model_store import ModelStore
 
 WORTH_PADDING = 0.10
 """Minimum fraction of time that padding must save for a note to recommend it."""
 
 
-def baseline_notes(context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str] = ()) -> Iterator[str]:
+def baseline_notes(context: "GpuContext", problem: Problem, backends: Sequence[str] = ()) -> Iterator[str]:
     """Yield notes on backends that cannot run a problem, backends without data, and sizes that are worth padding."""
     from kernrec.model.baselines.physics import derived
 
+    gpu = context.gpu
     by_physics = derived(problem, gpu) if len(backends) == 1 and context.conditions.inputs == RANDOM else None
     if (model := model_of(context, problem)) is None:
         there = [row.backend for row in recorded_baselines(as_recorded(problem), gpu)]
@@ -76,7 +77,7 @@ def _no_baseline(backend: str, instead: str) -> Note:
     return Note(f"{text}; {instead}") if len(instead) < 60 else Note(text, f"{instead[0].upper()}{instead[1:]}.")
 
 
-def no_baselines(context: "Context", problem: Problem) -> str:
+def no_baselines(context: "GpuContext", problem: Problem) -> str:
     """Return a text for a problem without baselines: the backends and data types that were recorded for its op."""
     if (model := model_of(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
@@ -102,11 +103,11 @@ def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
 
 
 def without_baseline(
-    reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, backends: Sequence[str]
+    reason: KernrecError, context: "GpuContext", problem: Problem, backends: Sequence[str]
 ) -> KernrecError:
     """Return the error for a problem that has neither a kernel nor a baseline. Its message begins with `reason`."""
     model = model_of(context, problem)
-    refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
+    refused = {} if model is None else model.refusals(as_recorded(problem), context.gpu)
     there = "; ".join(_refusal_texts(refused, backends))
     if not there:
         there = (

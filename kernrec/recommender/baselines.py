@@ -29,7 +29,7 @@ from kernrec.util.light_dataclass import dataclass
 if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
     from kernrec.model.baselines.model import VendorModel
-    from kernrec.recommender.context import Context
+    from kernrec.recommender.context import GpuContext
 
 NEARLY = 0.02
 """Maximum relative difference between two latencies that count as equal."""
@@ -142,7 +142,7 @@ def short_title(name: str) -> str:
 
 
 def baselines_of(
-    context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
+    context: "GpuContext", problem: Problem, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> tuple[Baseline, ...]:
     """Return the baselines of a problem on a GPU at an operating point, fastest first.
 
@@ -161,12 +161,13 @@ def baselines_of(
     from kernrec.model.baselines.operating_point import at_point, recorded_within
     from kernrec.model.baselines.physics import derived
 
+    gpu = context.gpu
     default = point.is_default(gpu)
     refuse_too_large(problem, gpu)
     model = model_of(context, problem)
     old = frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
     recordings = Recordings.of(problem, gpu, old)
-    predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
+    predictions = recordings.ordered([each for each in _predictions(context, problem) if is_number(each)])
     recorded = list(recordings.published(predictions, backends))
     # A recorded variant, such as static scales, replaces only its own prediction, so keep those of other variants.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
@@ -193,7 +194,7 @@ def baselines_of(
         every = at_point([*carried, *others], gpu, point, problem)
         baselines = [_baseline(each, problem, gpu, point) for each in every[: len(carried)]]
     if not baselines and (by_physics := derived(problem, gpu)) is not None and is_wanted(by_physics.backend, backends):
-        by_physics = _at_most_more_rows(context, by_physics, problem, gpu)
+        by_physics = _at_most_more_rows(context, by_physics, problem)
         baselines = [
             _baseline(each, problem, gpu, point) for each in at_point([by_physics], gpu, point, as_recorded(problem))
         ]
@@ -201,7 +202,7 @@ def baselines_of(
 
 
 def _at_most_more_rows(
-    context: "Context", by_physics: "BaselinePrediction", problem: Problem, gpu: GPU
+    context: "GpuContext", by_physics: "BaselinePrediction", problem: Problem
 ) -> "BaselinePrediction":
     """Return `by_physics`, with its latency limited if the problem is a matmul with few rows.
 
@@ -214,7 +215,7 @@ def _at_most_more_rows(
         return by_physics
     more = product.definition.problem(product.dtype, product.layout, **{**product.dim, "m": FEW_ROWS})
     latency = by_physics.latency_s
-    for each in _predictions(context, more, gpu):
+    for each in _predictions(context, more):
         if each.backend == by_physics.backend and is_number(each) and each.latency_s.value < latency.value:
             value = each.latency_s.value
             latency = replace(latency, value=value, low=min(latency.low, value), high=max(each.latency_s.high, value))
@@ -236,13 +237,15 @@ def _of_versions(
 
 
 def cold_baselines(
-    context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
+    context: "GpuContext", problem: Problem, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
     """Return the baselines of a network layer whose weights are not in L2, fastest first.
 
     They are the baselines from `baselines_of`, adjusted by `read_cold`.
     """
-    baselines = [read_cold(baseline, problem, gpu) for baseline in baselines_of(context, problem, gpu, point, backends)]
+    baselines = [
+        read_cold(baseline, problem, context.gpu) for baseline in baselines_of(context, problem, point, backends)
+    ]
     return sorted(baselines, key=lambda baseline: baseline.latency_s)
 
 
@@ -290,23 +293,23 @@ def beside(
     )
 
 
-def predict_baselines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> None:
+def predict_baselines(context: "GpuContext", problems: Iterable[Problem]) -> None:
     """Predict the baselines of many problems in one batch, so that later calls of `baselines_of` are fast."""
     together: dict[str, list[Problem]] = {}
     for problem in map(as_recorded, problems):
         together.setdefault(problem.op, []).append(problem)
     for alike in together.values():
         if (model := model_of(context, alike[0])) is not None:
-            model.predict_many(alike, gpu)
+            model.predict_many(alike, context.gpu)
 
 
-def model_of(context: "Context", problem: Problem) -> "VendorModel | None":
+def model_of(context: "GpuContext", problem: Problem) -> "VendorModel | None":
     return context.models.vendor_model(as_recorded(problem).op) if context.conditions.inputs == RANDOM else None
 
 
-def _predictions(context: "Context", problem: Problem, gpu: GPU) -> "Sequence[BaselinePrediction]":
+def _predictions(context: "GpuContext", problem: Problem) -> "Sequence[BaselinePrediction]":
     model = model_of(context, problem)
-    return () if model is None else model.predict(problem, gpu)
+    return () if model is None else model.predict(problem, context.gpu)
 
 
 def _baseline(

@@ -13,16 +13,16 @@ from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import refuse_too_large, violation_notes
-from kernrec.recommender.estimate.prediction import KernelCosts, Prediction, Space
+from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.reference import Shrinkage
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.rank import KernelMeasurements, RankedSpace
+from kernrec.recommender.rank import KernelMeasurements, RankedKernel, RankedSpace
 from kernrec.recommender.request import Objective
-from kernrec.store import Evidence, MeasuredAnswer
+from kernrec.store import MeasuredAnswer
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import ModelScope
-    from kernrec.recommender.estimate.model_store import ModelStore
 
 Array = np.ndarray
 
@@ -43,12 +43,12 @@ class KernelCandidates:
     def __init__(self, candidates: "CandidateSet", number: int, part: slice) -> None:
         self._set, self.number, self.part = candidates, number, part
         kernel = candidates.ranked.kernels[number]
-        self.table, self.scope = kernel.costs.table, kernel.scope_on(candidates.number)
+        self.table, self.scope = kernel.table, kernel.scope_on(candidates.number)
         self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
         self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
         """`rows`: row index of each candidate in the config space. `ran`: whether the kernel was measured, or has a
         model trained on recordings of the kernel on this GPU."""
-        self.heuristic = kernel.costs.heuristics[candidates.number] or 0
+        self.heuristic = kernel.heuristics[candidates.number] or 0
         """Position of the candidate that the occupancy heuristic picks, among the candidates of the kernel."""
 
     @cached_property
@@ -129,8 +129,8 @@ class CandidateSet:
         self.starts = [0]
         """Position of the first candidate of each kernel with candidates, then the total number of candidates."""
         self._nonempty = []
-        self.every_kernel: list[KernelCosts] = []
-        """Costs of all kernels according to the analytical model, including kernels without a runnable config."""
+        self.every_kernel: Sequence[RankedKernel] = ranked.kernels[self._numbers.start : self._numbers.stop]
+        """All kernels, including kernels without a runnable config."""
         self.tables: list[StaticTable] = []
         self.runnable = 0
         """Number of runnable configs of all kernels, including configs that are not estimated."""
@@ -139,13 +139,11 @@ class CandidateSet:
         any kernel has a model trained on recordings of the kernel on this GPU."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
-            costs = kernel.costs
-            self.every_kernel.append(costs)
-            self.runnable += costs.counts[number]
-            first, end = costs.starts[number : number + 2]
+            self.runnable += kernel.counts[number]
+            first, end = kernel.starts[number : number + 2]
             if end > first:
                 self._nonempty.append(place)
-                self.tables.append(costs.table)
+                self.tables.append(kernel.table)
                 self.starts.append(self.starts[-1] + end - first)
                 self.any_measured |= kernel.is_measured
                 self.any_ran |= kernel.is_measured or kernel.trained
@@ -156,7 +154,7 @@ class CandidateSet:
     @cached_property
     def considered(self) -> list[Prediction]:
         """Predictions of the analytical model for all kernels, including kernels without a runnable config."""
-        return [costs.on(self.number) for costs in self.every_kernel]
+        return [kernel.on(self.number) for kernel in self.every_kernel]
 
     @cached_property
     def kernels(self) -> list[KernelCandidates]:
@@ -189,7 +187,7 @@ class CandidateSet:
         ranking, number = self.ranked.ranking, self.number
         places = []
         for place in self._nonempty:
-            kernel = self.ranked.kernels[place].costs
+            kernel = self.ranked.kernels[place]
             first, end = kernel.starts[number : number + 2]
             places.append(slice(kernel.column + first, kernel.column + end))
         if len(self.ranked.problems) == 1 or len(places) < 2:
@@ -263,38 +261,22 @@ ROWS = 1 << 19
 TOGETHER = 128
 
 
-def candidate_set(
-    tables: Sequence[StaticTable],
-    problem: Problem,
-    points: Sequence[OperatingPoint],
-    evidence: Evidence,
-    models: "ModelStore | None" = None,
-    whole_space: bool = False,
-) -> CandidateSet:
-    """Return the candidates of one problem. The set may be empty.
-
-    Args:
-        tables: static tables of the kernels on a GPU, for the problem's data type and layout; at least one.
-        points: operating points; at least one.
-        models: trained models; None to use only the analytical model.
-        whole_space: whether to estimate every config instead of only the most promising configs.
+def candidate_set(space: Space, problem: Problem, points: Sequence[OperatingPoint]) -> CandidateSet:
+    """Return the candidates of one problem at one or more operating points. The set may be empty.
 
     Raises:
         KernrecError: the problem does not fit the GPU's memory.
     """
-    refuse_too_large(problem, tables[0].gpu)
-    return CandidateSet(RankedSpace(Space(tables, evidence, whole_space), [problem], tuple(points), models), 0)
+    refuse_too_large(problem, space.gpu)
+    return CandidateSet(RankedSpace(space, [problem], tuple(points)), 0)
 
 
 def candidate_sets(
-    space: Space,
-    problems: Sequence[Problem],
-    points: Sequence[OperatingPoint],
-    models: "ModelStore | None" = None,
+    space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]
 ) -> Iterator[CandidateSet]:
     """Yield the candidates of each problem in order, bit-identical to the result of `candidate_set`."""
     size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
     for first in range(0, len(problems), size):
-        ranked = RankedSpace(space, problems[first : first + size], tuple(points), models)
+        ranked = RankedSpace(space, problems[first : first + size], tuple(points))
         for number in range(len(ranked.problems)):
             yield CandidateSet(ranked, number)

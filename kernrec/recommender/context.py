@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, NoSuchKernelError, UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, Space, find_kernel, kernel_names, kernels_of
+from kernrec.kernel import Kernel, find_kernel, kernel_names, kernels_of
+from kernrec.kernel import Space as ConfigSpace
 from kernrec.kernel.library import triton_kernels
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import Problem
@@ -20,6 +20,7 @@ from kernrec.op.dtype import math_dtype
 from kernrec.op.equivalent import equivalents
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import MEASURED_CONDITIONS, Conditions
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Evidence, ProfileTable, Stack
 from kernrec.store.keys import signer_name
@@ -35,23 +36,13 @@ def kind_of(problem: Problem) -> Kind:
     return tuple([(form.op, form.dtype, form.layout) for form in equivalents(problem)])
 
 
-def evidence_of(stack: Stack, gpu: GPU, problem: Problem, kernels: Sequence[str]) -> Evidence:
-    """Return the database rows about a problem on a GPU, and about equivalent problems of other ops."""
-    first, *others = equivalents(problem)
-    evidence = stack.evidence(gpu.name, first.op, kernels, first.key)
-    for form in others:
-        evidence += stack.evidence(gpu.name, form.op, kernels, form.key)
-    return evidence
-
-
 class Context:
-    """Open databases, trained models and calibrations, and cached static tables.
+    """Open databases and trained models.
 
     Args:
         databases: database files to search before the shipped database; None for the user's database, if there is one.
         calibrated: whether to use fitted coefficients of the analytical model, if there are any.
         models: trained models; None to load those next to the first database.
-        conditions: input data of the kernels, and state of L2 when they start.
         triton: whether requests about an op include the library's Triton kernels.
     """
 
@@ -60,22 +51,20 @@ class Context:
         databases: Sequence[Path | str] | None = None,
         calibrated: bool = True,
         models: ModelStore | None = None,
-        conditions: Conditions = MEASURED_CONDITIONS,
         triton: bool = True,
     ) -> None:
-        self.conditions, self.triton = conditions, triton
-        self.stack = Stack(databases)
+        self.triton, self.stack = triton, Stack(databases)
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
-        self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
-        self._of_op: dict[tuple[str, Kind], tuple[StaticTable, ...]] = {}
+        self._on: dict[tuple[GPU, Conditions], GpuContext] = {}
 
-    def for_conditions(self, conditions: Conditions) -> "Context":
-        """Return a context for other conditions that shares databases and models with this context."""
-        if conditions == self.conditions:
-            return self
-        other = copy(self)
-        other.conditions, other._tables, other._of_op = conditions, {}, {}
-        return other
+    def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuContext":
+        """Return the databases and models for one GPU. The result is cached.
+
+        `conditions` states the input data of the kernels, and the state of L2 when they start.
+        """
+        if (bound := self._on.get(key := (gpu, conditions))) is None:
+            bound = self._on[key] = GpuContext(self, gpu, conditions)
+        return bound
 
     def kernel(self, name: str) -> Kernel:
         """Return the kernel with this name: the library's, else the user's most recently analyzed, else a shared one.
@@ -136,34 +125,48 @@ class Context:
         for path, (name, spec, source, signer) in self.stack.kernels():
             yield _StoredKernel(name, spec, source, None if signer is None else f"{signer_name(signer)}, in {path}")
 
-    def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """Return the database rows about a problem.
+
+class GpuContext:
+    """Databases and models of a context for one GPU and for certain conditions, with cached static tables."""
+
+    def __init__(self, context: Context, gpu: GPU, conditions: Conditions) -> None:
+        self.gpu, self.conditions = gpu, conditions
+        self.stack, self.models, self._triton = context.stack, context.models, context.triton
+        self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
+        self._of_op: dict[Kind, tuple[StaticTable, ...]] = {}
+
+    def evidence(self, problem: Problem, kernels: Sequence[str]) -> Evidence:
+        """Return the database rows about a problem and about equivalent problems of other ops, for named kernels.
 
         If the context's conditions differ from those of all measurements, return only the rows of failures.
         """
         if self.stack.empty:
             return NO_EVIDENCE
-        evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
+        first, *others = equivalents(problem)
+        evidence = self.stack.evidence(self.gpu.name, first.op, kernels, first.key)
+        for form in others:
+            evidence += self.stack.evidence(self.gpu.name, form.op, kernels, form.key)
         return evidence if self.conditions == MEASURED_CONDITIONS else Evidence(failed=evidence.failed)
 
-    def tables_and_evidence(
-        self, problem: Problem, gpu: GPU, kernel: Kernel | None = None
-    ) -> tuple[tuple[StaticTable, ...], Evidence]:
-        """Return static tables and database rows of one kernel, or of all library kernels for the problem."""
-        tables = self.tables(problem, gpu) if kernel is None else (self.kernel_table(kernel, problem, gpu),)
-        return tables, self.evidence(problem, gpu, [table.kernel for table in tables])
+    def space(self, problem: Problem, kernel: Kernel | None = None, whole: bool = False) -> Space:
+        """Return one kernel, or all library kernels for a problem, with their configs and database rows.
 
-    def tables(self, problem: Problem, gpu: GPU) -> tuple[StaticTable, ...]:
-        """Return the static table of each library kernel that implements a problem on a GPU.
+        `whole` states whether to estimate every config instead of only the most promising configs.
+        """
+        tables = self.tables(problem) if kernel is None else (self.kernel_table(kernel, problem),)
+        return Space(tables, self.models, self.evidence(problem, [table.kernel.name for table in tables]), whole)
+
+    def tables(self, problem: Problem) -> tuple[StaticTable, ...]:
+        """Return the static table of each library kernel that implements a problem.
 
         Raises:
             KernrecError: no kernel implements the problem, the GPU cannot compute in its data type, or profiles are
                 missing.
         """
-        key = gpu.name, kind_of(problem)
+        key, gpu = kind_of(problem), self.gpu
         if (joint := self._of_op.get(key)) is None:
-            forms = equivalents(problem) if self.triton else ()
-            triton = [table for form in forms for table in self._triton_tables(form, gpu)]
+            forms = equivalents(problem) if self._triton else ()
+            triton = [table for form in forms for table in self._triton_tables(form)]
             try:
                 kernels = kernels_of(problem, gpu.sm)
             except UsageError:
@@ -172,16 +175,16 @@ class Context:
                 kernels = ()
             if kernels and not gpu.multiplies(math_dtype(problem.dtype)):
                 raise NoSuchKernelError(f"{gpu.title} has no {problem.dtype} arithmetic")
-            tables = [self.kernel_table(kernel, problem, gpu) for kernel in kernels]
+            tables = [self.kernel_table(kernel, problem) for kernel in kernels]
             joint = self._of_op[key] = (*tables, *triton)
         return joint
 
-    def _triton_tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:
-        kernels = triton_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
-        tables = [self.kernel_table(k, problem, gpu) for k in kernels if self.find_profiles(k, problem, gpu)]
+    def _triton_tables(self, problem: Problem) -> list[StaticTable]:
+        kernels = triton_kernels(problem.op, problem.dtype, problem.layout, self.gpu.sm)
+        tables = [self.kernel_table(kernel, problem) for kernel in kernels if self.find_profiles(kernel, problem)]
         return [table for table in tables if table.coverage.unprofiled < len(table.space.variants.keys)]
 
-    def kernel_table(self, kernel: Kernel, problem: Problem, gpu: GPU) -> StaticTable:
+    def kernel_table(self, kernel: Kernel, problem: Problem) -> StaticTable:
         """Return the static table of a kernel of the user or the library.
 
         Raises:
@@ -189,33 +192,34 @@ class Context:
                 that creates them.
         """
         problem = kernel.form(problem)
-        key = f"{kernel.name} {kernel.hash}", gpu.name, problem.dtype, problem.layout
+        key = kernel.name, kernel.hash, problem.dtype, problem.layout
         if (cached := self._tables.get(key)) is not None:
             return cached
-        profiles = self.find_profiles(kernel, problem, gpu)
+        profiles = self.find_profiles(kernel, problem)
         if not profiles and kernel.name not in kernel_names():
-            raise self._not_analyzed(kernel, problem, gpu)
-        table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu), self.conditions)
+            raise self._not_analyzed(kernel, problem)
+        calibration = self.models.calibration(self.gpu)
+        table = StaticTable.of(kernel, problem, self.gpu, profiles, calibration, self.conditions)
         if not kernel.sampled:  # Sampled profiles are valid for one problem only, so caching them would fill memory.
             self._tables[key] = table
         return table
 
-    def find_profiles(self, kernel: Kernel, problem: Problem, gpu: GPU) -> dict[int, ProfileTable]:
+    def find_profiles(self, kernel: Kernel, problem: Problem) -> dict[int, ProfileTable]:
         """Return the profiles of a kernel for a problem, keyed by the index of the launch; empty if there are none."""
-        profiles = self.stack.profiles(kernel.name, kernel.hash, gpu.sm)
+        profiles = self.stack.profiles(kernel.name, kernel.hash, self.gpu.sm)
         if not kernel.sampled or not profiles:
             return profiles
-        keys = set(Space.of(kernel, problem, gpu).configs_on(problem).keys)
+        keys = set(ConfigSpace.of(kernel, problem, self.gpu).configs_on(problem).keys)
         of_problem = {index: _restricted(table, keys) for index, table in profiles.items()}
         return of_problem if any(table.variant_keys for table in of_problem.values()) else {}
 
-    def _not_analyzed(self, kernel: Kernel, problem: Problem, gpu: GPU) -> KernrecError:
-        again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {gpu.name}"
-        if not self.stack.profiles(kernel.name, kernel.hash, gpu.sm):
-            return KernrecError(f"kernel {kernel.name} was not analyzed for {gpu.arch}: run {again}`")
+    def _not_analyzed(self, kernel: Kernel, problem: Problem) -> KernrecError:
+        again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {self.gpu.name}"
+        if not self.stack.profiles(kernel.name, kernel.hash, self.gpu.sm):
+            return KernrecError(f"kernel {kernel.name} was not analyzed for {self.gpu.arch}: run {again}`")
         dims = ",".join(f"{name}={value}" for name, value in problem.dims)
         return KernrecError(
-            f"kernel {kernel.name} was not analyzed on {problem.key} for {gpu.arch}: run {again} --shape {dims}`"
+            f"kernel {kernel.name} was not analyzed on {problem.key} for {self.gpu.arch}: run {again} --shape {dims}`"
         )
 
 

@@ -18,11 +18,11 @@ from kernrec.op import Problem
 from kernrec.op.equivalent import equivalents
 from kernrec.recommender.baselines import PREDICTED, baselines_of
 from kernrec.recommender.candidates import CandidateSet, candidate_set
-from kernrec.recommender.context import Context
+from kernrec.recommender.context import GpuContext
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.request import Query, op_points
 from kernrec.recommender.result import Answer
-from kernrec.store import Evidence
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
@@ -116,16 +116,16 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
     return there >= here
 
 
-def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Asking:
+def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...]) -> Asking:
     """Search for the best layout among the default layout of `problem` and the layouts in `others`.
 
     A layout with measurements of the problem in a database needs no search. Otherwise, costs are compared at the
     default power limit, so that the result does not depend on the query.
     """
-    if measured := _measured_layout(context, problem, gpu, others):
+    if measured := _measured_layout(context, problem, others):
         return measured
     best: Fastest | None = None
-    chosen = problem
+    chosen, gpu = problem, context.gpu
     for other in _problems(problem, others):
         fastest = yield other
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
@@ -143,7 +143,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
         if (yield other) is not None:
             return other
     for other in (problem, *_problems(problem, problem.definition.layouts)):
-        if any(baseline.source != PREDICTED for baseline in baselines_of(context, other, gpu, DEFAULT_POINT)):
+        if any(baseline.source != PREDICTED for baseline in baselines_of(context, other, DEFAULT_POINT)):
             return other
     return problem
 
@@ -155,19 +155,19 @@ def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
                 yield in_layout(problem, layout)
 
 
-def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Problem | None:
+def _measured_layout(context: GpuContext, problem: Problem, others: tuple[str, ...]) -> Problem | None:
     """Return the problem in the first layout with measurements (its own or one of `others`), or None."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
         forms = equivalents(candidate)
-        kernels = [each for form in forms for each in _kernels(form.op, form.dtype, form.layout, gpu.sm)]
-        if kernels and context.evidence(candidate, gpu, kernels).measured:
+        names = [each for form in forms for each in _names(form.op, form.dtype, form.layout, context.gpu.sm)]
+        if names and context.evidence(candidate, names).measured:
             return candidate
     return None
 
 
-def gain_elsewhere(context: Context, answer: Answer, query: Query) -> Iterator[str]:
+def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterator[str]:
     """Yield a note if a kernel that the answer's layout lacks is much faster in another layout."""
     problem, gpu = answer.problem, answer.gpu
     others = layouts_that_matter(problem, gpu)
@@ -176,7 +176,7 @@ def gain_elsewhere(context: Context, answer: Answer, query: Query) -> Iterator[s
     most, fastest = 1.0 + MATTERS, ""
     point = op_points(gpu, query)[0]
     for other in _problems(problem, others):
-        if (candidates := _of_own_kernels(context, problem, other, gpu, point)) is None:
+        if (candidates := _of_own_kernels(context, problem, other, point)) is None:
             continue
         factor = answer.best.latency_s.value / float(candidates.latency_s[0].min())
         if factor > most:
@@ -186,12 +186,12 @@ def gain_elsewhere(context: Context, answer: Answer, query: Query) -> Iterator[s
 
 
 def _of_own_kernels(
-    context: Context, problem: Problem, other: Problem, gpu: GPU, point: OperatingPoint
+    context: GpuContext, problem: Problem, other: Problem, point: OperatingPoint
 ) -> CandidateSet | None:
     """Return candidates for `other`, only of kernels that the layout of `problem` lacks; None if there are none."""
     try:
-        tables = [t for t in context.tables(other, gpu) if lacks(problem, t.kernel, gpu)]
+        tables = [t for t in context.tables(other) if lacks(problem, t.kernel, context.gpu)]
     except KernrecError:
         return None
-    candidates = candidate_set(tables, other, (point,), Evidence(), context.models) if tables else None
+    candidates = candidate_set(Space(tables, context.models), other, (point,)) if tables else None
     return candidates if candidates is not None and candidates.kernels else None

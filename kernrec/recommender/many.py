@@ -96,11 +96,11 @@ def answer_many(
         raise UsageError(
             "several shapes together accept a power limit and a clock, but no bounds and no sweep over clocks"
         )
-    definition, device = find_op(op), find_gpu(gpu)
-    problems = tuple(_problems(definition, dims, kind))
+    problems = tuple(_problems(find_op(op), dims, kind))
     query = replace(query, top=1)
     rows, failed = {}, {}
-    for problem, answer in recommender.answer_many(problems, device, query, kind.get("layout") is not None):
+    on_gpu = recommender.on(find_gpu(gpu), query.conditions)
+    for problem, answer in on_gpu.answer_many(problems, query, kind.get("layout") is not None):
         rows[problem] = _best(answer, query) if isinstance(answer, CandidateSet) else _row(problem, answer)
         if isinstance(answer, KernrecError):
             failed[problem] = str(answer)
@@ -122,7 +122,7 @@ def answer_many(
 def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
     picked, _ = rows_of(candidates, query)
     ((_, (number, _, row, latency, energy, *_), *_), _) = described(candidates, picked, query.objective)
-    table, point = candidates.ranked.kernels[number].costs.table, candidates.points[picked[0][0]]
+    table, point = candidates.ranked.kernels[number].table, candidates.points[picked[0][0]]
     costs = table.config(row), latency[:3], energy[:3], point.limit_w(candidates.gpu), str(SOURCES[latency[3]])
     return candidates.problem, table.kernel.name, *costs, ""
 

@@ -60,11 +60,11 @@ def of_recommendations(
     calibrations = [table.calibration for table in candidates.tables if table.calibration]
     if candidates.ranked.ranking.violated:
         refused = [f"{each.table.kernel.name}: {line}" for each in candidates.kernels for line in each.remarks]
-    for number, costs in enumerate(candidates.every_kernel):
-        if costs.table.coverage.unprofiled or costs.measured[0] is not NOTHING:
+    for number, kernel in enumerate(candidates.every_kernel):
+        if kernel.table.coverage.unprofiled or kernel.measured[0] is not NOTHING:
             considered = candidates.considered[number]
             predicts = sources_of(recommendations) != {Source.MEASURED}
-            estimated = [kernel for kernel in candidates.kernels if predicts and kernel.prediction is considered]
+            estimated = [each for each in candidates.kernels if predicts and each.prediction is considered]
             measured += of_measurements(considered, estimated[0] if estimated else None)
 
     def lines() -> Iterator[str]:

@@ -7,7 +7,7 @@ prediction. Otherwise a config that was measured to be slow would still be recom
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from math import inf, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from kernrec.gpu import GPU
 from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import OF_REGIMES, Costs, Rescaling, carried_over, with_measured
-from kernrec.recommender.estimate.measured_rows import NOTHING, applies
+from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, applies
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.physics import impossible, physical_bounds
-from kernrec.recommender.estimate.prediction import KernelCosts, Space, SpaceCosts
+from kernrec.recommender.estimate.prediction import Prediction, costs_in_engine
 from kernrec.recommender.estimate.reference import (
     UNMEASURED,
     ReferenceTime,
@@ -28,13 +28,14 @@ from kernrec.recommender.estimate.reference import (
     reference_of,
     whole_deviation,
 )
+from kernrec.recommender.estimate.space import SHORTLIST, Space, parts_of
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import AppliedModel, ModelScope
-    from kernrec.recommender.estimate.model_store import ModelStore
 
 Array = np.ndarray
 
@@ -51,32 +52,61 @@ class KernelMeasurements:
 
 
 class RankedKernel:
-    """Kernel with its predicted costs, the trained model that applies to it, and its measurements."""
+    """Kernel with the predicted costs of its configs on all problems, its trained model and its measurements.
 
-    def __init__(self, costs: KernelCosts, models: "ModelStore | None") -> None:
-        self.costs = costs
-        table, self.trained = costs.table, False
-        """`trained`: whether `model` was trained on recordings of this kernel on this GPU."""
-        scope = models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype) if models else None
-        self.model: AppliedModel | None = None
-        if scope is not None:
-            from kernrec.recommender.estimate.correction import applied
+    Args:
+        forms: problems, converted to the kernel's op.
+        number: index of the kernel in `costs`, which is the engine's `Costs`.
+        column: position of the kernel's first config among the configs of all kernels.
+        measured: measured rows at each operating point.
+        learned: trained model that corrects the costs (None if none applies), and whether it was trained on
+            recordings of this kernel on this GPU.
+    """
 
-            self.model = applied(scope, table)
-            self.trained = scope.gpu_known and scope.kernel_known
+    def __init__(
+        self,
+        table: StaticTable,
+        forms: Sequence[Problem],
+        costs: Any,
+        number: int,
+        column: int,
+        measured: tuple[MeasuredRows, ...],
+        learned: "tuple[AppliedModel | None, bool]",
+    ) -> None:
+        self.table, self.number, self.column, self.measured = table, number, column, measured
+        self._in_engine, self._forms = costs, forms
+        self.starts, self.heuristics, self.counts = costs.kernels[number]
+        """For each problem: index of its first config in `rows`, position that the occupancy heuristic picks, and
+        number of runnable configs. `starts` ends with the total number of configs."""
+        self.model, self.trained = learned
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
         """Positions and measurements of the measured candidates at each operating point; None without database rows."""
-        if costs.measured[0] is not NOTHING:
-            self.taken = [measured.at(costs.rows) for measured in costs.measured]
-        self.is_measured = self.taken is not None and any(len(positions) for positions, _ in self.taken)
+        positions, self.is_measured = None, False
+        if measured[0] is not NOTHING:
+            self.taken = [at_point.at(self.rows) for at_point in measured]
+            positions = [positions for positions, _ in self.taken]
+            self.is_measured = any(map(len, positions))
         triton = table.kernel.triton is not None
-        positions = None if self.taken is None else [positions for positions, _ in self.taken]
         self.in_engine = self.model and self.model.in_engine, self.trained, triton, positions
         """Arguments of the engine: model, `trained`, whether the kernel is a Triton kernel, measured positions."""
         self.is_reference = triton and self.trained
         """Whether times of this kernel, learned from recordings on this GPU, are a reference for other kernels."""
         self.row_kinds: Sequence[int] = ()
         """For each problem, the index in `AppliedModel.by_row_kind` of the alignment of its matrices' rows."""
+
+    @cached_property
+    def rows(self) -> Array:
+        """Row index of each estimated config in the config space, ordered by problem."""
+        rows: Array = self._in_engine.rows(self.number)
+        return rows
+
+    def on(self, problem: int) -> Prediction:
+        """Return the prediction for the configs on the problem with index `problem`."""
+        start, end = self.starts[problem : problem + 2]
+        return Prediction(
+            self.table, self.table.space.at(self._forms[problem]), self.rows[start:end], self._in_engine, self.number,
+            start, self.column + start, problem, self.counts[problem], self.measured,
+        )  # fmt: skip
 
     def scope_on(self, problem: int) -> "ModelScope | None":
         """Return the trained model that corrects the costs on the problem with this index, or None if none applies."""
@@ -89,34 +119,34 @@ class RankedKernel:
 class RankedSpace:
     """Ranked candidates of all kernels on one or more problems."""
 
-    def __init__(
-        self,
-        space: Space,
-        problems: Sequence[Problem],
-        points: tuple[OperatingPoint, ...],
-        models: "ModelStore | None",
-    ) -> None:
+    def __init__(self, space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
         self.space, self.problems, self.points = space, problems, points
-        self.gpu, power, inputs = space.tables[0].gpu, space.tables[0].power, space.tables[0].conditions.inputs
-        self.costed = SpaceCosts(space, problems, points)
+        self.gpu, power = space.gpu, space.tables[0].power
+        parts, forms, measured = parts_of(space, problems, points)
+        most = 0 if space.whole else SHORTLIST
+        self._costs = costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
+        """Costs that the analytical model predicts at the first operating point. `ranking` estimates some candidates at
+        the other points."""
         self.kernels: list[RankedKernel] = []
-        in_engine, learned = [], False
-        for costs in self.costed.kernels:
-            kernel = RankedKernel(costs, models)
+        in_engine, learned, column = [], False, 0
+        for number, each in enumerate(zip(space.tables, forms, measured, space.learned, strict=True)):
+            table, of_op, rows, model = each
+            kernel = RankedKernel(table, of_op, costs, number, column, rows, model)
             self.kernels.append(kernel)
             in_engine.append(kernel.in_engine)
             learned |= kernel.is_reference
+            column += kernel.starts[-1]
         self.measurements: dict[int, KernelMeasurements] = {}
         if len(problems) > 1:
-            predict_references(problems, self.gpu, models, inputs)
+            predict_references(space, problems)
         self._references, figures = [], []
         for problem in problems:
-            *references, of_problem = _references(problem, self.gpu, models, inputs, learned)
+            *references, of_problem = self._references_of(problem, learned)
             self._references.append(references)
             figures.append(of_problem)
         limits_w, default = _limits(self.gpu, points)
         self.ranking = query.Ranking(
-            self.costed.in_engine,
+            costs,
             in_engine,
             limits_w,
             default,
@@ -134,7 +164,7 @@ class RankedSpace:
     @cached_property
     def limited(self) -> LimitedCosts:
         """Latency, power and energy from the analytical model, (points, C); infinite where they are not estimated."""
-        return LimitedCosts(self.ranking.limited, self.costed.in_engine.nominal[4])
+        return LimitedCosts(self.ranking.limited, self._costs.nominal[4])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
         """Return a kernel's predicted lead over a problem's reference time, and the fraction of the lead to keep."""
@@ -143,13 +173,30 @@ class RankedSpace:
             return Shrinkage(None, *own)
         baseline, by_physics = self._references[problem]
         named = by_physics if origin == _PHYSICS else baseline
-        name = self.kernels[origin].costs.table.kernel.name if origin >= 0 or named is None else named.name
+        name = self.kernels[origin].table.kernel.name if origin >= 0 or named is None else named.name
         return Shrinkage(ReferenceTime(name, latency_s, deviation, transferred), *own)
 
     def foreign(self, problem: Problem, point: OperatingPoint) -> list[MeasuredAnswer]:
         """Return the measurements of kernels outside kernrec's library at an operating point, fastest first."""
         others = self.space.evidence.foreign
         return [row for row in others if applies(row, self.gpu, point) and not impossible(row, problem, self.gpu)]
+
+    def _references_of(
+        self, problem: Problem, learned: bool
+    ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
+        """Return two reference times and the arguments of the engine.
+
+        The first time is that of the fastest baseline; None if there is no baseline. The second time comes from a
+        physical model; None if it is not needed or the model does not apply.
+        """
+        baseline, derived = reference_of(self.space, problem), None
+        recorded = by_physics = nan, nan, inf
+        if baseline is not None:
+            recorded = baseline.latency_s, baseline.deviation, baseline.transferred
+        elif learned and (derived := derived_reference(problem, self.gpu)) is not None:
+            by_physics = derived[0].latency_s, derived[0].deviation, derived[1]
+        figures = (*physical_bounds(problem, self.gpu), whole_deviation(problem), UNMEASURED, *recorded, *by_physics)
+        return baseline, None if derived is None else derived[0], figures
 
     def _measure(
         self, number: int, values: Array, kind: Array, kinds: Array, scored: Array, features: Array
@@ -179,22 +226,6 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 _PHYSICS = -2
 """Number by which the engine states that the reference time comes from a physical model. -1 stands for a baseline, and
 any other number is the index of a kernel."""
-
-
-def _references(
-    problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str, learned: bool
-) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-    """Return two reference times and the arguments of the engine.
-
-    The first time is that of the fastest baseline; None if there is no baseline. The second time comes from a physical
-    model; None if it is not needed or the model does not apply.
-    """
-    baseline = reference_of(problem, gpu, models, inputs)
-    derived = derived_reference(problem, gpu) if baseline is None and learned else None
-    figures = (*physical_bounds(problem, gpu), whole_deviation(problem), UNMEASURED)
-    recorded = (nan, nan, nan) if baseline is None else (baseline.latency_s, baseline.deviation, baseline.transferred)
-    by_physics = (nan, nan, inf) if derived is None else (derived[0].latency_s, derived[0].deviation, derived[1])
-    return baseline, None if derived is None else derived[0], (*figures, *recorded, *by_physics)
 
 
 def _with_measurements(

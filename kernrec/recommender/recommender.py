@@ -16,16 +16,21 @@ from kernrec.op import Problem
 from kernrec.recommender.answer import answer, answer_by_baselines
 from kernrec.recommender.baselines import predict_baselines
 from kernrec.recommender.candidates import CandidateSet, candidate_set, candidate_sets
-from kernrec.recommender.context import Context, Kind, kind_of
+from kernrec.recommender.context import Context, GpuContext, Kind, kind_of
 from kernrec.recommender.estimate.model_store import ModelStore
-from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Conditions, OperatingPoint
+from kernrec.recommender.estimate.operating_point import (
+    DEFAULT_POINT,
+    MEASURED_CONDITIONS,
+    Conditions,
+    OperatingPoint,
+)
 from kernrec.recommender.estimate.physics import fits
-from kernrec.recommender.estimate.prediction import Space
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.infeasible import instead_of, no_kernel_runs
 from kernrec.recommender.layouts import Asking, Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
 from kernrec.recommender.request import Query, Request, kernel_points, measured_limits, op_points
 from kernrec.recommender.result import Answer
-from kernrec.store import Evidence
+from kernrec.store.measurement_log import NO_EVIDENCE
 
 if TYPE_CHECKING:
     from kernrec.recommender.contenders import Regret
@@ -78,20 +83,17 @@ class Recommender:
         triton: bool = True,
     ) -> None:
         self.context = context or Context(databases, calibrated, models, triton=triton)
-        self._answers = _Latest[tuple[Problem, str, Query, bool | None], Answer](_CACHED_ANSWERS)
-        self._layouts = _Latest[tuple[Problem, str], Problem](_CACHED_ANSWERS)
-        self._sets = _Latest[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet](_CACHED_SETS)
+        self._on: dict[tuple[GPU, Conditions], GpuRecommender] = {}
         self._version = self.context.stack.version()
-        self._others: dict[Conditions, Recommender] = {}
 
-    def for_conditions(self, conditions: Conditions) -> "Recommender":
-        """Return a recommender for other conditions that shares databases and models with this one."""
-        if conditions == self.context.conditions:
-            return self
-        if conditions not in self._others:
-            other = self._others[conditions] = type(self)(context=self.context.for_conditions(conditions))
-            other._others[self.context.conditions] = self
-        return self._others[conditions]
+    def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuRecommender":
+        """Return the recommender for one GPU and for certain conditions. It is cached until a database changes."""
+        if (version := self.context.stack.version()) != self._version:
+            self._version = version
+            self._on.clear()
+        if (bound := self._on.get(key := (gpu, conditions))) is None:
+            bound = self._on[key] = GpuRecommender(self.context.on(gpu, conditions))
+        return bound
 
     def recommend(
         self,
@@ -114,76 +116,11 @@ class Recommender:
             UsageError: a name is unknown, or a value is impossible.
             KernrecError: neither a kernel nor a backend runs the problem, or there are no profiles to predict from.
         """
-        gpu = find_gpu(request.gpu)
+        on_gpu, query = self.on(find_gpu(request.gpu), request.query.conditions), request.query
         if request.kernel is None:
-            return self.answer_op(request.problem_of(), gpu, request.query, request.layout is not None)
+            return on_gpu.answer_op(request.problem_of(), query, request.layout is not None)
         kernel = self.context.kernel(request.kernel)
-        return self.answer_kernel(kernel, request.problem_of(kernel), gpu, request.query)
-
-    def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None = None) -> Answer:
-        """Return the answer for a problem of an op, cached until a database changes.
-
-        `fixed` states whether the user fixed the layout. If it is None, the answer is in the problem's layout,
-        and other layouts are not compared.
-        """
-        if query.conditions != self.context.conditions:
-            return self.for_conditions(query.conditions).answer_op(problem, gpu, query, fixed)
-        fixed = fixed if len(problem.definition.layouts) > 1 else None
-        self._forget_if_changed()
-        if (cached := self._answers.use(key := (problem, gpu.name, query, fixed))) is not None:
-            return cached
-        if fixed is None:
-            return self._answers.add(key, self._in_some_dtype(problem, gpu, query))
-        answered = problem if fixed else self.as_answered([problem], gpu, op_points(gpu, query))[0]
-        answer = self._in_some_dtype(answered, gpu, query)
-        if answered != problem:
-            answer = replace(answer, layout_chosen=True)
-        elif fixed and (gains := tuple(gain_elsewhere(self.context, answer, query))):
-            answer = replace(answer, remarks=(*answer.remarks, lambda: gains))
-        return self._answers.add(key, answer)
-
-    def as_answered(
-        self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
-    ) -> list[Problem]:
-        """Return each problem in the layout that its answer has if the user does not fix the layout.
-
-        `problems` are in the default layout of their op. `points` contains the operating points of the answers, which
-        may reuse the estimates.
-        """
-        self._forget_if_changed()
-        for start in range(0, len(problems), _AHEAD):
-            some = [each for each in problems[start : start + _AHEAD] if (each, gpu.name) not in self._layouts]
-            searches, alone = list[tuple[Problem, Asking, Fastest | None]](), True
-            for problem in some:
-                others = layouts_that_matter(problem, gpu)
-                searches.append((problem, in_best_layout(self.context, problem, gpu, others), None))
-                alone = alone and not others
-            # Layouts are compared at the default point. Without other layouts, estimate at the answers' points.
-            compared_at = points if alone or points[0].is_default(gpu) else (DEFAULT_POINT,)
-            while searches:
-                wanted = list[tuple[Problem, Asking, Problem]]()
-                for problem, search, fastest in searches:
-                    try:
-                        wanted.append((problem, search, search.send(fastest)))
-                    except StopIteration as stop:
-                        self._layouts[problem, gpu.name] = stop.value
-                if len(wanted) > 1:
-                    self.prepare([other for _, _, other in wanted], gpu, compared_at)
-                searches = [
-                    (problem, search, self.fastest(other, gpu, compared_at)) for problem, search, other in wanted
-                ]
-        answered = [self._layouts[each, gpu.name] for each in problems]
-        self._layouts.shrink()
-        return answered
-
-    def fastest(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Fastest | None:
-        """Return the fastest kernel for a problem at the first operating point, or None if no kernel can run it."""
-        try:
-            candidates = self._cached_candidates(problem, gpu, points)
-        except KernrecError:
-            return None
-        number, latency_s = candidates.ranked.ranking.fastest_kernel(candidates.part)
-        return Fastest(candidates.ranked.kernels[number].costs.table.kernel, latency_s)
+        return on_gpu.answer_kernel(kernel, request.problem_of(kernel), query)
 
     def answer_calls(self, request: Request) -> list[Answer]:
         """Return one answer for each analyzed call of a user's function, such as one for each captured launch.
@@ -192,123 +129,189 @@ class Recommender:
             UsageError: as in `answer`.
             KernrecError: no call was analyzed for the GPU, or as in `answer`.
         """
-        gpu = find_gpu(request.gpu)
+        on_gpu = self.on(find_gpu(request.gpu), request.query.conditions)
         calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
-        analyzed = [(k, problem) for k, problem in calls if self.context.find_profiles(k, problem, gpu)]
+        analyzed = [call for call in calls if on_gpu.context.find_profiles(*call)]
         if not analyzed:
             return [self.answer(request)]  # This raises an error, because no call was analyzed.
-        return [self.answer_kernel(kernel, problem, gpu, request.query) for kernel, problem in analyzed]
+        return [on_gpu.answer_kernel(*call, request.query) for call in analyzed]
+
+    def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
+        """Return the expected loss from running the top recommendation instead of the best config.
+
+        There are two losses (latency, energy) for a Pareto front, and none without recommendations.
+        """
+        return self.on(answer.gpu, answer.query.conditions).regrets(answer) if answer.recommendations else ()
+
+
+class GpuRecommender:
+    """Recommender for one GPU, and for the conditions of its context. The conditions of queries are ignored."""
+
+    def __init__(self, context: GpuContext) -> None:
+        self.context, self.gpu = context, context.gpu
+        self._answers = _Latest[tuple[Problem, Query, bool | None], Answer](_CACHED_ANSWERS)
+        self._layouts = _Latest[Problem, Problem](_CACHED_ANSWERS)
+        self._sets = _Latest[tuple[Problem, tuple[OperatingPoint, ...]], CandidateSet](_CACHED_SETS)
+
+    def answer_op(self, problem: Problem, query: Query, fixed: bool | None = None) -> Answer:
+        """Return the answer for a problem of an op, cached until a database changes.
+
+        `fixed` states whether the user fixed the layout. If it is None, the answer is in the problem's layout,
+        and other layouts are not compared.
+        """
+        fixed = fixed if len(problem.definition.layouts) > 1 else None
+        if (cached := self._answers.use(key := (problem, query, fixed))) is not None:
+            return cached
+        if fixed is None:
+            return self._answers.add(key, self._in_some_dtype(problem, query))
+        answered = problem if fixed else self.as_answered([problem], op_points(self.gpu, query))[0]
+        answer = self._in_some_dtype(answered, query)
+        if answered != problem:
+            answer = replace(answer, layout_chosen=True)
+        elif fixed and (gains := tuple(gain_elsewhere(self.context, answer, query))):
+            answer = replace(answer, remarks=(*answer.remarks, lambda: gains))
+        return self._answers.add(key, answer)
+
+    def as_answered(
+        self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
+    ) -> list[Problem]:
+        """Return each problem in the layout that its answer has if the user does not fix the layout.
+
+        `problems` are in the default layout of their op. `points` contains the operating points of the answers, which
+        may reuse the estimates.
+        """
+        for start in range(0, len(problems), _AHEAD):
+            some = [each for each in problems[start : start + _AHEAD] if each not in self._layouts]
+            searches, alone = list[tuple[Problem, Asking, Fastest | None]](), True
+            for problem in some:
+                others = layouts_that_matter(problem, self.gpu)
+                searches.append((problem, in_best_layout(self.context, problem, others), None))
+                alone = alone and not others
+            # Layouts are compared at the default point. Without other layouts, estimate at the answers' points.
+            compared_at = points if alone or points[0].is_default(self.gpu) else (DEFAULT_POINT,)
+            while searches:
+                wanted = list[tuple[Problem, Asking, Problem]]()
+                for problem, search, fastest in searches:
+                    try:
+                        wanted.append((problem, search, search.send(fastest)))
+                    except StopIteration as stop:
+                        self._layouts[problem] = stop.value
+                if len(wanted) > 1:
+                    self.prepare([other for _, _, other in wanted], compared_at)
+                searches = [(problem, search, self.fastest(other, compared_at)) for problem, search, other in wanted]
+        answered = [self._layouts[each] for each in problems]
+        self._layouts.shrink()
+        return answered
+
+    def fastest(self, problem: Problem, points: tuple[OperatingPoint, ...]) -> Fastest | None:
+        """Return the fastest kernel for a problem at the first operating point, or None if no kernel can run it."""
+        try:
+            candidates = self.candidates(problem, points)
+        except KernrecError:
+            return None
+        number, latency_s = candidates.ranked.ranking.fastest_kernel(candidates.part)
+        return Fastest(candidates.ranked.kernels[number].table.kernel, latency_s)
 
     def answer_many(
-        self, problems: Sequence[Problem], gpu: GPU, query: Query, fixed: bool = False
+        self, problems: Sequence[Problem], query: Query, fixed: bool = False
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
         """Yield each distinct problem with its candidates, estimated in batches.
 
         If a batch cannot estimate a problem, yield the problem with its answer or with the error. The problems have the
         same op, data type and layout. `fixed` states whether the user fixed the layout.
         """
-        if query.conditions != self.context.conditions:
-            yield from self.for_conditions(query.conditions).answer_many(problems, gpu, query, fixed)
-            return
-        distinct, points = list(dict.fromkeys(problems)), op_points(gpu, query)
+        distinct, points = list(dict.fromkeys(problems)), op_points(self.gpu, query)
         for first in range(0, len(distinct), _AHEAD):
             some = distinct[first : first + _AHEAD]
             free = not fixed and len(some[0].definition.layouts) > 1
-            answered = self.as_answered(some, gpu, points) if free else some
+            answered = self.as_answered(some, points) if free else some
             wanted = () if query.source else dict.fromkeys(answered)
-            sets = {each.problem: each for each in self.candidate_sets(list(wanted), gpu, points) if len(each)}
-            predict_baselines(self.context, [each for each in answered if each not in sets], gpu)
+            sets = {each.problem: each for each in self.candidate_sets(list(wanted), points) if len(each)}
+            predict_baselines(self.context, [each for each in answered if each not in sets])
             for original, problem in zip(some, answered, strict=True):
                 try:
-                    yield original, sets.get(problem) or self.answer_op(problem, gpu, query)
+                    yield original, sets.get(problem) or self.answer_op(problem, query)
                 except KernrecError as error:
                     error.__traceback__ = error.__context__ = None  # A traceback's frames would keep databases open.
                     yield original, error
 
-    def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
+    def _in_some_dtype(self, problem: Problem, query: Query) -> Answer:
         """Return the answer for a problem, if necessary in another data type.
 
         The data type is replaced if no kernel runs the problem and the GPU cannot compute in the problem's data type.
         """
         try:
-            return self._new_answer(problem, gpu, query)
+            return self._new_answer(problem, query)
         except NoKernelError:
-            for other, note in instead_of(problem, gpu):
+            for other, note in instead_of(problem, self.gpu):
                 with suppress(NoKernelError):
-                    answer = self._new_answer(other, gpu, query)
+                    answer = self._new_answer(other, query)
                     return replace(answer, remarks=(partial(tuple, [note]), *answer.remarks))
             raise
 
-    def _new_answer(self, problem: Problem, gpu: GPU, query: Query) -> Answer:
+    def _new_answer(self, problem: Problem, query: Query) -> Answer:
         if query.source != "published":
             try:
-                candidates = self._of_source(problem, gpu, query)
+                candidates = self._of_source(problem, query)
             except NoKernelError as reason:
-                return answer_by_baselines(self.context, problem, gpu, query, reason)
+                return answer_by_baselines(self.context, problem, query, reason)
             if query.source not in ("transferred", "learned"):
                 return answer(candidates, query, self.context)
             if (candidates.latency_source == SOURCES.index(Source(query.source))).any():
                 return answer(candidates, query, self.context)
         alone = NoKernelError(f"only {query.source} estimates are wanted")
-        return answer_by_baselines(self.context, problem, gpu, query, alone)
+        return answer_by_baselines(self.context, problem, query, alone)
 
-    def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
+    def _of_source(self, problem: Problem, query: Query) -> CandidateSet:
         """Return the candidates of a problem. If the query's source is `predicted`, use only the analytical model."""
-        points = op_points(gpu, query)
+        points = op_points(self.gpu, query)
         if query.source != "predicted":
-            return self._cached_candidates(problem, gpu, points)
-        candidates = candidate_set(self.context.tables(problem, gpu), problem, points, Evidence())
-        if not len(candidates):
-            raise no_kernel_runs(candidates)
-        return candidates
+            return self.candidates(problem, points)
+        return _not_empty(candidate_set(Space(self.context.tables(problem)), problem, points))
 
-    def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Answer:
+    def answer_kernel(self, kernel: Kernel, problem: Problem, query: Query) -> Answer:
         """Return the answer about one kernel at the requested power limit. Without a limit, sweep over limits."""
-        if query.conditions != self.context.conditions:
-            return self.for_conditions(query.conditions).answer_kernel(kernel, problem, gpu, query)
-        candidates = self.kernel_candidates(kernel, problem, gpu, query)
+        candidates = self.kernel_candidates(kernel, problem, query)
         return answer(candidates, query, self.context, of_one_kernel=True)
 
-    def kernel_candidates(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
+    def kernel_candidates(self, kernel: Kernel, problem: Problem, query: Query) -> CandidateSet:
         """Return all configs of one kernel at the operating points of a query. The set may be empty."""
-        if query.conditions != self.context.conditions:
-            return self.for_conditions(query.conditions).kernel_candidates(kernel, problem, gpu, query)
-        table = self.context.kernel_table(kernel, problem, gpu)
-        evidence = self.context.evidence(problem, gpu, [kernel])
-        points = kernel_points(gpu, query, evidence, kernel)
-        return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True)
+        space = self.context.space(problem, kernel, whole=True)
+        return candidate_set(space, problem, kernel_points(self.gpu, query, space.evidence, kernel))
 
-    def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
+    def candidates(self, problem: Problem, points: tuple[OperatingPoint, ...]) -> CandidateSet:
         """Return the candidates of an op's problem at the given operating points, from a cache if possible.
+
+        A sweep also includes power limits that were measured.
 
         Raises:
             KernrecError: no config of any kernel can run the problem.
         """
-        self._forget_if_changed()
-        return self._cached_candidates(problem, gpu, points)
-
-    def _cached_candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        if (cached := self._sets.use(key := (problem, gpu.name, points))) is not None:
+        if (cached := self._sets.use(key := (problem, points))) is not None:
             return cached
-        return self._sets.add(key, self._candidates(problem, gpu, points))
+        space = self.context.space(problem)
+        if len(points) > 1 and space.evidence.measured:
+            measured = measured_limits(self.gpu, space.evidence, [table.kernel for table in space.tables])
+            limits = [OperatingPoint(limit) for limit in measured if limit != self.gpu.tdp_w]
+            points = tuple(dict.fromkeys([*points, *limits]))
+        return self._sets.add(key, _not_empty(candidate_set(space, problem, points)))
 
-    def prepare(self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]) -> None:
+    def prepare(self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
         """Estimate many problems in one batch, so that later calls of `candidates` are fast."""
-        self._forget_if_changed()
         wanted = list(dict.fromkeys(problems))[:_MOST_SETS]
         # Make room for two candidate sets per problem, because a comparison of layouts prepares two layouts.
         self._sets.most = max(self._sets.most, min(2 * len(wanted), _MOST_SETS))
-        there = [key for each in wanted if (key := (each, gpu.name, points)) in self._sets]
+        there = [key for each in wanted if (key := (each, points)) in self._sets]
         for key in there:
             self._sets.move_to_end(key)
-        distinct = wanted if not there else [each for each in wanted if (each, gpu.name, points) not in self._sets]
-        for candidates in self.candidate_sets(distinct, gpu, points):
+        distinct = wanted if not there else [each for each in wanted if (each, points) not in self._sets]
+        for candidates in self.candidate_sets(distinct, points):
             if len(candidates):
-                self._sets[candidates.problem, gpu.name, points] = candidates
+                self._sets[candidates.problem, points] = candidates
         self._sets.shrink()
 
     def candidates_of_each(
-        self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
+        self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
         """Yield the candidates of each problem, in order, estimated in batches where possible.
 
@@ -317,45 +320,29 @@ class Recommender:
         """
         for first in range(0, len(problems), _AHEAD):
             some = problems[first : first + _AHEAD]
-            sets = {each.problem: each for each in self.candidate_sets(list(dict.fromkeys(some)), gpu, points)}
+            sets = {each.problem: each for each in self.candidate_sets(list(dict.fromkeys(some)), points)}
             for problem in some:
                 together = sets.get(problem)
-                yield together if together else self.candidates(problem, gpu, points)
+                yield together if together else self.candidates(problem, points)
 
-    def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """Return the candidates of an op's problem. A sweep also includes power limits that were measured."""
-        tables, evidence = self.context.tables_and_evidence(problem, gpu)
-        if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
-            points = tuple(
-                dict.fromkeys([*points, *(OperatingPoint(limit) for limit in measured if limit != gpu.tdp_w)])
-            )
-        candidates = candidate_set(tables, problem, points, evidence, self.context.models)
-        if not len(candidates):
-            raise no_kernel_runs(candidates)
-        return candidates
-
-    def candidate_sets(
-        self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
-    ) -> Iterator[CandidateSet]:
+    def candidate_sets(self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> Iterator[CandidateSet]:
         """Yield candidate sets, estimated in batches. Problems with database rows are skipped."""
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
-            if (prepared := self._sets.get((problem, gpu.name, points))) is not None:
+            if (prepared := self._sets.get((problem, points))) is not None:
                 yield prepared
             else:
                 alike.setdefault(kind_of(problem), []).append(problem)
-        nothing, context = Evidence(), self.context
+        context = self.context
         for some in alike.values():
             with suppress(KernrecError):
-                tables = context.tables(some[0], gpu)
-                kernels = [table.kernel for table in tables]
+                tables = context.tables(some[0])
+                names = [table.kernel.name for table in tables]
                 if all(table.of_any_problem(some[0]) for table in tables):
                     new = [
-                        each
-                        for each in some
-                        if fits(each, gpu) and (context.stack.empty or context.evidence(each, gpu, kernels) == nothing)
+                        each for each in some if fits(each, self.gpu) and context.evidence(each, names) == NO_EVIDENCE
                     ]
-                    yield from candidate_sets(Space(tables), new, points, context.models)
+                    yield from candidate_sets(Space(tables, context.models), new, points)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
         """Return the expected loss from running the top recommendation instead of the best config.
@@ -364,29 +351,24 @@ class Recommender:
         """
         from kernrec.recommender.contenders import answer_regrets
 
-        if answer.query.conditions != self.context.conditions:
-            return self.for_conditions(answer.query.conditions).regrets(answer)
-        if not answer.recommendations:
-            return ()
-        problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel
-        tables, evidence = self.context.tables_and_evidence(problem, gpu, about.kernel if about else None)
-        candidates = None
-        if evidence == Evidence() and not about:
-            candidates = self._cached_at(problem, gpu, answer.point)
+        problem, about = answer.problem, answer.about_kernel
+        space = self.context.space(problem, about.kernel if about else None)
+        evidence, candidates = space.evidence, None
+        if evidence == NO_EVIDENCE and not about:
+            candidates = self._cached_at(problem, answer.point)
         if candidates is None:
-            whole_space = bool(evidence.measured or about)
-            models = self.context.models
-            candidates = candidate_set(tables, problem, [answer.point], Evidence(), models, whole_space)
+            space = Space(space.tables, space.models, whole=bool(evidence.measured or about))
+            candidates = candidate_set(space, problem, [answer.point])
         return answer_regrets(candidates, evidence, answer.objective)
 
-    def _cached_at(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet | None:
-        for (of_problem, name, points), candidates in self._sets.items():
-            if (of_problem, name, points[0]) == (problem, gpu.name, point):
+    def _cached_at(self, problem: Problem, point: OperatingPoint) -> CandidateSet | None:
+        for (of_problem, points), candidates in self._sets.items():
+            if (of_problem, points[0]) == (problem, point):
                 return candidates.at(0)
         return None
 
-    def _forget_if_changed(self) -> None:
-        if (version := self.context.stack.version()) != self._version:
-            self._version = version
-            for cache in (self._answers, self._layouts, self._sets):
-                cache.clear()
+
+def _not_empty(candidates: CandidateSet) -> CandidateSet:
+    if not len(candidates):
+        raise no_kernel_runs(candidates)
+    return candidates

@@ -29,7 +29,7 @@ from kernrec.util.light_dataclass import dataclass
 if TYPE_CHECKING:
     from kernrec.model.analytical.calibration import Calibration
     from kernrec.recommender.baselines import Baseline
-    from kernrec.recommender.context import Context
+    from kernrec.recommender.context import GpuContext
     from kernrec.recommender.estimate.correction import ModelScope
 
 Remark = Callable[[], Iterable[str]]
@@ -266,7 +266,7 @@ class Answer(JsonForm):
     """Whether kernrec selected a layout other than the op's default."""
     no_kernel: str | None = None
     """Reason why no kernel runs the problem; None if a kernel runs it."""
-    context: "Context | None" = field(default=None, repr=False, compare=False)
+    context: "GpuContext | None" = field(default=None, repr=False, compare=False)
     """Context with the models of backends; None if the answer has no baselines."""
 
     op = Alias[str]("Operator, or kernel that declares its own problem.", "problem.op")
@@ -324,7 +324,7 @@ class Answer(JsonForm):
         from kernrec.recommender.baselines import baselines_of, beside
 
         point = self.recommendations[0].point if self.recommendations else self.point
-        baselines = baselines_of(self.context, self.problem, self.gpu, point, self.query.backends)
+        baselines = baselines_of(self.context, self.problem, point, self.query.backends)
         if source := self.query.source:
             baselines = tuple(baseline for baseline in baselines if baseline.source == source)
         if not self.recommendations:

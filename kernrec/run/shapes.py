@@ -227,10 +227,11 @@ class Target:
         return variant
 
     def _recommended(self, problem: Problem) -> tuple[Kernel, Mapping[str, int]]:
-        answer = self._recommender.answer_op(problem, self.gpu, self.query)
+        on_gpu = self._recommender.on(self.gpu, self.query.conditions)
+        answer = on_gpu.answer_op(problem, self.query)
         if answer.recommendations and (answer.best.kernel.triton is None or has_triton()):
             return answer.best.kernel, answer.best.config
-        candidates = self._recommender.candidates(problem, self.gpu, (self.query.point,))
+        candidates = on_gpu.candidates(problem, (self.query.point,))
         costs = self.query.objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
         for position in costs.argsort().tolist():
             _, kernel, own = candidates.locate(position)

@@ -266,7 +266,7 @@ class _MeasuredKernels:
         if kernel is None:
             return None
         with suppress(KernrecError):
-            return self._context.kernel_table(kernel, problem, gpu)
+            return self._context.on(gpu).kernel_table(kernel, problem)
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:

@@ -14,7 +14,9 @@ from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import Space, SpaceCosts, predict
+from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.space import Space
+from kernrec.recommender.rank import RankedSpace
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
@@ -32,7 +34,7 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
     recommender, draw = Recommender([]), np.random.default_rng(0)
     for number in range(problems):
         problem = find_op("matmul").problem(m=256 * (number + 1), n=512, k=256)
-        table = recommender.context.tables(problem, find_gpu(GPU))[0]  # the first table is matmul_simt's
+        table = recommender.context.on(find_gpu(GPU)).tables(problem)[0]  # the first table is matmul_simt's
         problem_space = table.space.at(problem)
         rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
         limited = predict(table, problem_space, rows).limited()
@@ -251,8 +253,8 @@ def test_query_with_a_model_does_not_import_xgboost(trained):
 def test_40_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
     """The simulated GPU takes 2.6 times the predicted latency; configs with several stages take 3.9 times."""
     gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
-    (table,) = Recommender([]).context.tables(problem, gpu)  # Triton supports no GPU before Ampere
-    rows = SpaceCosts(Space([table]), [problem], [DEFAULT_POINT]).kernels[0].whole.rows
+    (table,) = Recommender([]).context.on(gpu).tables(problem)  # Triton supports no GPU before Ampere
+    rows = RankedSpace(Space([table]), [problem], (DEFAULT_POINT,)).kernels[0].rows
     limited = predict(table, table.space.at(problem), rows).limited()
     configs = [table.space.config(int(row)) for row in rows]
     truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]

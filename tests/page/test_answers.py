@@ -142,7 +142,7 @@ GPU = find_gpu("rtx4090")
 
 def test_every_candidate_at_every_operating_point_is_a_point(recommender):
     front = front_answer(recommender, Subject(PROBLEM, clocks=True), GPU)
-    candidates = recommender.candidates(PROBLEM, GPU, op_points(GPU, Query(clocks=True)))
+    candidates = recommender.on(GPU).candidates(PROBLEM, op_points(GPU, Query(clocks=True)))
     assert len(front["points"]["latency_s"]) == int(np.isfinite(candidates.latency_s).sum())
     assert {len(column) for column in front["points"].values()} == {len(front["points"]["latency_s"])}
     assert math.isclose(min(front["points"]["latency_s"]), float(candidates.latency_s.min()), rel_tol=1e-4)
@@ -164,7 +164,7 @@ def test_front_is_undominated_and_sorted_by_latency(recommender):
 
 def test_ends_of_the_front_equal_the_top_recommendations(recommender):
     front = front_answer(recommender, Subject(PROBLEM), GPU)
-    recommendations = recommender.answer_op(PROBLEM, GPU, Query(top=2)).recommendations
+    recommendations = recommender.on(GPU).answer_op(PROBLEM, Query(top=2)).recommendations
     points, ends = front["points"], (front["front"][0], front["front"][-1])
     for recommendation, number in zip(recommendations, ends, strict=True):
         configs = front["configs"][points["kernel"][number]]

@@ -34,7 +34,7 @@ def product(dtype: str = "bf16", layout: str = "nt", **sizes: int) -> Problem:
 def of(
     recommender: Recommender, problem: Problem, gpu: str, point: OperatingPoint = DEFAULT_POINT
 ) -> tuple[Baseline, ...]:
-    return baselines_of(recommender.context, problem, find_gpu(gpu), point)
+    return baselines_of(recommender.context.on(find_gpu(gpu)), problem, point)
 
 
 @pytest.mark.parametrize("op", ["matmul", "attention"])
@@ -212,7 +212,7 @@ def published_product(m: int = 1024) -> Problem:
 
 def test_recorded_backends_use_their_rows_and_others_predictions(recommender):
     rows = {row.backend: row for row in recorded_baselines(published_product(), H200)}
-    baselines = baselines_of(recommender.context, published_product(), H200, DEFAULT_POINT)
+    baselines = baselines_of(recommender.context.on(H200), published_product(), DEFAULT_POINT)
     assert rows
     assert [baseline.backend for baseline in baselines if baseline.source == "published"] == list(rows)
     assert len({baseline.backend for baseline in baselines}) == len(baselines)
@@ -233,7 +233,7 @@ def test_recorded_backends_use_their_rows_and_others_predictions(recommender):
 def test_every_baseline_has_a_version_and_date(recommender):
     named = {}
     for gpu in ("h200", "rtx4090"):
-        for baseline in baselines_of(recommender.context, published_product(1024), find_gpu(gpu), DEFAULT_POINT):
+        for baseline in baselines_of(recommender.context.on(find_gpu(gpu)), published_product(1024), DEFAULT_POINT):
             named[gpu, baseline.backend] = baseline.dated_name
             assert baseline.as_dict()["released"] == baseline.released
             assert baseline.version or "version unknown" in baseline.name
@@ -243,8 +243,8 @@ def test_every_baseline_has_a_version_and_date(recommender):
 
 
 def test_recorded_baseline_at_a_lower_limit_is_estimated_and_no_faster(recommender):
-    at_default = baselines_of(recommender.context, published_product(), H200, DEFAULT_POINT)
-    at_half = baselines_of(recommender.context, published_product(), H200, OperatingPoint(H200.tdp_w / 2, None))
+    at_default = baselines_of(recommender.context.on(H200), published_product(), DEFAULT_POINT)
+    at_half = baselines_of(recommender.context.on(H200), published_product(), OperatingPoint(H200.tdp_w / 2, None))
     assert {baseline.source for baseline in at_half} <= {"learned", "transferred"}
     assert all(baseline.provenance is None for baseline in at_half)
     slower = {baseline.backend: baseline.latency_s for baseline in at_half}
@@ -256,10 +256,7 @@ def test_recorded_baseline_at_a_lower_limit_is_estimated_and_no_faster(recommend
 
 
 def test_zero_inputs_have_no_published_baselines(recommender):
-    assert (
-        baselines_of(recommender.for_conditions(Conditions("zeros")).context, published_product(), H200, DEFAULT_POINT)
-        == ()
-    )
+    assert baselines_of(recommender.context.on(H200, Conditions("zeros")), published_product(), DEFAULT_POINT) == ()
 
 
 @pytest.mark.parametrize("gpu", ["h100", "l40s", "b200"])
@@ -269,7 +266,7 @@ def test_backend_time_never_falls_with_more_rows(recommender, gpu, n, k):
     sources = set()
     for m in (*range(1, 36), 47, 48, 49, 63, 64, 65, 100, 128, 129, 500, 512, 1000):
         problem = find_op("matmul").problem("bf16", "nt", m=m, n=n, k=k)
-        baselines = baselines_of(recommender.context, problem, find_gpu(gpu), DEFAULT_POINT)
+        baselines = baselines_of(recommender.context.on(find_gpu(gpu)), problem, DEFAULT_POINT)
         times = {baseline.backend: baseline.latency_s for baseline in baselines}
         assert all(time_s <= times[backend] * 1.02 for backend, time_s in before.items()), m
         before, sources = times, sources | {baseline.source for baseline in baselines}
@@ -284,6 +281,6 @@ def test_recorded_time_is_at_most_the_time_for_more_rows(recommender):
         for problem in (few, more)
     )
     assert recorded.latency_s > 1.02 * faster.latency_s
-    baselines = {baseline.backend: baseline for baseline in baselines_of(recommender.context, few, card, DEFAULT_POINT)}
+    baselines = {each.backend: each for each in baselines_of(recommender.context.on(card), few, DEFAULT_POINT)}
     assert baselines["TensorRT-LLM"].latency_s <= faster.latency_s
     assert baselines["TensorRT-LLM"].source == "published"

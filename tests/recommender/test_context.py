@@ -26,9 +26,9 @@ GPU = find_gpu("a100")
 def test_table_is_built_once_for_all_problems_of_a_dtype():
     context = Context([])
     small, large = (find_op("matmul").problem(m=m, n=256, k=256) for m in (64, 4096))
-    table, *_ = context.tables(small, GPU)
-    assert context.tables(large, GPU)[0] is table
-    assert context.kernel_table(find_kernel("matmul_simt"), large, GPU) is table
+    table, *_ = context.on(GPU).tables(small)
+    assert context.on(GPU).tables(large)[0] is table
+    assert context.on(GPU).kernel_table(find_kernel("matmul_simt"), large) is table
 
 
 def test_functions_with_one_name_are_distinguished_by_file(tmp_path):

@@ -10,7 +10,8 @@ from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Answer, Objective, Query, Recommendation, Recommender
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.prediction import Space, SpaceCosts
+from kernrec.recommender.estimate.space import Space
+from kernrec.recommender.rank import RankedSpace
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
@@ -139,9 +140,9 @@ def test_warm_l2_saves_the_traffic_that_fits(rows, least, most):
 
 def test_measured_config_is_found_despite_a_slow_prediction(ask):
     recommender = Recommender([])
-    table = next(t for t in recommender.context.tables(PROBLEM, find_gpu(GPU)) if t.kernel.name == "matmul_simt")
+    table = next(t for t in recommender.context.on(find_gpu(GPU)).tables(PROBLEM) if t.kernel.name == "matmul_simt")
     problem_space = table.space.at(PROBLEM)
-    estimated = SpaceCosts(Space([table]), [PROBLEM], [OperatingPoint()]).kernels[0].whole.rows
+    estimated = RankedSpace(Space([table]), [PROBLEM], (OperatingPoint(),)).kernels[0].rows
     left_out = next(row for row in table.runnable(problem_space).tolist() if row not in estimated)
     first = recommender.recommend("matmul", GPU, SHAPE).best
     answer = ask([row(first, 0.3, config=table.space.config(left_out))])

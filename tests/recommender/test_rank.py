@@ -1,22 +1,21 @@
 """Test ranking, and answers for many shapes."""
 
 import random
-from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 import kernrec
 from kernrec.errors import KernrecError
-from kernrec.gpu import GPU, find_gpu
+from kernrec.gpu import find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import ManyAnswers, answer_many
 from kernrec.recommender.networks.compare import sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.network import answer_network
+from kernrec.recommender.recommender import GpuRecommender
 from kernrec.recommender.request import op_points
 from kernrec.recommender.select import select
 from tests.helpers.recording import make_measured_database
@@ -52,12 +51,12 @@ def test_ranked_costs_equal_single_answers(recommenders, op, gpu, dtype, objecti
     limit = None if objective == "pareto" else draw.choice([None, card.power_min_w])
     query = Query(Objective(objective), power_limit_w=limit)
     problems, points = some_problems(op, dtype, draw), op_points(card, query)
-    by_problem = {each.problem: each for each in together.candidate_sets(problems, card, points)}
+    by_problem = {each.problem: each for each in together.on(card).candidate_sets(problems, points)}
     sets = [by_problem[each] for each in problems if each in by_problem]  # sets come grouped by kernels
     assert [each.problem for each in sets] in (problems, [])  # no kernel supports the layout
     for candidates in sets:
         try:
-            expected = alone.candidates(candidates.problem, card, points)
+            expected = alone.on(card).candidates(candidates.problem, points)
         except KernrecError:
             assert not candidates.kernels
             continue
@@ -77,18 +76,12 @@ def test_ranked_costs_equal_single_answers(recommenders, op, gpu, dtype, objecti
         assert select(candidates, query) == select(expected, query)
 
 
-class OneByOne(Recommender):
-    """Recommender that estimates every problem separately."""
-
-    def candidate_sets(
-        self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
-    ) -> Iterator[CandidateSet]:
-        return iter(())
-
-
-def test_network_and_its_sweep_equal_single_answers():
+def test_network_and_its_sweep_equal_single_answers(monkeypatch):
     answers = []
-    for recommender in (Recommender([]), OneByOne([])):
+    for together in (True, False):
+        if not together:  # Estimate every problem separately.
+            monkeypatch.setattr(GpuRecommender, "candidate_sets", lambda *_: iter(()))
+        recommender = Recommender([])
         network = answer_network(recommender, "h200", NetworkRequest("bert-base"), Query(Objective.LATENCY))
         sweep = sweep_network(recommender, network, "power limit")
         answers.append((network.as_dict(), sweep.as_dict()))
@@ -99,11 +92,11 @@ def test_prepared_candidates_are_reused(recommenders):
     card, point, definition = find_gpu("l4"), (OperatingPoint(),), find_op("softmax")
     problems = [definition.problem("f16", rows=rows, columns=333) for rows in range(1, 41)]
     recommender = Recommender([])
-    recommender.prepare(problems, card, point)
-    first = recommender.candidates(problems[0], card, point)
-    assert recommender.candidates(problems[0], card, point) is first  # the 40 problems did not evict it
-    np.testing.assert_array_equal(first.latency_s, recommenders[1].candidates(problems[0], card, point).latency_s)
-    several = recommender.candidates_of_each([problems[1], problems[0], problems[1]], card, point)
+    recommender.on(card).prepare(problems, point)
+    first = recommender.on(card).candidates(problems[0], point)
+    assert recommender.on(card).candidates(problems[0], point) is first  # the 40 problems did not evict it
+    np.testing.assert_array_equal(first.latency_s, recommenders[1].on(card).candidates(problems[0], point).latency_s)
+    several = recommender.on(card).candidates_of_each([problems[1], problems[0], problems[1]], point)
     assert [each.problem for each in several] == [problems[1], problems[0], problems[1]]
 
 

@@ -11,9 +11,10 @@ from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.answer import build_recommendations
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.result import Place
-from kernrec.store import Evidence, shipped_profiles
+from kernrec.store import shipped_profiles
 from kernrec.util.engine import query as engine
 from tests.helpers.depth import DEEP, few_examples
 
@@ -83,8 +84,7 @@ def test_shortlist_loses_little(recommender, problem, gpu):
         o: recommender.recommend(op, gpu, dims, layout=chosen.layout, query=Query(Objective(o), top=1)).best
         for o in ("latency", "energy")
     }
-    tables = recommender.context.tables(chosen, find_gpu(gpu))
-    whole = candidate_set(tables, chosen, [DEFAULT_POINT], Evidence(), recommender.context.models, whole_space=True)
+    whole = candidate_set(recommender.context.on(find_gpu(gpu)).space(chosen, whole=True), chosen, [DEFAULT_POINT])
     assert short["latency"].latency_s.value <= whole.latency_s.min() * 1.08
     assert short["energy"].energy_j.value <= whole.energy_j.min() * 1.08
 
@@ -162,8 +162,7 @@ def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recom
 def candidates(recommender):
     problem, gpu = find_op("matmul").problem(m=512, n=512, k=512), find_gpu("a100")
     points = [DEFAULT_POINT, OperatingPoint(200.0)]
-    tables = recommender.context.tables(problem, gpu)
-    return candidate_set(tables, problem, points, Evidence(), whole_space=True)
+    return candidate_set(Space(recommender.context.on(gpu).tables(problem), whole=True), problem, points)
 
 
 def test_recommendation_at_a_lower_limit_is_compared_with_the_default(candidates):

@@ -16,12 +16,12 @@ def run(shapes: int = 1000, gpu: str = "h200", only: str = "") -> None:
     table = Table(f"{shapes} shapes of each op, ms a shape")
     for name in (kind for kind in KINDS if only in kind):
         op, dtype, layout, columns = varied(name, shapes)
-        query, answers = Query(Objective.LATENCY, top=1), list[ManyAnswers]()
+        query, answers, device = Query(Objective.LATENCY, top=1), list[ManyAnswers](), find_gpu(gpu)
         ask = partial(answer_many, Recommender([]), op, gpu, query=query, dtype=dtype, layout=layout)
         ask(dims={dim: sizes[:2] for dim, sizes in columns.items()})
         together = spent(lambda: answers.append(ask(dims=columns))) / shapes  # noqa: B023
         few, other = answers[0].problems[2 : 2 + shapes // 10], Recommender([])
-        other.answer_op(answers[0].problems[0], find_gpu(gpu), query)
-        each = spent(lambda: [other.answer_op(p, find_gpu(gpu), query) for p in few]) / len(few)  # noqa: B023
+        other.on(device).answer_op(answers[0].problems[0], query)
+        each = spent(lambda: [other.on(device).answer_op(p, query) for p in few]) / len(few)  # noqa: B023
         cells = {"at once": f"{together * 1e3:.3f}", "one by one": f"{each * 1e3:.3f}"}
         table.row({"op": name, **cells, "times as quick": f"{each / together:.1f}"})

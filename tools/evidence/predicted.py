@@ -27,8 +27,9 @@ from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.candidates import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.store import Evidence, ProfileTable
+from kernrec.store import ProfileTable
 from kernrec.util.files import try_lock
 
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
@@ -79,7 +80,7 @@ class Sample:
         return seconds
 
     def _candidates(self, point: OperatingPoint) -> tuple[CandidateSet, tuple[np.ndarray, np.ndarray]]:
-        candidates = candidate_set([self.table], self.problem, [point], Evidence(), whole_space=True)
+        candidates = candidate_set(Space([self.table], whole=True), self.problem, [point])
         if not candidates.kernels:
             raise KernrecError("every config of the sample is refused")
         of_kernel, rows = candidates.kernels[0], self.table.space.find(list(self.configs))
@@ -130,9 +131,10 @@ def sampled_space(
     chosen = ordered([config_text(config) for config in rows.configs])[: min(count, recorded.most)]
     configs, problem = [rows.configs[i] for i in chosen], kernel.definition.problem()
     database = profile(kernel, problem, gpu, configs, f"{recorded.name} {recording.title}", processes)
-    table = Context([database]).kernel_table(kernel, problem, gpu)
+    context = Context([database]).on(gpu)
+    table = context.kernel_table(kernel, problem)
     if recording.divides_zeros:
-        profiles = Context([database]).find_profiles(kernel, problem, gpu)
+        profiles = context.find_profiles(kernel, problem)
         divided = {launch: dividing_zeros(each) for launch, each in profiles.items()}
         table = StaticTable.of(kernel, problem, gpu, divided)
     point = OperatingPoint(None, recording.clock_hz)

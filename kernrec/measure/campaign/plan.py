@@ -214,8 +214,8 @@ def _ranked_tasks(
     """
     from kernrec.recommender.candidates import candidate_set
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+    from kernrec.recommender.estimate.space import Space as PredictedSpace
     from kernrec.recommender.infeasible import why_not
-    from kernrec.store import Evidence
 
     if only:
         form = only.form(problem)
@@ -224,12 +224,11 @@ def _ranked_tasks(
     tables = {}
     for kernel in kernels:
         with suppress(KernrecError):  # Without profiles there are no predictions, and any order is equally good.
-            tables[kernel.name] = context.kernel_table(kernel, problem, gpu)
+            tables[kernel.name] = context.on(gpu).kernel_table(kernel, problem)
     predicted = {}
     if tables:
-        candidates = candidate_set(
-            list(tables.values()), problem, [DEFAULT_POINT], Evidence(), context.models, whole_space=True
-        )
+        joint = PredictedSpace(list(tables.values()), context.models, whole=True)
+        candidates = candidate_set(joint, problem, [DEFAULT_POINT])
         predicted = {estimated.table.kernel.name: estimated for estimated in candidates.kernels}
     spaces = [
         tables[kernel.name].space if kernel.name in tables else Space.of(kernel, problem, gpu) for kernel in kernels

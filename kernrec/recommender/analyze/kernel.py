@@ -70,8 +70,8 @@ def profile_promising(
         ran, done = np.isfinite(costs).all(axis=1), np.flatnonzero(tried)
         if options.first_front is not None and not shown and len(done) >= search.first and ran.any():
             shown = True
-            recommender = Recommender([profiler.database])
-            answer = recommender.answer_kernel(profiler.kernel, profiler.target.problem, gpu, query)
+            on_gpu = Recommender([profiler.database]).on(gpu, query.conditions)
+            answer = on_gpu.answer_kernel(profiler.kernel, profiler.target.problem, query)
             options.first_front(answer, len(done))
         proposal = search.propose(done, costs[done])
         if not len(proposal.rows):
@@ -89,9 +89,9 @@ def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Arr
     """
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
-    recommender = Recommender([profiler.database])
-    if recommender.context.find_profiles(kernel, problem, gpu):
-        for candidates in recommender.kernel_candidates(kernel, problem, gpu, query).kernels:
+    on_gpu = Recommender([profiler.database]).on(gpu, query.conditions)
+    if on_gpu.context.find_profiles(kernel, problem):
+        for candidates in on_gpu.kernel_candidates(kernel, problem, query).kernels:
             places = np.searchsorted(rows, candidates.rows)
             there = (places < len(rows)) & (rows[np.minimum(places, len(rows) - 1)] == candidates.rows)
             latency, energy, _ = candidates.costs.values[:, 0]
@@ -188,10 +188,10 @@ def analyze(
     if before and not made:  # Storing new profiles stores the kernel, too. If there are none, store the kernel here.
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
-    recommender = Recommender(answering_with(database))
-    if not recommender.context.find_profiles(kernel, problem, gpu):
+    on_gpu = Recommender(answering_with(database)).on(gpu, query.conditions)
+    if not on_gpu.context.find_profiles(kernel, problem):
         raise profiler.why_none(failures[0])
-    answer = recommender.answer_kernel(kernel, problem, gpu, query)
+    answer = on_gpu.answer_kernel(kernel, problem, query)
     return Analysis(answer, made, before, tuple(failures), left_out, time.monotonic() - start)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,12 +12,15 @@ from kernrec.kernel.space import arguments
 from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.analytical.launch_time import RESOURCES, LaunchTime, epilogue
 from kernrec.op import Problem
-from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
+from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import Array, StaticTable
-from kernrec.store import Evidence, MeasuredAnswer
+from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    pass
 
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
 """Arguments of the engine's `Costs` for one kernel: its plan, the problems, the rows to estimate (None for all that can
@@ -131,123 +134,3 @@ def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
             core_s, core_j, dram_bytes = more
             row[:] = slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.dram_byte_j
     return figures
-
-
-SHORTLIST = 512
-"""Maximum number of a kernel's configs for which full costs are estimated on a problem. The configs with the lowest
-quick costs are selected. The quick time is the number of waves of blocks times the time of one wave. The quick energy
-is the energy of the core."""
-
-
-@dataclass(frozen=True, eq=False)
-class Space:
-    """Kernels that implement problems of one op, data type and layout on one GPU, with all of their configs."""
-
-    tables: Sequence[StaticTable]
-    """Static tables of the kernels; at least one. Several problems must have the same launch geometry."""
-    evidence: Evidence = Evidence()
-    """Database rows about the problem. They must be empty if several problems are estimated together."""
-    whole: bool = False
-    """Whether to estimate every config instead of only the most promising configs (`SHORTLIST`)."""
-
-
-class KernelCosts:
-    """Predicted costs of the configs of one kernel on all problems, ordered by problem."""
-
-    def __init__(
-        self,
-        costs: Any,
-        table: StaticTable,
-        forms: Sequence[Problem],
-        number: int,
-        column: int,
-        measured: tuple[MeasuredRows, ...],
-        estimated: tuple[Sequence[int], Sequence[int | None], Sequence[int]],
-    ) -> None:
-        """Create a view of the costs of one kernel in the engine's `Costs`.
-
-        Args:
-            forms: problems, converted to the kernel's op.
-            number: index of the kernel in `costs`.
-            column: position of the kernel's first config among the configs of all kernels.
-            estimated: three sequences with an element for each problem: index of its first config in `rows`,
-                position that the occupancy heuristic picks, and number of runnable configs. The first sequence ends
-                with the total number of configs.
-        """
-        self.table, self.number, self.column, self.measured = table, number, column, measured
-        self._in_engine, self._forms, self._on_problems = costs, forms, dict[int, ProblemSpace]()
-        self.starts, self.heuristics, self.counts = estimated
-
-    @cached_property
-    def rows(self) -> Array:
-        """Row index of each estimated config in the config space, ordered by problem."""
-        rows: Array = self._in_engine.rows(self.number)
-        return rows
-
-    def _on_problem(self, problem: int) -> ProblemSpace:
-        if problem not in self._on_problems:
-            self._on_problems[problem] = self.table.space.at(self._forms[problem])
-        return self._on_problems[problem]
-
-    @property
-    def part(self) -> slice:
-        """Slice of the configs of all kernels that belongs to this kernel."""
-        return slice(self.column, self.column + self.starts[-1])
-
-    @property
-    def whole(self) -> Prediction:
-        """Prediction that covers the configs on all problems."""
-        return Prediction(
-            self.table, self._on_problem(0), self.rows, self._in_engine, self.number, 0, self.column, 0,
-            self.counts[0], self.measured,
-        )  # fmt: skip
-
-    def on(self, problem: int) -> Prediction:
-        """Return the prediction for the configs on the problem with index `problem`."""
-        start, end = self.starts[problem : problem + 2]
-        return Prediction(
-            self.table, self._on_problem(problem), self.rows[start:end], self._in_engine, self.number, start,
-            self.column + start, problem, self.counts[problem], self.measured,
-        )  # fmt: skip
-
-
-class SpaceCosts:
-    """Costs that the analytical model predicts for C candidates, ordered by kernel and then by problem.
-
-    Costs are estimated at the first operating point. The engine later estimates some candidates at the other points.
-    """
-
-    def __init__(self, space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
-        self.space, self.problems, self.points = space, problems, points
-        nothing, evidence = (NOTHING,) * len(points), space.evidence
-        any_rows = bool(evidence.measured or evidence.failed)
-        measured, parts = [], list[Part]()
-        of_op: dict[str, tuple[list[Problem], list[Any], Array | None]] = {}
-        """Problems converted to an op, their arguments for the engine, and their epilogues, keyed by op."""
-        for table in space.tables:
-            first = table.space.form(problems[0])
-            if (op := first.op) not in of_op:
-                forms = [first, *map(table.space.form, problems[1:])]
-                of_op[op] = forms, list(map(arguments, forms)), finishing(table, forms)
-            rows, able, ran = nothing, None, None
-            if any_rows:
-                rows = measured_rows(table.space, table.space.at(first), table.gpu, evidence, points)
-            if rows[0] is not NOTHING:
-                ran = np.unique(np.concatenate([at_point.rows for at_point in rows]))
-                able = table.able_configs(table.space.at(first), ran)
-                able[rows[0].failed] = False
-            _, of_problems, epilogues = of_op[op]
-            # A profile from sampled blocks already includes the epilogue of the problem.
-            more = None if table.kernel.sampled else epilogues
-            measured.append(rows)
-            parts.append((table.plan(first), of_problems, None, able, ran, more))
-        most = 0 if space.whole else SHORTLIST
-        setting = space.tables[0].power.setting(points[:1])
-        self.in_engine = costs = costs_in_engine(parts, setting, len(points), most)
-        self.kernels: list[KernelCosts] = []
-        column = 0
-        each_kernel = zip(space.tables, measured, costs.kernels, strict=True)
-        for number, (table, rows, estimated) in enumerate(each_kernel):
-            forms = of_op[table.kernel.op][0]
-            self.kernels.append(KernelCosts(costs, table, forms, number, column, rows, estimated))
-            column += estimated[0][-1]

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
 from kernrec.model.analytical.microarchitecture import LAUNCH_S, START_S
-from kernrec.model.analytical.power import RANDOM
 from kernrec.model.analytical.spread import INTERVAL
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
@@ -29,7 +28,7 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
 if TYPE_CHECKING:
-    from kernrec.recommender.estimate.model_store import ModelStore
+    from kernrec.recommender.estimate.space import Space
 
 _WHOLE = {
     ("matmul", "16"): 0.15, ("matmul", "32"): 0.15, ("matmul", "8"): 0.42, ("attention", "16"): 0.40,
@@ -80,14 +79,15 @@ def whole_deviation(problem: Problem) -> float:
     return _WHOLE.get((as_matmul(problem).op, _BITS.get(problem.dtype, "")), UNMEASURED)
 
 
-def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> ReferenceTime | None:
+def reference_of(space: "Space", problem: Problem) -> ReferenceTime | None:
     """Return the fastest baseline at the GPU's default power limit and clock, or None if there is no baseline.
 
-    Baselines from recordings on this GPU take precedence over transferred baselines. The result is also None if
-    `inputs` are not random, because all recordings use random inputs.
+    Baselines from recordings on this GPU take precedence over transferred baselines. The result is also None if the
+    input data are not random, because all recordings use random inputs.
     """
-    if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problem).op)) is None:
+    if (model := space.vendor_model(problem)) is None:
         return None
+    gpu = space.gpu
     best, first = None, (True, inf)
     for backend, latency, launch_s in model.fastest(problem, gpu):
         if latency.transferred:  # Recordings on this GPU already respect its physical limits.
@@ -102,14 +102,12 @@ def reference_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     return ReferenceTime(backend, started_s, log(latency.high / latency.low) / (2.0 * DEVIATIONS), transferred)
 
 
-def predict_references(
-    problems: Sequence[Problem], gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM
-) -> None:
+def predict_references(space: "Space", problems: Sequence[Problem]) -> None:
     """Predict the baselines of several problems in one batch, so that later calls of `reference_of` are fast."""
-    if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problems[0]).op)) is None:
+    if (model := space.vendor_model(problems[0])) is None:
         return
     first, *others = problems
-    model.fastest(first, gpu, others)
+    model.fastest(first, space.gpu, others)
 
 
 def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float] | None:

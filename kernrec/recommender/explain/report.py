@@ -212,11 +212,11 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
     if kernel is None and best is None:
         best = recommended(request, context)
     problem = best.problem if best is not None else request.problem_of(kernel)
-    tables, evidence = context.tables_and_evidence(problem, gpu, kernel)
     limit_w = query.power_limit_w
     limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
     points = [point._replace(clock_hz=query.clock_hz) for point in limits]
-    candidates = candidate_set(tables, problem, points, evidence, context.models, whole_space=True)
+    space = context.on(gpu, query.conditions).space(problem, kernel, whole=True)
+    candidates = candidate_set(space, problem, points)
     if not candidates.kernels:
         raise none_runs(candidates.considered[0])
     if best is None:
@@ -332,7 +332,6 @@ def report(
         UsageError: a name is unknown, or no config has these values.
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
-    context = context.for_conditions(request.query.conditions)
     best = recommended(request, context) if request.kernel is None else None
     candidates = explainable(request, context, best)
     config = config or (best.config if best is not None else {})

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kernrec.errors import KernrecError
-from kernrec.gpu import GPU
 from kernrec.op import Problem
 from kernrec.op.scaled_workload import in_one_pass, with_batch
 from kernrec.op.workload import Layer, Workload
@@ -20,7 +19,7 @@ from kernrec.recommender.baselines import (
     predict_baselines,
     read_cold,
 )
-from kernrec.recommender.context import Context
+from kernrec.recommender.context import GpuContext
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.networks.result import LayerAnswer
@@ -35,7 +34,7 @@ Layers = Sequence[tuple[Layer, Problem]]
 
 
 def backend_of(
-    context: Context, workload: Workload, answered: Sequence[tuple[Layer, Answer]], query: Query, wanted: str
+    context: GpuContext, workload: Workload, answered: Sequence[tuple[Layer, Answer]], query: Query, wanted: str
 ) -> tuple[str, list[Baseline | None]]:
     """Select the backend for the network's totals. Return its name, and a baseline (or None) for each layer.
 
@@ -47,11 +46,10 @@ def backend_of(
         query: query with the operating point, and the backends to consider.
         wanted: `KERNREC` for no backend, `MIXED` for the fastest backend of each layer, or empty for one backend.
     """
-    gpu = answered[0][1].gpu
 
     def baselines_of_each(layers: Layers) -> list[list[Baseline]]:
-        predict_baselines(context, (in_one_pass(problem, layer) for layer, problem in layers), gpu)
-        each = [baselines_of_layer(context, *pair, gpu, query.point, query.backends) for pair in layers]
+        predict_baselines(context, (in_one_pass(problem, layer) for layer, problem in layers))
+        each = [baselines_of_layer(context, *pair, query.point, query.backends) for pair in layers]
         # Baselines that are predicted only from the GPU's data are the same for all backends. Use only baselines that
         # are based on recorded data.
         return [[baseline for baseline in baselines if baseline.source != PREDICTED] for baselines in each]
@@ -63,7 +61,7 @@ def backend_of(
         if answer.recommendations or not answer.baselines
         else answer.baselines[0]
         if layer.alone
-        else read_cold(answer.baselines[0], answer.problem, gpu)
+        else read_cold(answer.baselines[0], answer.problem, context.gpu)
         for layer, answer in answered
     ]
     if wanted == KERNREC:
@@ -90,7 +88,7 @@ def backend_of(
 
 
 def baselines_of_layer(
-    context: Context, layer: Layer, problem: Problem, gpu: GPU, point: OperatingPoint, backends: Sequence[str] = ()
+    context: GpuContext, layer: Layer, problem: Problem, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> Sequence[Baseline]:
     """Return the baselines of backends (all by default) for one pass of a network's layer, fastest first.
 
@@ -99,11 +97,11 @@ def baselines_of_layer(
     `problem` is the problem of one pass in the data type and layout of the layer's answer.
     """
     if layer.alone:
-        return baselines_of(context, problem, gpu, point, backends)
+        return baselines_of(context, problem, point, backends)
     whole = in_one_pass(problem, layer)
-    if whole == problem or not fits(whole, gpu):
-        return cold_baselines(context, problem, gpu, point, backends)
-    return [baseline.scaled(1 / layer.parts) for baseline in cold_baselines(context, whole, gpu, point, backends)]
+    if whole == problem or not fits(whole, context.gpu):
+        return cold_baselines(context, problem, point, backends)
+    return [baseline.scaled(1 / layer.parts) for baseline in cold_baselines(context, whole, point, backends)]
 
 
 def program_of(baseline: Baseline) -> str:
@@ -115,7 +113,7 @@ def _library(baseline: Baseline) -> str:
     return baseline.backend.partition(" (")[0]
 
 
-def at_point(context: Context, answered: LayerAnswer, point: OperatingPoint) -> Baseline:
+def at_point(context: GpuContext, answered: LayerAnswer, point: OperatingPoint) -> Baseline:
     """Return the baseline of a layer's backend at another operating point.
 
     If there is none, return the layer's existing baseline.
@@ -123,7 +121,7 @@ def at_point(context: Context, answered: LayerAnswer, point: OperatingPoint) -> 
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     answer, library = answered.answer, (_library(baseline),)
-    baselines = baselines_of_layer(context, answered.layer, answer.problem, answer.gpu, point, library)
+    baselines = baselines_of_layer(context, answered.layer, answer.problem, point, library)
     return next((other for other in baselines if other.backend == baseline.backend), baseline)
 
 

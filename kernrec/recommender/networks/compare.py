@@ -130,7 +130,7 @@ def sweep_network(
     Raises:
         UsageError: no operating point satisfies the bounds of the query.
     """
-    gpu, recommender = answer.gpu, recommender.for_conditions(answer.query.conditions)
+    gpu, on_gpu = answer.gpu, recommender.on(answer.gpu, answer.query.conditions)
     if swept == "power limit" and gpu.power_range_assumed:
         answer = replace(answer, adjusted=(*answer.adjusted, assumed_range(gpu)))
     if (most_w := answer.query.max_power_w) is not None:
@@ -141,11 +141,11 @@ def sweep_network(
     of_backend = answer.headline_name != RECOMMENDED
     by_backend = [layer.baseline is not None and (of_backend or layer.best is None) for layer in answer.layers]
     own = [layer.answer.problem for layer, other in zip(answer.layers, by_backend, strict=True) if not other]
-    sets = recommender.candidates_of_each(own, gpu, points)
+    sets = on_gpu.candidates_of_each(own, points)
     for layer, other in zip(answer.layers, by_backend, strict=True):
         if other:
             for number, total in sums.items():
-                baseline = at_point(recommender.context, layer, points[number])
+                baseline = at_point(on_gpu.context, layer, points[number])
                 costs = replace(layer, baseline=baseline).baseline_costs
                 assert costs is not None
                 total.add(layer.count, *costs)

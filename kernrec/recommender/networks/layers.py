@@ -18,7 +18,7 @@ from kernrec.recommender.baselines import PREDICTED
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.infeasible import EIGHT_BITS, no_arithmetic, replacements
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
-from kernrec.recommender.recommender import Recommender
+from kernrec.recommender.recommender import GpuRecommender
 from kernrec.recommender.result import Answer
 from kernrec.util.light_dataclass import dataclass
 
@@ -139,25 +139,27 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
 
 
 def in_best_layouts(
-    recommender: Recommender, layers: Sequence[Layer], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
+    recommender: GpuRecommender, layers: Sequence[Layer], points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
     """Choose layouts for the layers whose layout is free.
 
-    Independent layers get the layouts of single problems (`Recommender.as_answered`). All other layers of an op share a
-    layout, because tensors pass between them. The shared layout differs from the default only if the layers would
-    spend most of their time in kernels that the default layout lacks.
+    Independent layers get the layouts of single problems (`GpuRecommender.as_answered`). All other layers of an op
+    share a layout, because tensors pass between them. The shared layout differs from the default only if the layers
+    would spend most of their time in kernels that the default layout lacks.
 
     Returns:
         Layers in the chosen layouts, and the chosen layouts that differ from the default, keyed by op.
     """
     alone = [layer.problem for layer in layers if layer.layout_free and layer.alone]
-    moved = dict(zip(alone, recommender.as_answered(alone, gpu, points), strict=True))
+    moved = dict(zip(alone, recommender.as_answered(alone, points), strict=True))
     for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free and not layer.alone):
         free = [layer for layer in layers if layer.layout_free and not layer.alone and layer.problem.op == op]
-        for layout in dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu)):
+        for layout in dict.fromkeys(
+            layout for layer in free for layout in layouts_that_matter(layer.problem, recommender.gpu)
+        ):
             with suppress(UsageError):  # Skip layouts that do not support the layers' sizes.
                 there = {layer.problem: in_layout(layer.problem, layout) for layer in free}
-                if _has_most_of_the_time(recommender, free, there, gpu, points):
+                if _has_most_of_the_time(recommender, free, there, points):
                     moved |= there
                     break
     result = tuple(
@@ -172,26 +174,25 @@ def in_best_layouts(
 
 
 def _has_most_of_the_time(
-    recommender: Recommender,
+    recommender: GpuRecommender,
     layers: Sequence[Layer],
     there: Mapping[Problem, Problem],
-    gpu: GPU,
     points: tuple[OperatingPoint, ...],
 ) -> bool:
     """Return whether the layers would spend most of their time in kernels that the default layout lacks.
 
     `there` has the layers' problems in the layout to try, keyed by the problems in the default layout.
     """
-    compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
-    recommender.prepare(list(there.values()), gpu, compared_at)
+    compared_at = points if points[0].is_default(recommender.gpu) else (DEFAULT_POINT,)
+    recommender.prepare(list(there.values()), compared_at)
     gained = whole = 0.0
     for layer in layers:
-        best = recommender.fastest(there[layer.problem], gpu, compared_at)
+        best = recommender.fastest(there[layer.problem], compared_at)
         if best is None:
             return False
         seconds = layer.count * best.latency_s
         whole += seconds
-        gained += seconds * lacks(layer.problem, best.kernel, gpu)
+        gained += seconds * lacks(layer.problem, best.kernel, recommender.gpu)
     return gained > 0.5 * whole
 
 

@@ -62,7 +62,7 @@ def answer_network(
     if query.power_limit_w is None and query.clock_hz is None:
         query = replace(query, power_limit_w=gpu.tdp_w)
     query = within_power(query, gpu)
-    recommender = recommender.for_conditions(query.conditions)
+    on_gpu = recommender.on(gpu, query.conditions)
     workload, asked_layers = layers_of(wanted)
     memory = memory_of(workload, asked_layers)
     if not (memory.fits(gpu) or wanted.ignore_memory):
@@ -76,11 +76,11 @@ def answer_network(
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
-        return recommender.answer_op(problem, gpu, of_all_backends)
+        return on_gpu.answer_op(problem, of_all_backends)
 
     points = (query.point,)
-    layers, layouts_chosen = in_best_layouts(recommender, asked_layers, gpu, points)
-    recommender.prepare([layer.problem for layer in layers], gpu, points)
+    layers, layouts_chosen = in_best_layouts(on_gpu, asked_layers, points)
+    on_gpu.prepare([layer.problem for layer in layers], points)
     answered: list[tuple[Layer, Answer]] = []
     alternatives: list[Mapping[str, Costs]] = []
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
@@ -88,7 +88,7 @@ def answer_network(
         try:
             if original.alone:  # Give independent shapes the same notes on layouts as a request for one problem.
                 fixed, message = not original.layout_free, ""
-                result = recommender.answer_op(original.problem, gpu, of_all_backends, fixed)
+                result = on_gpu.answer_op(original.problem, of_all_backends, fixed)
             else:
                 result, message = answer_as_it_runs(layer.problem, gpu, wanted.dtype is not None, answer)
         except KernrecError as error:
@@ -97,13 +97,13 @@ def answer_network(
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
         if result.recommendations:  # Look up candidates now, while they are in the cache.
-            candidates = recommender.candidates(result.problem, gpu, points)
+            candidates = on_gpu.candidates(result.problem, points)
             alternatives.append(_alternatives(candidates, result.best, original.alone))
         else:
             alternatives.append({})
     if not answered:
         raise KernrecError(f"no layer of {workload.name} can be run on {gpu.name}: {left_out[0]}")
-    backend, baselines = backend_of(recommender.context, workload, answered, query, wanted.backend)
+    backend, baselines = backend_of(on_gpu.context, workload, answered, query, wanted.backend)
     network = tuple(
         LayerAnswer(*each, baseline, query.objective) for each, baseline in zip(answered, baselines, strict=True)
     )

@@ -276,5 +276,5 @@ SQUARE = {"m": 1024, "n": 1024, "k": 1024}
 def test_kernel_with_shipped_profiles_is_recommended(kernel, dtype, layout, sizes, gpus):
     problem = kernel.definition.problem(dtype, layout, **sizes)
     for gpu in gpus.split():
-        names = [table.kernel.name for table in Context([]).tables(problem, find_gpu(gpu))]
+        names = [table.kernel.name for table in Context([]).on(find_gpu(gpu)).tables(problem)]
         assert (kernel.name in names) == (gpu != "b200"), gpu

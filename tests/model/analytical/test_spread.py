@@ -12,8 +12,9 @@ from kernrec.model.analytical.spread import INTERVAL, OF_ENERGY, OF_TIME, REGIME
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.store import Evidence, Stack
+from kernrec.store import Stack
 
 LAUNCHES = NominalCosts(
     np.array([3.0, 1.0, 1.0, 3.0]), np.array([1.0, 3.0, 1.0, 1.0]), np.array([1, 1, 3, 1]), 0.0, 0.0
@@ -40,7 +41,7 @@ def test_predicted_intervals_use_the_factors_of_the_bottleneck():
     kernel, gpu = find_kernel("matmul_simt"), find_gpu("a100")
     problem = kernel.definition.problem("f32", "nn", m=2048, n=2048, k=64)
     table = StaticTable.of(kernel, problem, gpu, Stack([]).profiles(kernel.name, kernel.hash, gpu.sm))
-    candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence(), whole_space=True)
+    candidates = candidate_set(Space([table], whole=True), problem, [DEFAULT_POINT])
     (of_kernel,), costs = candidates.kernels, candidates.costs.at(0)
     limited = of_kernel.limited.at(0)
     bound = regime(of_kernel.prediction.nominal, limited.capped)

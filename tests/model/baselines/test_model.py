@@ -144,7 +144,7 @@ def test_every_problem_has_a_baseline_within_physical_limits(op, dtype, sizes):
     for name in random.Random(op).sample(["a100", "h100", "rtx4090", "l4", "t4", "b200", "rtx3060"], 2):
         gpu = find_gpu(name)
         for limit_w in (None, gpu.power_min_w):
-            baselines = baselines_of(context, problem, gpu, OperatingPoint(limit_w))
+            baselines = baselines_of(context.on(gpu), problem, OperatingPoint(limit_w))
             assert baselines
             for baseline in baselines:
                 assert (baseline.power_w or 0.0) <= baseline.power_limit_w * 1.001

@@ -25,9 +25,10 @@ from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.report import explainable
-from kernrec.store import Database, Evidence, Stack
+from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
 from tests.helpers.paths import beside
@@ -51,7 +52,7 @@ def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: 
     recommender, draw = Recommender([]), np.random.default_rng(0)
     for number in range(problems):
         problem = find_op("matmul").problem(m=192 * (number + 1), n=512, k=256)
-        (table,) = (t for t in recommender.context.tables(problem, find_gpu(gpu)) if t.kernel.name == "matmul_simt")
+        (table,) = (t for t in recommender.context.on(find_gpu(gpu)).tables(problem) if t.kernel.name == "matmul_simt")
         problem_space = table.space.at(problem)
         rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
         limited = predict(table, problem_space, rows).limited()
@@ -138,7 +139,7 @@ def test_unmeasured_kernel_stays_predicted_unless_other_kernels_helped(one_gpu):
     assert learned is not None
     recommender = Recommender([one_gpu])
     half = find_op("matmul").problem("f16", "nn", **NEW)
-    kernels = [table.kernel for table in recommender.context.tables(half, find_gpu("rtx4090"))]
+    kernels = [table.kernel for table in recommender.context.on(find_gpu("rtx4090")).tables(half)]
     strange = next(kernel for kernel in kernels if kernel.name not in learned.model.kernels)
     assert learned.scope(find_gpu("rtx4090"), strange, "f16") is None  # each kernel has its own model
     recommendations = recommender.recommend(
@@ -207,7 +208,7 @@ def test_custom_kernel_is_learned_from_its_measurements(nvrtc, tmp_path):
 
 
 def table_of_simt(recommender: Recommender, problem: Problem, gpu: GPU) -> StaticTable:
-    return next(t for t in recommender.context.tables(problem, gpu) if t.kernel.name == "matmul_simt")
+    return next(t for t in recommender.context.on(gpu).tables(problem) if t.kernel.name == "matmul_simt")
 
 
 def test_cached_features_equal_computed_ones():
@@ -216,7 +217,7 @@ def test_cached_features_equal_computed_ones():
     for m in (512, 1000):
         problem = find_op("matmul").problem(m=m, n=256, k=384)
         table = table_of_simt(recommender, problem, gpu)
-        (kernel,) = candidate_set([table], problem, [DEFAULT_POINT], Evidence()).kernels
+        (kernel,) = candidate_set(Space([table]), problem, [DEFAULT_POINT]).kernels
         positions = np.arange(0, len(kernel.rows), 7)
         inputs = inputs_of(kernel.prediction, kernel.limited.at(0), positions)
         for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):

@@ -13,9 +13,11 @@ from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.costs import MEASURED, PREDICTED, Costs, kinds_of, with_measured
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import SHORTLIST, Space, SpaceCosts, predict
+from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.reference import Shrinkage, predict_references, reference_of, whole_deviation
 from kernrec.recommender.estimate.sampled_launch import SampledLaunch, _with_local_memory
+from kernrec.recommender.estimate.space import SHORTLIST, Space
+from kernrec.recommender.rank import RankedSpace
 from kernrec.store import MeasuredAnswer, ProfileTable
 from kernrec.util.engine import query as engine
 from kernrec.util.normal import DEVIATIONS
@@ -94,7 +96,7 @@ PROBLEM = find_op("matmul").problem(m=1024, n=768, k=512)
 
 @pytest.fixture(scope="module")
 def table():
-    return Recommender([]).context.tables(PROBLEM, GPU)[0]
+    return Recommender([]).context.on(GPU).tables(PROBLEM)[0]
 
 
 def test_runnable_configs_satisfy_constraints_and_do_not_spill(table):
@@ -108,7 +110,7 @@ def test_runnable_configs_satisfy_constraints_and_do_not_spill(table):
 def test_shortlist_is_a_subset_that_contains_the_best(table):
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
-    short = SpaceCosts(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].whole.rows
+    short = RankedSpace(Space([table]), [PROBLEM], (DEFAULT_POINT,)).kernels[0].rows
     assert len(short) <= SHORTLIST + 1 < len(rows)
     assert np.isin(short, rows).all()
     assert (np.diff(short) > 0).all()
@@ -179,7 +181,7 @@ def test_slightly_faster_reference_changes_little(first, second):
 
 def test_shrunk_interval_contains_its_value(recommender):
     problem = find_op("conv2d").problem("f32", "nchw", c=256, k=256, h=14, w=14, padding=1)
-    candidates = recommender.candidates(problem, find_gpu("rtx4090"), (DEFAULT_POINT,))
+    candidates = recommender.on(find_gpu("rtx4090")).candidates(problem, (DEFAULT_POINT,))
     raised = [kernel for kernel in candidates.kernels if kernel.shrinkage.lead > 0.0]
     assert raised
     for kernel in raised:
@@ -211,7 +213,7 @@ def test_unmeasured_kernel_ranks_below_recorded_configs_within_its_error(recomme
 @pytest.mark.parametrize("size", [{"c": 64, "k": 64, "h": 56, "w": 56}, {"c": 256, "k": 256, "h": 14, "w": 14}])
 def test_overhead_dominated_baseline_moves_a_prediction_little(recommender, size):
     answer = recommender.recommend("conv2d", "rtx4090", size | {"padding": 1}, "f32", "nchw", Query(Objective.LATENCY))
-    kernels = recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels
+    kernels = recommender.on(answer.gpu).candidates(answer.problem, (answer.point,)).kernels
     shrinkages = [kernel.shrinkage for kernel in kernels if kernel.shrinkage.reference is not None]
     assert shrinkages
     assert all(shrinkage.share > 0.75 for shrinkage in shrinkages)
@@ -223,10 +225,10 @@ def test_references_predicted_together_equal_single_predictions(gpu, dtype):
     card, op = find_gpu(gpu), find_op("matmul")
     layout = "nt" if dtype.startswith("f8") else "nn"
     problems = [op.problem(dtype, layout, m=64 * i + i % 3, n=512 * i, k=320 * i) for i in range(1, 9)]
-    together, alone = (Recommender([]).context.models for _ in range(2))
-    predict_references(problems, card, together)
+    together, alone = (Recommender([]).context.on(card).space(problems[0]) for _ in range(2))
+    predict_references(together, problems)
     for problem in problems:
-        chosen, expected = reference_of(problem, card, together), reference_of(problem, card, alone)
+        chosen, expected = reference_of(together, problem), reference_of(alone, problem)
         assert chosen is not None
         assert expected is not None
         assert (chosen.name, chosen.transferred) == (expected.name, expected.transferred)

@@ -102,7 +102,7 @@ def test_model_above_the_power_limit_is_slowed_down(monkeypatch):
 def test_baseline_without_recorded_power_uses_the_power_model(recommender):
     problem, gpu = find_op("conv2d").problem("f32", "nchw", n=8, c=64, h=56, w=56, k=64, r=3, s=3, padding=1), "v100"
     for limit_w in (None, 200.0):
-        baselines = baselines_of(recommender.context, problem, find_gpu(gpu), OperatingPoint(limit_w))
+        baselines = baselines_of(recommender.context.on(find_gpu(gpu)), problem, OperatingPoint(limit_w))
         assert baselines
         for baseline in baselines:
             assert baseline.power_w is not None
@@ -137,7 +137,7 @@ def candidates_at(gpu_name: str, op: str, shape: dict[str, int], dtype: str, sha
         return None  # the data sheet has no rate for this type
     try:
         problem = find_op(op).problem(dtype, None, **shape)
-        return RECOMMENDER.candidates(problem, gpu, (DEFAULT_POINT, OperatingPoint(limit_w)))
+        return RECOMMENDER.on(gpu).candidates(problem, (DEFAULT_POINT, OperatingPoint(limit_w)))
     except KernrecError:
         return None
 

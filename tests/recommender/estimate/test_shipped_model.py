@@ -25,8 +25,9 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.correction import ModelScope, inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.store import Database, Evidence, Stack
+from kernrec.store import Database, Stack
 from kernrec.training.load_measurements import MeasurementRequest
 from kernrec.training.train_op_models import train_op_models
 from kernrec.util.human import Note
@@ -106,7 +107,7 @@ def test_correction_on_an_unrecorded_gpu_stays_above_physical_limits(gpu, limite
     scope = replace(scope, trained=replace(scope.trained, model=rash))
     table = StaticTable.of(KERNEL, problem, card, Stack([]).profiles(KERNEL.name, KERNEL.hash, card.sm))
     models = cast("ModelStore", SimpleNamespace(scope=lambda *_: scope, vendor_model=lambda _: None))
-    (kernel,) = candidate_set([table], problem, [DEFAULT_POINT], Evidence(), models, whole_space=True).kernels
+    (kernel,) = candidate_set(Space([table], models, whole=True), problem, [DEFAULT_POINT]).kernels
     limited, latency = kernel.limited.at(0), kernel.costs.latency.value[0]
     least = least_seconds(inputs_of(kernel.prediction, limited, np.arange(len(kernel.rows))))
     assert (latency >= least).all() == limited_by_physics
@@ -121,8 +122,8 @@ NEW = KERNEL.definition.problem("f16", "nn", m=1536, n=1024, k=768)
 
 def predicted(context: Context, gpu: str, problem: Problem = NEW) -> tuple[np.ndarray, ModelScope | None]:
     """Return the times of all configs, (C,), and the scope of the model that predicted them."""
-    table = context.kernel_table(KERNEL, problem, find_gpu(gpu))
-    candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence(), context.models, whole_space=True)
+    table = context.on(find_gpu(gpu)).kernel_table(KERNEL, problem)
+    candidates = candidate_set(Space([table], context.models, whole=True), problem, [DEFAULT_POINT])
     (of_kernel,) = candidates.kernels
     return candidates.latency_s[0], of_kernel.scope
 
@@ -141,7 +142,7 @@ def trained_on(folder: Path, *cards: str) -> Path:
     rows = []
     for size, gpu in product(range(256, 256 + 10 * 256, 256), cards):
         problem = KERNEL.definition.problem("f16", "nn", m=size, n=1024, k=768)
-        table = shipped.kernel_table(KERNEL, problem, find_gpu(gpu))
+        table = shipped.on(find_gpu(gpu)).kernel_table(KERNEL, problem)
         latency_s, _ = predicted(shipped, gpu, problem)
         runnable = table.runnable(table.space.at(problem))
         same: Mapping[str, object] = {"gpu": gpu, "kernel": KERNEL.name, "kernel_hash": KERNEL.hash}

@@ -43,7 +43,7 @@ def baselines_faster_with_more(
     """Return a message for each layer and backend whose baseline is faster with the next larger batch."""
     layers = [layers for _, layers in _requests(name, batches, dtype)]
     wholes = [in_one_pass(layer.problem, layer) for some in layers for layer in some]
-    predict_baselines(recommender.context, wholes, gpu)
+    predict_baselines(recommender.context.on(gpu), wholes)
     times = (_baseline_seconds(recommender, gpu, some) for some in layers)
     return _faster(f"{gpu.name}, {name}, {dtype or 'own dtype'}", zip(batches, times, strict=False))
 
@@ -54,7 +54,7 @@ def _baseline_seconds(recommender: Recommender, gpu: GPU, layers: Sequence[Layer
     for layer in layers:
         try:
             whole = in_one_pass(layer.problem, layer)
-            baselines = baselines_of(recommender.context, whole, gpu, OperatingPoint(gpu.tdp_w))
+            baselines = baselines_of(recommender.context.on(gpu), whole, OperatingPoint(gpu.tdp_w))
         except KernrecError:  # the layer does not fit in memory
             continue
         for baseline in reversed(baselines):  # slowest first, so that the fastest wins
@@ -82,8 +82,8 @@ def _answers(
         if place % TOGETHER == 0:
             some = requests[place : place + TOGETHER]
             problems = [layer.problem for _, layers in some for layer in layers]
-            recommender.prepare(problems, gpu, (query.point,))
-            predict_baselines(recommender.context, problems, gpu)
+            recommender.on(gpu).prepare(problems, (query.point,))
+            predict_baselines(recommender.context.on(gpu), problems)
         try:
             yield answer_network(recommender, gpu, request, query)
         except KernrecError:

@@ -87,7 +87,7 @@ def textbook(name: str, data: Path, sources: Path | None, configs: int, processe
         kernel, gpu = load_kernel(TEXTBOOK / f"{kernel_name}.toml"), find_gpu(gpu_name)
         problem, blocks = kernel.definition.problem(size=int(size)), [{"block": block} for block in times]
         database = profile(kernel, problem, gpu, blocks, f"{kernel_name} {size}", processes)
-        static = Context([database]).kernel_table(kernel, problem, gpu)
+        static = Context([database]).on(gpu).kernel_table(kernel, problem)
         cases = Sample(gpu.name, static, problem, blocks, np.array(list(times.values()))).cases()
         yield cases
         if len(cases) > 2:

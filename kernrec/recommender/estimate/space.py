@@ -1,0 +1,103 @@
+"""Kernels that implement problems of one op on one GPU, with their trained models and the database's rows."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.kernel.space import arguments
+from kernrec.model.analytical.power import RANDOM
+from kernrec.op import Problem
+from kernrec.op.equivalent import as_matmul
+from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.prediction import Part, finishing
+from kernrec.recommender.estimate.static_table import Array, StaticTable
+from kernrec.store import Evidence
+from kernrec.store.measurement_log import NO_EVIDENCE
+from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kernrec.model.baselines.model import VendorModel
+    from kernrec.recommender.estimate.correction import AppliedModel
+    from kernrec.recommender.estimate.model_store import ModelStore
+
+SHORTLIST = 512
+"""Maximum number of a kernel's configs for which full costs are estimated on a problem. The configs with the lowest
+quick costs are selected. The quick time is the number of waves of blocks times the time of one wave. The quick energy
+is the energy of the core."""
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Kernels that implement problems of one op, data type and layout on one GPU, with all of their configs."""
+
+    tables: Sequence[StaticTable]
+    """Static tables of the kernels; at least one. Several problems must have the same launch geometry."""
+    models: "ModelStore | None" = None
+    """Trained models; None to use only the analytical model."""
+    evidence: Evidence = NO_EVIDENCE
+    """Database rows about the problem. They must be empty if several problems are estimated together."""
+    whole: bool = False
+    """Whether to estimate every config instead of only the most promising configs (`SHORTLIST`)."""
+
+    @property
+    def gpu(self) -> GPU:
+        return self.tables[0].gpu
+
+    @cached_property
+    def learned(self) -> "list[tuple[AppliedModel | None, bool]]":
+        """Trained model that corrects the costs of each kernel, and whether it was trained on recordings of this kernel
+        on this GPU. The model is None if none applies.
+        """
+        if self.models is None:
+            return [(None, False)] * len(self.tables)
+        scopes = [self.models.scope(t.kernel.op, t.kernel, t.gpu, t.space.dtype) for t in self.tables]
+        if not any(scopes):
+            return [(None, False)] * len(self.tables)
+        from kernrec.recommender.estimate.correction import applied
+
+        return [
+            (None, False) if scope is None else (applied(scope, table), scope.gpu_known and scope.kernel_known)
+            for scope, table in zip(scopes, self.tables, strict=True)
+        ]
+
+    def vendor_model(self, problem: Problem) -> "VendorModel | None":
+        """Return the model of the vendor libraries for a problem; None if there is none, or inputs are not random."""
+        if self.models is None or self.tables[0].conditions.inputs != RANDOM:
+            return None
+        return self.models.vendor_model(as_matmul(problem).op)
+
+
+Measured = tuple[MeasuredRows, ...]
+"""Measured rows of a kernel on a problem, for each operating point."""
+
+
+def parts_of(
+    space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]
+) -> tuple[list[Part], list[Sequence[Problem]], list[Measured]]:
+    """Return the arguments of the engine's `Costs` for each kernel, its problems in its op's form, and its rows."""
+    evidence, nothing = space.evidence, (NOTHING,) * len(points)
+    any_rows = bool(evidence.measured or evidence.failed)
+    parts, forms_of_each, measured = list[Part](), list[Sequence[Problem]](), list[Measured]()
+    of_op: dict[str, tuple[list[Problem], list[Any], Array | None]] = {}
+    """Problems converted to an op, their arguments for the engine, and their epilogues, keyed by op."""
+    for table in space.tables:
+        if (of_problems := of_op.get(table.kernel.op)) is None:
+            forms = list(map(table.space.form, problems))
+            of_problems = of_op[table.kernel.op] = forms, list(map(arguments, forms)), finishing(table, forms)
+        forms, in_engine, epilogues = of_problems
+        rows, able, ran = nothing, None, None
+        if any_rows:
+            rows = measured_rows(table.space, table.space.at(forms[0]), table.gpu, evidence, points)
+            if rows[0] is not NOTHING:
+                ran = np.unique(np.concatenate([at_point.rows for at_point in rows]))
+                able = table.able_configs(table.space.at(forms[0]), ran)
+                able[rows[0].failed] = False
+        forms_of_each.append(forms)
+        measured.append(rows)
+        # A profile from sampled blocks already includes the epilogue of the problem.
+        parts.append((table.plan(forms[0]), in_engine, None, able, ran, None if table.kernel.sampled else epilogues))
+    return parts, forms_of_each, measured
