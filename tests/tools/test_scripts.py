@@ -21,14 +21,40 @@ from profile_files import within_compiler_variation
 from kernrec.errors import UsageError
 from kernrec.kernel import find_kernel, load_kernel
 from kernrec.op import all_ops
-from kernrec.store import ProfileRow
+from kernrec.store import Database, ProfileRow
 from tests.helpers.command import environment
 from tests.helpers.paths import RECORDINGS, ROOT, TOOLS
+from tests.helpers.recording import make_recording
 
 
 def tool(name: str, *words: object) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, f"tools/{name}{'' if name == 'evidence' else '.py'}", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment())
+
+
+@pytest.mark.parametrize(("plan", "least"), [("broad", 40), ("truth", 8)])
+def test_campaign_lists_each_problem_once(plan, least):
+    keys = tool("campaign", plan, "--list").stdout.splitlines()
+    assert len(keys) == len(set(keys)) >= least
+    assert {key.partition("[")[0] for key in keys} >= {"matmul", "matvec", "conv2d"}
+
+
+@pytest.mark.every(4)
+def test_second_part_of_a_campaign_keeps_the_rows_of_the_first(tmp_path):
+    recording = make_recording(tmp_path / "recording.duckdb", configs=20)
+    logs, counts = [], []
+    for machine in ("first", "second"):
+        place = tmp_path / machine / "campaign.duckdb"  # each machine has its own database
+        words = ("broad", "--out", tmp_path / "out", "--database", place, "--replay", recording, "--minutes", "2")
+        done = tool("campaign", *words)
+        assert done.returncode == 0, done.stderr
+        logs.append(done.stdout)
+        with Database.open(tmp_path / "out" / place.name) as stored:
+            counts.append(stored.counts()["measurement"])
+    assert counts[0] == counts[1] > 15
+    assert f"{counts[0]} rows stored" in logs[0]
+    assert f" 0 rows, {counts[0]} before" in logs[1]
+    assert (tmp_path / "out" / "doctor.json").exists()
 
 
 def test_profiles_of_unchanged_kernels_stay():
