@@ -407,7 +407,8 @@ class TensorMultiplication {
             multiply_tile({a_.data(), says_.m, int(depth_), int(depth_)}, tile.data(), sums.data());
             for (int row = 0; row < says_.m; ++row)
                 for (int j = 0; j < 8; ++j)
-                    put_sum(uint32_t(row), uint32_t(first + j), says_.sign * sums[size_t(8 * row + j)], divisor);
+                    put_sum(uint32_t(row), uint32_t(first + j), says_.sign * sums[8 * size_t(row) + size_t(j)],
+                            divisor);
         }
     }
 
