@@ -4,6 +4,7 @@ For tuned files, the command judges their entries."""
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.serving.audit import AuditedFile, ServingAudit
     from kernrec.recommender.serving.compared import Comparison
     from kernrec.recommender.serving.engine_defaults import Tiles
+    from kernrec.recommender.serving.tuned_files import JudgedFile
 
 
 class AuditOptions(options.Options):
@@ -47,12 +49,14 @@ def audit(wanted: AuditOptions) -> None:
     The extra `triton` is needed unless --names is given. `kernrec.serve_audit` in Python has more settings, such as
     LoRA.
     """
+    from kernrec.gpu import find_gpu
     from kernrec.recommender.serving.audit import AuditRequest, setting, write_folder
     from kernrec.recommender.serving.audit import serve_audit as run
-    from kernrec.recommender.serving.tuned_files import is_tuned_file
+    from kernrec.recommender.serving.cache_judgments import judge_files
 
-    if len(wanted.model) > 1 or is_tuned_file(Path(wanted.model[0])):
-        _print_entries(wanted)
+    judged = judge_files([Path(place) for place in wanted.model], find_gpu(wanted.gpu), _pins(wanted.engine))
+    if judged:
+        _print_entries(judged, wanted.as_json)
         return
     if not wanted.engine:
         raise UsageError("--engine is missing: vllm or sglang")
@@ -94,18 +98,11 @@ def audit(wanted: AuditOptions) -> None:
             print_notes(["SGLang then ignores the files in its own package: copy them to this folder, too"])
 
 
-def _print_entries(wanted: AuditOptions) -> None:
+def _print_entries(files: "Sequence[JudgedFile]", as_json: bool) -> None:
     """Print for each entry of tuned files whether it is a good config."""
-    from kernrec.gpu import find_gpu
-    from kernrec.recommender.serving.cache_judgments import config_text, judge_caches
-    from kernrec.recommender.serving.tuned_files import is_engine_file, judge_file
+    from kernrec.recommender.serving.cache_judgments import config_text
 
-    gpu, versions = find_gpu(wanted.gpu), _pins(wanted.engine)
-    paths = [Path(place) for place in wanted.model]
-    caches = [path for path in paths if not is_engine_file(path)]
-    files = [judge_file(path, gpu, versions) for path in paths if is_engine_file(path)]
-    files += judge_caches(caches, gpu, versions)
-    if wanted.as_json:
+    if as_json:
         print_json(files[0].as_dict() if len(files) == 1 else {"files": [judged.as_dict() for judged in files]})
         return
     for judged in files:

@@ -151,18 +151,22 @@ _LARGEST = 16 << 20
 """Maximum size of a file with configs, in bytes. The file of a whole network has a few hundred kilobytes."""
 
 
-def read_tuned_cache(path: Path) -> TunedCache:
-    """Read the file in which an autotuner keeps its configs.
+def config_file(path: Path) -> TextFile:
+    """Read the text of a file with configs. Raise `UsageError` if it cannot be read or is too large."""
+    return TextFile(path, *read_text(path, _LARGEST))
+
+
+def read_tuned_cache(file: TextFile) -> TunedCache:
+    """Read the configs in an autotuner's file.
 
     Raises:
         UsageError: The file is invalid or of an unsupported autotuner. The message is one line and names the file.
     """
-    file = TextFile(path, *read_text(path, _LARGEST))
     kind = format_of(file)
     if kind.tuned is None:
         listed = ", ".join(each.title for each in FORMATS if each.tuned)
-        raise UsageError(f"{path} is {kind.title}; expected {listed}")
-    with reading(path, kind.title):
+        raise UsageError(f"{file.path} is {kind.title}; expected {listed}")
+    with reading(file.path, kind.title):
         cache = kind.tuned(file)
         if not cache.entries:
             raise ValueError("it has no entries")
@@ -183,7 +187,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
     Raises:
         UsageError: The file has another format. The message is one line and names the file.
     """
-    file = TextFile(path, *read_text(path, _LARGEST))
+    file = config_file(path)
     try:
         kind = format_of(file)
         if kind.configs is None:

@@ -191,13 +191,8 @@ def features_of(op: str) -> Features:
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
     """Return the kind of a problem, which is its data type. For some ops, the data type of another tensor follows."""
-    kind = _kind_function(op)
-    return dtype if kind is None else kind(dtype, sizes)
-
-
-@cache
-def _kind_function(op: str) -> Callable[[str, Mapping[str, int]], str] | None:
-    return getattr(features_of(op), "kind", None)
+    kind = getattr(features_of(op), "kind", None)
+    return dtype if kind is None else str(kind(dtype, sizes))
 
 
 def features(
@@ -230,11 +225,10 @@ def has_physical_power(op: str) -> bool:
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
     """Return the features that only trees for power use: log2 of the fraction of the latency for which each resource in
     `PARTS` is busy. Each feature has the shape of `latency_s`."""
-    return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
-
-
-def _log_share(part_s: Array, total_s: Array) -> Array:
-    return np.asarray(np.log2(np.maximum(part_s / total_s, query.LEAST_SHARE)))
+    return {
+        f"share.used.{name}": np.log2(np.maximum(seconds / latency_s, query.LEAST_SHARE))
+        for name, seconds in bound.parts.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -122,8 +122,7 @@ class VendorModel:
         refused: dict[str, str] = {}
         run: set[str] = set()
         plain = as_recorded(problem)
-        for place in self._covering(problem):
-            recorded = self.sets[place].recorded
+        for recorded in (entry.recorded for entry in self.sets if entry.recorded.covers(plain)):
             for backend in recorded.backends_on(gpu, plain):
                 if (reason := recorded.refusal(backend, plain, gpu)) is None:
                     run.add(backend)
@@ -139,7 +138,8 @@ class VendorModel:
         new = [problem for problem in plain if (problem, gpu.name) not in self._predicted]
         for problem, parts in zip(new, self._time(new, gpu), strict=True):
             del self._timed[problem, gpu.name]
-            self._predicted[problem, gpu.name] = _fastest_first(parts)
+            predictions = [each for timed, number in parts for each in timed.predictions(number)]
+            self._predicted[problem, gpu.name] = tuple(sorted(predictions, key=lambda each: each.latency_s.value))
 
     def _parts(self, problem: Problem, gpu: GPU, beside: Sequence[Problem]) -> list[tuple[Timed, int]]:
         if (parts := self._timed.get((problem, gpu.name))) is None:
@@ -191,10 +191,6 @@ class VendorModel:
             kind = self._kinds[key] = Kind(self.sets[place], backends, gpu, problem.dtype, problem.layout)
         return kind
 
-    def _covering(self, problem: Problem) -> list[int]:
-        problem = as_recorded(problem)
-        return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
-
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
         """Return (index, set, whether the set contains the GPU) for each recorded set that accepts a data type and
         layout. Sets that contain the GPU come first, then sets that contain its architecture. If the GPU has no
@@ -218,8 +214,3 @@ def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Late
 def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
     architectures = {find_gpu(name).arch for name in recorded}
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
-
-
-def _fastest_first(parts: Sequence[tuple[Timed, int]]) -> tuple[BaselinePrediction, ...]:
-    predictions = [each for timed, number in parts for each in timed.predictions(number)]
-    return tuple(sorted(predictions, key=lambda each: each.latency_s.value))

@@ -236,12 +236,8 @@ class SetModel:
         unrecorded GPU gets the shortest recorded time of an empty call. `number` is the problem's index in `bound`."""
         if not self.floors or bound.work_s is None:
             return call
-        floor_s, ratio = self.floors.get(gpu.name) or self._least_floor
+        floor_s, ratio = self.floors.get(gpu.name) or min(self.floors.values())
         return in_a_stream(call, floor_s, ratio * float(bound.work_s[number]))
-
-    @cached_property
-    def _least_floor(self) -> tuple[float, float]:
-        return min(self.floors.values())
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -154,15 +154,11 @@ class Kind:
         )
         return [versions_text(versions) for versions in every]
 
-    @property
-    def _nearest(self) -> tuple[str, str, str]:
-        return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
-
     def head(self, quantity: str) -> Head:
         """Return the trees of a quantity for the GPU. If it has none, return the trees for its architecture. If that
         has none either, return the trees for all other GPUs."""
-        heads = self.chosen.heads
-        return next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
+        heads, nearest = self.chosen.heads, (self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER)
+        return next(heads[quantity, name] for name in nearest if (quantity, name) in heads)
 
     @cached_property
     def recorded_as(self) -> str | None:

@@ -1,25 +1,33 @@
-"""Judge the entries of autotuners' files for a GPU: those of Triton, Inductor, FlashInfer and Helion.
+"""Judge the entries of tuned files for a GPU: those of vLLM, SGLang, Triton, Inductor, FlashInfer and Helion.
 
-The files do not contain the kernels, so kernrec predicts no times.
+The files of the last four do not contain the kernels, so kernrec predicts no times for them.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kernrec.errors import UsageError
 from kernrec.gpu import GPU
-from kernrec.interop.read_results import read_tuned_cache
+from kernrec.interop.json_document import TextFile
+from kernrec.interop.read_results import config_file, format_of, read_tuned_cache
 from kernrec.interop.tuned_caches import TunedCache, TunedEntry
 from kernrec.recommender.serving.tuned_files import (
+    FORMATS,
     JudgedEntry,
     JudgedFile,
     Judgment,
+    is_engine_file,
+    judge_file,
     launch_reasons,
     other_origin,
 )
 from kernrec.util.human import memory_text
 
+_OF_MODELS = ("architectures", "model_type", "hidden_size", "d_model", "n_embd")
+"""Fields of a model's `config.json`. Each such file has at least one of them."""
 _REGISTERS = 65536
 _MOST_REGISTERS = 255
 _WIDE_SPREAD = 0.1
@@ -33,15 +41,40 @@ _NOTES = {
 _OTHER_NOTE = "the file does not contain the kernel: capture the program (kernrec capture) to predict its configs"
 
 
-def judge_caches(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
-    """Judge each entry of autotuners' files for a GPU. Different configs for one problem are doubtful.
+def judge_files(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
+    """Judge each entry of tuned files for a GPU. Different configs of autotuners for one problem are doubtful.
 
-    `wanted` contains the versions of the software that will use the files, keyed by its name.
+    `wanted` contains the versions of the software that will use the files, keyed by its name. The result is empty if
+    the only path is a model.
 
     Raises:
         UsageError: a file cannot be read, or kernrec does not judge files of its autotuner.
     """
-    caches = [(path, read_tuned_cache(path)) for path in paths]
+    engine_files = [path for path in paths if is_engine_file(path)]
+    files = [config_file(path) for path in paths if path not in engine_files and (len(paths) > 1 or _is_file(path))]
+    if len(paths) == 1 and files and _is_model(files[0]):
+        return []
+    judged = [judge_file(path, gpu, wanted) for path in engine_files]
+    return judged + _judge_caches(files, gpu, wanted)
+
+
+def _is_file(path: Path) -> bool:
+    return path.name != "config.json" and (path.is_file() or path.suffix in (".json", ".best_config"))
+
+
+def _is_model(file: TextFile) -> bool:
+    """Return whether a file is a model's config. Raise `UsageError` if it is neither this nor a tuned file."""
+    with suppress(UsageError):
+        if format_of(file).tuned is not None:
+            return False
+    if not any(name in file.text for name in _OF_MODELS):
+        raise UsageError(f"{file.path} is neither a model nor a tuned file; expected {FORMATS}")
+    return True
+
+
+def _judge_caches(files: Sequence[TextFile], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
+    paths = [file.path for file in files]
+    caches = [(file.path, read_tuned_cache(file)) for file in files]
     chosen = [(path, cache, {entry.problem: entry.config for entry in _chosen(cache)}) for path, cache in caches]
     judged = []
     names = {path: path.name if len({other.name for other in paths}) == len(paths) else str(path) for path in paths}

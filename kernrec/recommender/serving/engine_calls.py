@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kernrec.errors import KernrecError, UsageError
 from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender.analyze.triton import argument
@@ -254,7 +256,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
         "topk_weights_ptr": {"dtype": "f32", "shape": [routing.choices]},
         "sorted_token_ids_ptr": _NONE if routing.apart else argument(routing.order),
         "expert_ids_ptr": argument(routing.experts),
-        "num_tokens_post_padded_ptr": argument(_one(len(routing.order))),
+        "num_tokens_post_padded_ptr": argument(np.array([len(routing.order)], np.int32)),
         "EM": len(routing.order),
         "num_valid_tokens": routing.choices,
         "stride_be": shape.rows * shape.depth,
@@ -304,12 +306,6 @@ def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
         "use_int4_w4a16": file.weights == "int4_w4a16",
         "use_int8_w8a16": file.weights == "int8_w8a16",
     }
-
-
-def _one(value: int) -> Any:
-    import numpy as np
-
-    return np.array([value], np.int32)
 
 
 def _known_constants(step: Step) -> Mapping[str, Any]:

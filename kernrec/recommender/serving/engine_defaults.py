@@ -200,7 +200,7 @@ def kernel_taken(file: TunedFile, served: Deployment) -> str:
             taken = _vllm_experts_kernel(file, served, sm)
             return f"{taken} (--moe-backend triton)" if taken else ""
         if file.kind is Kind.BLOCK_GEMM:
-            return _vllm_products(sm)
+            return f"{'DeepGEMM or CUTLASS' if sm >= 90 else 'Marlin'} (--linear-backend triton)"
     elif file.kind is Kind.BLOCK_GEMM and sm >= 90:
         return "CUTLASS (--fp8-gemm-backend triton)" if sm // 10 == 12 else "DeepGEMM (--fp8-gemm-backend triton)"
     return ""
@@ -219,9 +219,3 @@ def _vllm_experts_kernel(file: TunedFile, served: Deployment, sm: int) -> str:
     if file.block is not None:
         return ""  # No other backend supports these block sizes.
     return {9: "FlashInfer or vLLM's CUTLASS", 10: "FlashInfer", 12: "FlashInfer CUTLASS"}.get(family, "")
-
-
-def _vllm_products(sm: int) -> str:
-    if sm >= 90:
-        return "DeepGEMM or CUTLASS (--linear-backend triton)"
-    return "Marlin (--linear-backend triton)"

@@ -17,7 +17,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -26,10 +25,8 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
-from kernrec.interop.json_document import TextFile, read_text
 from kernrec.interop.model_config import Quantization
 from kernrec.interop.moe_configs import EXPERTS, LORA, STATE_SPACE, read_moe_configs
-from kernrec.interop.read_results import format_of
 from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
 from kernrec.recommender.serving.expert_ranking import LEAST_SM, TUNABLES, ranks, shipped_ranking
 from kernrec.util.files import read_input
@@ -112,15 +109,17 @@ def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
     if wanted not in releases:
         note = f", and {installed[1]} is installed" if installed else " (kernrec reads any release that is installed)"
         raise UsageError(f"{unknown(f'release of {engine}', wanted, releases)}{note}")
-    names = {Kind(kind): frozenset(_of_release(devices, wanted)) for kind, devices in table()[engine]["files"].items()}
+    names = {
+        Kind(kind): frozenset(
+            whole(name, device)
+            for device, by_releases in devices.items()
+            for releases, shipped in by_releases.items()
+            if wanted in releases.split()
+            for name in shipped
+        )
+        for kind, devices in table()[engine]["files"].items()
+    }
     return Shipped(engine, wanted, f"kernrec's list of {engine} {wanted} of {releases[wanted]}", names)
-
-
-def _of_release(devices: Mapping[str, Mapping[str, Sequence[str]]], wanted: str) -> Iterable[str]:
-    for device, by_releases in devices.items():
-        for releases, names in by_releases.items():
-            if wanted in releases.split():
-                yield from (whole(name, device) for name in names)
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -198,11 +197,8 @@ MODELS: Mapping[str, tuple[int, int, int, int]] = {
 """Public models with their number of experts, width of an expert, hidden size, and experts per token."""
 _MOST_TOKENS = 1 << 16
 _LARGEST = 1 << 20
-_LARGEST_CACHE = 16 << 20
 _SHARED_NAMES = ("NVIDIA H100", "NVIDIA H200")
 """Names that Helion (H100) and vLLM (H200) use for all variants of a GPU."""
-_OF_MODELS = ("architectures", "model_type", "hidden_size", "d_model", "n_embd")
-"""Fields of a model's `config.json`. Each such file has at least one of them."""
 _MOST_WARPS = 32
 
 
@@ -282,24 +278,6 @@ class JudgedFile:
 def is_engine_file(path: Path) -> bool:
     """Return whether a path is a file whose name has the form of a tuned file's name in vLLM or SGLang."""
     return path.is_file() and any(name.fullmatch(path.name) for name in (_NAME, *_OTHER_NAMES.values()))
-
-
-def is_tuned_file(path: Path) -> bool:
-    """Return whether a path is a tuned file whose entries kernrec judges.
-
-    Raises:
-        UsageError: the file cannot be read, or it is neither a tuned file nor a model's config.
-    """
-    if is_engine_file(path):
-        return True
-    if path.name == "config.json" or not (path.is_file() or path.suffix in (".json", ".best_config")):
-        return False
-    file = TextFile(path, *read_text(path, _LARGEST_CACHE))
-    with suppress(UsageError):
-        return format_of(file).tuned is not None
-    if not any(name in file.text for name in _OF_MODELS):
-        raise UsageError(f"{path} is neither a model nor a tuned file; expected {FORMATS}")
-    return False
 
 
 def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) -> JudgedFile:

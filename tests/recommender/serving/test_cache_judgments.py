@@ -7,9 +7,9 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop.read_results import read_tuned_cache
-from kernrec.recommender.serving.cache_judgments import config_text, judge_caches
-from kernrec.recommender.serving.tuned_files import Judgment, is_tuned_file
+from kernrec.interop.read_results import config_file, read_tuned_cache
+from kernrec.recommender.serving.cache_judgments import config_text, judge_files
+from kernrec.recommender.serving.tuned_files import Judgment
 
 COMPILED = {"target": {"backend": "cuda", "arch": 90, "warp_size": 32}, "triton_version": "3.8.0", "name": "f"}
 
@@ -51,8 +51,7 @@ def helion_config(path: Path, **config: object) -> Path:
 
 
 def judgments(*paths: Path, gpu: str, **versions: str) -> list[list[Judgment]]:
-    files = judge_caches(paths, find_gpu(gpu), versions)
-    assert all(is_tuned_file(path) for path in paths)
+    files = judge_files(paths, find_gpu(gpu), versions)
     return [[entry.judgment for entry in judged.entries] for judged in files]
 
 
@@ -60,7 +59,7 @@ def test_triton_configs_are_compared_by_their_measured_spread(tmp_path):
     path = triton_cache(tmp_path)
     expected = [Judgment.GOOD, Judgment.GOOD, Judgment.SLOWER, Judgment.WRONG]
     assert judgments(path, gpu="h100") == [expected]
-    slower = judge_caches([path], find_gpu("h100"), {})[0].entries[2]
+    slower = judge_files([path], find_gpu("h100"), {})[0].entries[2]
     assert (slower.ratio, slower.measured, slower.reason) == (2.0, True, "2.00 times the fastest")
     noisy = triton_cache(tmp_path / "noisy", x64=[0.10, 0.09, 0.12])
     assert judgments(noisy, gpu="h100")[0][0] is Judgment.DOUBTFUL
@@ -79,7 +78,7 @@ def test_gpu_of_a_cache_comes_from_compiled_kernels_in_its_folder(tmp_path):
 @pytest.mark.parametrize("arch", [[], 10**400, -90])
 def test_compiled_kernels_with_odd_targets_are_ignored(arch, tmp_path):
     written(tmp_path / "COMPILED" / "f.json", COMPILED | {"target": {"backend": "cuda", "arch": arch}})
-    assert read_tuned_cache(triton_cache(tmp_path)).sm is None
+    assert read_tuned_cache(config_file(triton_cache(tmp_path))).sm is None
 
 
 def test_inductor_configs_are_judged_by_compiled_kernel_and_gpu_limits(tmp_path):
@@ -89,7 +88,7 @@ def test_inductor_configs_are_judged_by_compiled_kernel_and_gpu_limits(tmp_path)
     assert judgments(path, gpu="h100") == [[Judgment.POSSIBLE]]
     assert judgments(path, gpu="b200") == [[Judgment.OTHER_GPU]]
     assert judgments(path, gpu="rtx4090") == [[Judgment.WRONG]]
-    (entry,) = judge_caches([path], find_gpu("rtx4090"), {})[0].entries
+    (entry,) = judge_files([path], find_gpu("rtx4090"), {})[0].entries
     assert (entry.problem, entry.reason) == (
         "f",
         "195 KiB of shared memory, and the NVIDIA GeForce RTX 4090 has 99 KiB",
@@ -107,7 +106,7 @@ def test_inductor_configs_are_judged_by_compiled_kernel_and_gpu_limits(tmp_path)
     ],
 )
 def test_config_that_no_gpu_can_run_is_wrong(tunables, reason, tmp_path):
-    (entry,) = judge_caches([inductor_config(tmp_path, **tunables)], find_gpu("h100"), {})[0].entries
+    (entry,) = judge_files([inductor_config(tmp_path, **tunables)], find_gpu("h100"), {})[0].entries
     assert (entry.judgment, entry.reason) == (Judgment.WRONG, reason)
 
 
@@ -115,7 +114,7 @@ def test_flashinfer_tactics_of_two_tunings_are_compared(tmp_path):
     first, second = tactics(tmp_path / "a" / "t.json"), tactics(tmp_path / "b" / "t.json", [8, 92])
     both = [Judgment.POSSIBLE, Judgment.DOUBTFUL]
     assert judgments(first, second, gpu="gb300") == [both, both]
-    entry = judge_caches([first, second], find_gpu("gb300"), {})[0].entries[1]
+    entry = judge_files([first, second], find_gpu("gb300"), {})[0].entries[1]
     assert entry.problem == "fp4_gemm 16x2560 2560x14336 ?x320 torch.bfloat16"
     assert config_text(entry.config) == "CutlassFp4GemmRunner 3"
     assert entry.reason == f"{second} has CutlassFp4GemmRunner [8, 92]"
@@ -129,7 +128,7 @@ def test_flashinfer_tactics_of_other_gpus_and_versions_are_named(tmp_path):
     assert judgments(path, gpu="b200") == [[Judgment.OTHER_GPU] * 2]
     assert judgments(path, gpu="gb300", flashinfer="0.6.18") == [[Judgment.POSSIBLE, Judgment.DOUBTFUL]]
     assert judgments(path, gpu="gb300", cudnn="91900") == [[Judgment.OTHER_VERSION] * 2]
-    both = judge_caches([path], find_gpu("gb300"), {"cudnn": "91900", "flashinfer": "0.5"})[0].entries
+    both = judge_files([path], find_gpu("gb300"), {"cudnn": "91900", "flashinfer": "0.5"})[0].entries
     assert {entry.reason for entry in both} == {"flashinfer 0.6.18.post1"}
 
 
@@ -161,7 +160,7 @@ def test_helion_configs_are_judged_by_gpu_and_limits(tmp_path):
 def test_malformed_cache_is_refused_with_its_name(content, tmp_path):
     path = written(tmp_path / "cache.json", content)
     with pytest.raises(UsageError, match=r"cache\.json is not .*") as refusal:
-        read_tuned_cache(path)
+        read_tuned_cache(config_file(path))
     assert "\n" not in str(refusal.value)
 
 
@@ -169,4 +168,4 @@ def test_helion_cache_whose_second_config_is_a_number_is_refused(tmp_path):
     path = tmp_path / "cache.json"
     path.write_text('{"config": "{}", "config": 3, "key": {"fields": {}}}')
     with pytest.raises(UsageError, match=r"cache\.json is not a cache of Helion"):
-        read_tuned_cache(path)
+        read_tuned_cache(config_file(path))

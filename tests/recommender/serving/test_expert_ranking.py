@@ -26,7 +26,7 @@ from kernrec.recommender.serving.expert_ranking import (
     shipped_ranking,
 )
 from kernrec.recommender.serving.routing import routed
-from kernrec.recommender.serving.tuned_files import Judgment, is_tuned_file, judge_file
+from kernrec.recommender.serving.tuned_files import Judgment, is_engine_file, judge_file
 
 # Near-best configs of the first matmul with random routing, from zksainx/pipeweave (Apache-2.0): GPU; tokens; experts,
 # experts per token, hidden size and width; tile, group, warps and stages.
@@ -187,6 +187,6 @@ def test_entries_of_other_kernels_are_judged(name, config, wrong, tmp_path):
     entries = {"1": config | {"num_warps": 4}, "8": config | {"num_warps": 3} | wrong}
     (tmp_path / name).write_text(json.dumps(entries))
     judged = judge_file(tmp_path / name, find_gpu("h200"))
-    assert is_tuned_file(tmp_path / name)
+    assert is_engine_file(tmp_path / name)
     assert [entry.judgment for entry in judged.entries] == [Judgment.POSSIBLE, Judgment.WRONG]
     assert judged.entries[0].config.items() >= config.items()
