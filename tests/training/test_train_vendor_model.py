@@ -119,6 +119,23 @@ def test_unrecorded_gpu_has_a_wider_interval(model):
     assert other.gpus == tuple(sorted(CARDS))
 
 
+def test_overhead_of_a_backend_is_added_on_unrecorded_gpus(tmp_path):
+    recording = recorded()
+    late = np.where(recording.backend == "SGLang", 8e-6, 0.0)
+    delayed = replace(recording, latency_s=recording.latency_s + late)
+    overheads_s = vendor_trees.overheads_s(Table.of(delayed), ["l40s", "h200-sxm"])
+    assert overheads_s.keys() == {"SGLang"}
+    assert overheads_s["SGLang"] == pytest.approx(8e-6, rel=0.3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vendor_trees, "_ROUNDS", (5, 1))
+        entry, trees = train_set(delayed)
+    loaded = model_file.load(model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path))
+    problem = find_op("matmul").problem("bf16", "nt", m=16, n=256, k=64)
+    first, second = loaded.predict(problem, find_gpu("rtx4090"))
+    assert (first.backend, second.backend) == ("vLLM", "SGLang")
+    assert second.latency_s.value - first.latency_s.value > 5e-6
+
+
 def test_unrecorded_backend_has_no_prediction(model):
     matmul, gpu = find_op("matmul"), find_gpu("l40s")
     for dtype, layout, more in (("f64", "nt", {}), ("bf16", "nn", {}), ("bf16", "nt", {"batch": 2})):

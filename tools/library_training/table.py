@@ -75,6 +75,13 @@ class Table:
         target = {"latency": latency, "power": np.log(recording.power_w / made.base_w)}
         return cls(recording, made.columns, made.matrix, target, _numbers(sizes), int(impossible.sum()), made.work_s)
 
+    def with_overheads(self, overheads_s: Mapping[str, float]) -> "Table":
+        """Return a copy whose targets for latency are relative to the bound plus the backend's overhead in seconds."""
+        added = np.array([overheads_s.get(backend, 0.0) for backend in self.recording.backend.tolist()])
+        latency = self.target["latency"]
+        shifted = latency - np.log1p(added * np.exp(latency) / self.recording.latency_s)
+        return replace(self, target={**self.target, "latency": shifted})
+
     def fold(self) -> Array:
         """Return the fold of each row in cross-validation, (N,)."""
         return self.problem % FOLDS

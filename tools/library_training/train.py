@@ -29,6 +29,7 @@ from library_training.trees import (
     gpu_interval,
     gpu_left_out_errors,
     left_out_errors,
+    overheads_s,
 )
 
 Array = np.ndarray
@@ -160,12 +161,17 @@ def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dic
 def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
     """Train the trees for any unrecorded GPU. Return (entry in the model card, trees)."""
     families = table.families(quantity)
-    errors = gpu_left_out_errors(table, quantity, families)
-    boosted, interval = boost_any(table, quantity, families), gpu_interval(errors)
+    errors, added = gpu_left_out_errors(table, quantity, families), dict[str, float]()
+    if quantity == "latency" and errors:
+        delayed = gpu_left_out_errors(table, quantity, families, add_overheads=True)
+        if np.mean([*map(_median, delayed.values())]) < np.mean([*map(_median, errors.values())]):
+            errors, added = delayed, overheads_s(table, [gpu for gpus in families.values() for gpu in gpus])
+    boosted, interval = boost_any(table.with_overheads(added), quantity, families), gpu_interval(errors)
     name, columns = f"{table.recording.recorded.name}.{quantity}.any", table.columns[quantity]
     bound = {gpu: table.target[quantity][table.carried(gpu, quantity)] for gpu in errors}
     head = _head(name, [columns[i] for i in boosted.columns], interval, interval) | {
         **({"sustained": True} if table.recording.recorded.timing.sustained else {}),
+        **({"overheads_s": _rounded(added)} if added else {}),
         "share of the trees": boosted.share,
         "median error, card left out": {gpu: _median(error) for gpu, error in errors.items()},
         "90th percentile, card left out": {gpu: _p90(error) for gpu, error in errors.items()},
@@ -179,16 +185,19 @@ def _of_arch(
     table: Table, quantity: str, gpus: Sequence[str], other: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Trees]:
     """Train the trees for unrecorded GPUs of a recorded architecture. Return (entry in the model card, trees)."""
-    boosted = boost_shared(table, quantity, np.concatenate([table.carried(gpu, quantity) for gpu in gpus]))
+    added = overheads_s(table, gpus) if "overheads_s" in other else {}
+    rows = np.concatenate([table.carried(gpu, quantity) for gpu in gpus])
+    boosted = boost_shared(table.with_overheads(added), quantity, rows)
     head = {name: other[name] for name in ("columns", "recorded", "between", "sustained") if name in other}
     if quantity == "latency":
         errors = {}
         for gpu in gpus:
-            trees = boost_shared(
-                table, quantity, np.concatenate([table.carried(each, quantity) for each in gpus if each != gpu])
-            )
+            others = [each for each in gpus if each != gpu]
+            shifted = table.with_overheads(overheads_s(table, others)) if added else table
+            trees = boost_shared(shifted, quantity, np.concatenate([table.carried(each, quantity) for each in others]))
             rows = table.carried(gpu, quantity)
-            errors[gpu] = table.target[quantity][rows] - trees.predict(table.matrix[quantity][rows])
+            errors[gpu] = shifted.target[quantity][rows] - trees.predict(table.matrix[quantity][rows])
+        head |= {"overheads_s": _rounded(added)} if added else {}
         groups = np.repeat(np.arange(len(errors)), [len(error) for error in errors.values()])
         interval = vars(calibrate(np.concatenate([*errors.values()]), groups, "GPU"))
         head |= {"recorded": interval, "between": interval}
@@ -240,6 +249,10 @@ def _plain(extent: Extent) -> dict[str, list[float]]:
 
 def _head(name: str, columns: Sequence[str], recorded: Interval, between: Interval) -> dict[str, Any]:
     return {"trees": name, "columns": list(columns), "recorded": vars(recorded), "between": vars(between)}
+
+
+def _rounded(overheads_s: Mapping[str, float]) -> dict[str, float]:
+    return {backend: round(seconds, 8) for backend, seconds in overheads_s.items()}
 
 
 def _median(error: Array) -> float:

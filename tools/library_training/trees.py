@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import find_gpu
+from kernrec.model.baselines.backends import AT
 from kernrec.model.baselines.compact_trees import MOST_CUTS, Trees, compact
 from kernrec.model.learn.conformal import Interval, calibrate
 from kernrec.training.scores import group_folds
@@ -141,6 +142,10 @@ def _boosted(
     return Boosted(columns, boosters, base)
 
 
+_FEWEST_TIMES = 30
+"""Minimum number of times of a backend on a GPU from which its overhead is fitted."""
+_LEAST_S = 1e-6
+"""Minimum overhead in seconds. A shorter one may be an error of the bound."""
 _DIFFERENT = 1.1
 """Minimum ratio between the times of two backends that do not count as equally fast."""
 
@@ -168,15 +173,48 @@ def _errors_without(table: Table, quantity: str, gpu: str, left_out: Iterable[Ar
     return errors
 
 
-def gpu_left_out_errors(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> dict[str, Array]:
-    """Return log(measured / predicted) of each GPU's rows, by trees for the other architectures."""
+def gpu_left_out_errors(
+    table: Table, quantity: str, families: Mapping[str, Sequence[str]], add_overheads: bool = False
+) -> dict[str, Array]:
+    """Return log(measured / predicted) of each GPU's rows, by trees for the other architectures.
+
+    Superseded versions and backends that were only recorded on the GPU's architecture are skipped, because they are not
+    predicted for unrecorded GPUs. If no other backend was recorded on a GPU, none is skipped. `add_overheads` states
+    whether the trees correct the bound plus `overheads_s` of the other architectures."""
     errors = {}
     for arch, gpus in families.items() if len(families) > 1 else ():
-        trees = boost_any(table, quantity, {other: gpus for other, gpus in families.items() if other != arch})
+        others = {other: gpus for other, gpus in families.items() if other != arch}
+        known = [gpu for gpus in others.values() for gpu in gpus]
+        shifted = table.with_overheads(overheads_s(table, known)) if add_overheads else table
+        trees = boost_any(shifted, quantity, others)
+        backends = {name for gpu in known for name in table.recording.backend[table.carried(gpu, quantity)].tolist()}
         for gpu in gpus:
             rows = table.carried(gpu, quantity)
-            errors[gpu] = table.target[quantity][rows] - trees.predict(table.matrix[quantity][rows])
+            predicted = np.isin(table.recording.backend[rows], [name for name in backends if AT not in name])
+            rows = rows[predicted] if predicted.any() else rows
+            errors[gpu] = shifted.target[quantity][rows] - trees.predict(table.matrix[quantity][rows])
     return errors
+
+
+def overheads_s(table: Table, gpus: Sequence[str]) -> dict[str, float]:
+    """Fit `overhead + ratio * bound` to the times of each backend on each GPU, by relative least squares. Return the
+    median overhead over GPUs in seconds, keyed by backend.
+
+    The overhead is the time of further launches, such as those that quantize activations. It hardly depends on the GPU,
+    so it does not shrink on faster GPUs, as a ratio to the bound would."""
+    fitted: dict[str, list[float]] = {}
+    for gpu in gpus:
+        rows = table.carried(gpu, "latency")
+        for backend in np.unique(table.recording.backend[rows]):
+            part = rows[table.recording.backend[rows] == backend]
+            if len(part) >= _FEWEST_TIMES:
+                ratios = np.stack(
+                    [1.0 / table.recording.latency_s[part], np.exp(-table.target["latency"][part])], axis=1
+                )
+                overhead, _ = np.linalg.lstsq(ratios, np.ones(len(part)), rcond=None)[0]
+                fitted.setdefault(str(backend), []).append(max(float(overhead), 0.0))
+    medians = {backend: float(np.median(seconds)) for backend, seconds in sorted(fitted.items())}
+    return {backend: seconds for backend, seconds in medians.items() if seconds >= _LEAST_S}
 
 
 def gpu_interval(errors: Mapping[str, Array]) -> Interval:

@@ -113,8 +113,9 @@ def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
                 tuple(head["columns"]),
                 (interval_from(head["recorded"]), interval_from(head["between"])),
             )
-            sustained = bool(head.get("sustained"))
-            heads[quantity, str(gpu)] = Head(columns, arrays[head["trees"]], *intervals, sustained)
+            sustained, overheads = bool(head.get("sustained")), head.get("overheads_s", {})
+            overheads_s = {str(backend): float(seconds) for backend, seconds in overheads.items()}
+            heads[quantity, str(gpu)] = Head(columns, arrays[head["trees"]], *intervals, sustained, overheads_s)
     sizes = {str(name): tuple(map(int, values)) for name, values in entry["sizes"].items()}
     bases = entry.get("power_bases")
     if bases is not None:

@@ -166,6 +166,8 @@ class Head:
     """Interval for problems with unrecorded sizes (`SetModel.off_grid`), calibrated on held-out problems."""
     sustained: bool = False
     """Whether the trees correct a bound at the rate that the GPU can sustain (`Timing.sustained`)."""
+    overheads_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that each backend adds to the bound before the trees correct it, such as those of further launches."""
 
     @cached_property
     def column(self) -> dict[str, int]:

@@ -61,6 +61,8 @@ class Reader:
     """Interval for unrecorded sizes. Both intervals are wider if the data type or layout was not recorded."""
     transferred: bool
     """Whether the trees come from other GPUs, because the quantity was not recorded on this GPU."""
+    overheads_s: Array
+    """`Head.overheads_s` of each backend, (S, 1)."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
         """Correct an estimate by the trees. Return corrected values of shape (S, N), limited to the range from `least`
@@ -195,7 +197,8 @@ class Kind:
         recorded, between = head.recorded, head.between
         if self.alike:
             recorded, between = (replace(each, width=hypot(each.width, self.alike)) for each in (recorded, between))
-        return Reader(in_engine, len(self.backends), bound.names, own, recorded, between, transferred)
+        overheads_s = np.array([[head.overheads_s.get(backend, 0.0)] for backend in self.backends])
+        return Reader(in_engine, len(self.backends), bound.names, own, recorded, between, transferred, overheads_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +233,7 @@ class Timed:
         reader = kind.reader("latency", bound)
         # Limit the times, because trees that were trained on other GPUs could predict times below this GPU's roof.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
-        seconds = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, inf)
+        seconds = reader.corrected(bound.table, {}, bound.total_s + reader.overheads_s, least, inf)
         if len(sizes) > len(problems):
             at_points, seconds = seconds, np.empty((len(seconds), len(problems)))
             more.order(bound.total_s, at_points, seconds)

@@ -16,7 +16,7 @@ import importlib.util
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
