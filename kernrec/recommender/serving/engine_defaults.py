@@ -14,7 +14,7 @@ The order in which engines prefer kernels follows vLLM 0.33.0 (`fused_moe/oracle
 from collections.abc import Iterable, Mapping
 
 from kernrec.gpu import GPU
-from kernrec.recommender.serving.engines import Deployment, Kind, StateShape, TunedFile
+from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile
 
 Tiles = Mapping[str, int]
 
@@ -143,8 +143,13 @@ _OF_LANE = range(4, 33)
 
 def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
     """Return a short list of candidate configs that fit the GPU's shared memory, in the form of tuned files."""
-    if file.state is not None:
-        return _of_state(file.state)
+    if (layers := file.state) is not None:
+        return [
+            {"BLOCK_SIZE_M": rows, "num_warps": warps}
+            for rows in (4, 8, 16, 32, 64)
+            for warps in (1, 2, 4, 8)
+            if rows <= layers.width and rows * layers.state // (32 * warps) in _OF_LANE
+        ]
     shape = file.products[0]
     rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume even use of all experts.
     tiles = list(_SMALL) if rows <= 16 else []
@@ -164,25 +169,9 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
             stages -= 1
         if (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block:
             continue
-        config = {
-            "BLOCK_SIZE_M": m,
-            "BLOCK_SIZE_N": n,
-            "BLOCK_SIZE_K": k,
-            "GROUP_SIZE_M": grouped,
-            "num_warps": warps,
-            "num_stages": stages,
-        }
+        config = _config(m, n, k, grouped, warps, stages)
         unique.setdefault(tuple(config.values()), config)
     return list(unique.values())
-
-
-def _of_state(shape: StateShape) -> list[Tiles]:
-    return [
-        {"BLOCK_SIZE_M": rows, "num_warps": warps}
-        for rows in (4, 8, 16, 32, 64)
-        for warps in (1, 2, 4, 8)
-        if rows <= shape.width and rows * shape.state // (32 * warps) in _OF_LANE
-    ]
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:

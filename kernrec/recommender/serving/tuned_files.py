@@ -392,15 +392,18 @@ def other_origin(
     Args:
         device: Name of the GPU in the file; empty if the file does not state it.
         versions: Versions that the file states, keyed by software.
-        wanted: Versions that will use the file, keyed by software.
+        wanted: Versions that will use the file, keyed by software. An empty version allows every version.
         sm: Compute capability times 10 that the file was tuned for, or None if unknown.
     """
     if device and not _is_gpu(device, gpu):
         return Judgment.OTHER_GPU, device
     if sm is not None and sm != gpu.sm:
         return Judgment.OTHER_GPU, f"compute capability {sm / 10}"
-    release = _other_version(versions, wanted)
-    return (Judgment.OTHER_VERSION, release) if release else (Judgment.POSSIBLE, "")
+    for name, number in versions.items():
+        expected = wanted.get(name)
+        if expected and not f"{number}.".startswith(f"{expected}."):
+            return Judgment.OTHER_VERSION, f"{name} {number}"
+    return Judgment.POSSIBLE, ""
 
 
 def _is_gpu(device: str, gpu: GPU) -> bool:
@@ -411,15 +414,3 @@ def _is_gpu(device: str, gpu: GPU) -> bool:
         return find_gpu(device).name == gpu.name
     except UsageError:
         return False
-
-
-def _other_version(stated: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    """Return software and version, if a file states another version than the wanted one; otherwise empty.
-
-    Both arguments are keyed by the name of the software. An empty wanted version allows every version.
-    """
-    for name, number in stated.items():
-        expected = wanted.get(name)
-        if expected and not f"{number}.".startswith(f"{expected}."):
-            return f"{name} {number}"
-    return ""

@@ -91,7 +91,8 @@ def record_of(
             for name, value in getattr(layer, "values", {}).items():
                 if name not in named:
                     names[name] = table[name] = value(names)
-        extents = _extents(grid, {**names, **options})
+        shape = grid({**names, **options}) if callable(grid) else grid
+        extents = [int(extent) for extent in (shape if isinstance(shape, Sequence) else [shape])]
         listed = {name: constant(name, value) for name, value in table.items()}
         record.configs.append({**options, **listed, "grid": extents})
     for name, value in named.items():
@@ -164,12 +165,6 @@ def _importable(module: str, file: Path) -> bool:
     spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], folders)
     places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
     return any(place and Path(place).resolve() in (file.resolve(), *file.resolve().parents) for place in places)
-
-
-def _extents(grid: Any, names: Mapping[str, Any]) -> list[int]:
-    shape = grid(names) if callable(grid) else grid
-    extents = list(shape) if isinstance(shape, Sequence) else [shape]
-    return [int(extent) for extent in extents]
 
 
 def constant(name: str, value: Any) -> Any:

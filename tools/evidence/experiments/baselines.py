@@ -1,0 +1,107 @@
+"""Compare the fastest baseline with recordings that no baseline model was trained on, and count missing baselines.
+
+DeepBench's convolutions and matmuls (cuDNN 7.6 and cuBLAS, V100 and P100), and the fp8 matmuls of an H20 and an H800
+(zksainx/pipeweave), are predicted from other GPUs or from physics. The last line counts problems of random sizes, of
+all ops on random GPUs that have the data type, for which no backend has a baseline.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from front import DATA, Data, Table
+
+from evidence.recordings.files import AbsentError, parquet_dicts, present
+from kernrec.errors import KernrecError
+from kernrec.gpu import all_gpus, find_gpu
+from kernrec.model.baselines.bound import rate_of
+from kernrec.op import Problem, all_ops, find_op
+from kernrec.recommender.baselines import baselines_of
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+
+Row = tuple[str, str, Problem, float]
+"""Name of the set, GPU, problem, and recorded seconds."""
+_LONG_S = 2e-5
+"""Shorter times consist mostly of the launch, which the recorders timed differently."""
+
+
+def run(data: Data = DATA, problems: int = 300) -> None:
+    """Print a row for each set and GPU, with at most `problems` problems per set and GPU."""
+    context, point, table = Context([]), OperatingPoint(), Table()
+    rows: dict[tuple[str, str], list[tuple[Problem, float]]] = {}
+    for reader in (_convolutions, _matmuls, _fp8):
+        try:
+            for name, gpu, problem, seconds in reader(data):
+                rows.setdefault((name, gpu), []).append((problem, seconds))
+        except AbsentError as error:
+            print(f"skipped: {error}")
+    for (name, gpu), cases in rows.items():
+        chosen = np.random.default_rng(0).permutation(len(cases))[:problems]
+        log, inside, sources = [], [], set()
+        for problem, seconds in (cases[place] for place in chosen):
+            if baselines := baselines_of(context, problem, find_gpu(gpu), point):
+                best = baselines[0]
+                log.append(np.log(best.latency_s.value / seconds))
+                inside.append(best.latency_s.low <= seconds <= best.latency_s.high)
+                sources.add(best.source)
+        error = np.abs(np.expm1(log))
+        cells = {"set": name, "GPU": gpu, "problems": len(chosen), "with a baseline": len(log)}
+        cells |= {"error": f"{np.median(error):.1%}", "ratio": f"{np.exp(np.median(log)):.2f}"}
+        table.row(cells | {"inside": f"{np.mean(inside):.0%}", "source": ", ".join(sorted(sources))})
+    missing, count = _missing(context, point, problems)
+    print(f"without a baseline: {missing} of {count} random problems")
+
+
+def _csv(path: Path) -> Iterator[dict[str, str]]:
+    header, *lines = present(path).read_text(encoding="utf-8").splitlines()
+    rows = (dict(zip(header.split(","), line.split(","), strict=True)) for line in lines)
+    return (row for row in rows if row["dtype"] in ("f32", "f16"))
+
+
+def _convolutions(data: Path) -> Iterator[Row]:
+    op = find_op("conv2d")
+    for row in _csv(data / "library" / "deepbench_conv_v100_p100.csv"):
+        number = {name: int(row[name]) for name in ("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h")}
+        if row["latency_s"] and row["stride_h"] == row["stride_w"] and row["pad_h"] == row["pad_w"]:
+            dims = {name: number[name] for name in ("n", "c", "h", "w", "k", "r", "s")}
+            problem = op.problem(row["dtype"], "nchw", **dims, stride=number["stride_h"], padding=number["pad_h"])
+            yield f"DeepBench conv2d {row['dtype']}", row["device"], problem, float(row["latency_s"])
+
+
+def _matmuls(data: Path) -> Iterator[Row]:
+    op, letters = find_op("matmul"), {"N": "n", "T": "t"}
+    for row in _csv(data / "library" / "deepbench_gemm_v100_p100.csv"):
+        if float(row["latency_s"]) >= _LONG_S:
+            # A column-major matmul computes the transpose of a row-major one with swapped operands.
+            layout = letters[row["op_b"]] + letters[row["op_a"]]
+            sizes = {"m": int(row["n_cublas"]), "n": int(row["m_cublas"]), "k": int(row["k"])}
+            problem = op.problem(row["dtype"], layout, **sizes)
+            yield f"DeepBench matmul {row['dtype']}", row["device"], problem, float(row["latency_s"])
+
+
+def _fp8(data: Path) -> Iterator[Row]:
+    op, names = find_op("matmul"), {"h20": "h20", "h800": "h800-sxm"}
+    for row in parquet_dicts(data / "library" / "gemm_fp8_hopper.parquet"):
+        if row["latency_s"] >= _LONG_S:
+            problem = op.problem("f8e4m3", "nt", m=row["m"], n=row["n"], k=row["k"])
+            yield "fp8 matmul, one kernel", names[row["gpu"]], problem, row["latency_s"]
+
+
+def _missing(context: Context, point: OperatingPoint, count: int) -> tuple[int, int]:
+    """Return (number of random problems without a baseline, number of problems)."""
+    draw, missing, asked = np.random.default_rng(1), 0, 0
+    every, devices = list(all_ops()), list(all_gpus())
+    while asked < count:
+        op, gpu = every[draw.integers(len(every))], devices[draw.integers(len(devices))]
+        dtype, layout = op.dtypes[draw.integers(len(op.dtypes))], op.layouts[draw.integers(len(op.layouts))]
+        try:
+            sizes = {dim.name: int(2 ** draw.integers(4, 11)) for dim in op.dims if dim.default is None}
+            problem = op.problem(dtype, layout, **sizes)
+            if not rate_of(gpu, dtype):
+                continue
+            missing += not baselines_of(context, problem, gpu, point)
+        except KernrecError:  # The sizes are invalid, or the problem does not fit in the memory.
+            continue
+        asked += 1
+    return missing, asked
