@@ -129,7 +129,8 @@ def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: di
     if quantity == "latency" and getattr(features_of(table.recording.recorded.op), "SUSTAINED_SIBLINGS", False):
         siblings, head = _at_sustained_rate(table.recording), head | {"sustained": True}
     for arch, gpus in table.families(quantity).items():
-        if quantity == "power" or (len(gpus) > 1 and siblings.recording.recorded.timing.sustained):
+        shared = set.intersection(*(set(table.recording.backend[table.carried(gpu, quantity)]) for gpu in gpus))
+        if quantity == "power" or (len(gpus) > 1 and shared and siblings.recording.recorded.timing.sustained):
             of_arch, own = _of_arch(siblings, quantity, gpus, head)
             of_arch["trees"] = f"{table.recording.recorded.name}.{quantity}.{arch}"
             heads[arch], trees[of_arch["trees"]] = of_arch, own
@@ -162,7 +163,8 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
     """Train the trees for any unrecorded GPU. Return (entry in the model card, trees)."""
     families = table.families(quantity)
     errors, added = gpu_left_out_errors(table, quantity, families), dict[str, float]()
-    if quantity == "latency" and errors:
+    # Times of calls that were timed alone include the host's time, which `in_a_stream` removes.
+    if quantity == "latency" and errors and not table.recording.recorded.timing.alone:
         delayed = gpu_left_out_errors(table, quantity, families, add_overheads=True)
         if np.mean([*map(_median, delayed.values())]) < np.mean([*map(_median, errors.values())]):
             errors, added = delayed, overheads_s(table, [gpu for gpus in families.values() for gpu in gpus])
