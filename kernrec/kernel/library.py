@@ -5,16 +5,18 @@ folder with a `kernel.py` contains a Triton kernel. All others are CUDA C++.
 """
 
 from functools import cache
+from os import scandir, stat_result
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import NoSuchKernelError, UsageError, fold, unknown
+from kernrec.kernel.source_files import read_source
 from kernrec.kernel.spec import Kernel
-from kernrec.kernel.spec_reader import load_kernel
+from kernrec.kernel.spec_reader import kernel_from, load_kernel
 from kernrec.op import Problem, find_op
 from kernrec.op.dtype import INSTEAD
 from kernrec.op.equivalent import equivalents
-from kernrec.util.cache import shipped_toml
+from kernrec.util.cache import cached, shipped_toml
 
 _FOLDER = Path(__file__).resolve().parent / "library"
 
@@ -42,8 +44,29 @@ def _offers(name: str, dtype: str | None, layout: str | None, sm: int | None) ->
 
 
 @cache
+def _headers() -> tuple[tuple[str, int, int], ...]:
+    """Return (name, time of the last change in nanoseconds, size) of each header of the library, sorted."""
+    return tuple(sorted((each.name, *_state(each.stat())) for each in scandir(_FOLDER) if each.name.endswith(".cuh")))
+
+
+def _state(stat: stat_result) -> tuple[int, int]:
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _source(folder: Path, name: str) -> str:
+    """Return the source of a kernel with its headers inserted, cached until a file of the library changes."""
+    path = folder / name
+    state = repr((name, *_state(path.stat()), _headers())).encode()
+    return str(cached(f"{folder.name}.source", state, lambda: ({"source": read_source(path)}, {}))[0]["source"])
+
+
+@cache
 def _load(name: str) -> Kernel:
-    kernel = load_kernel(_FOLDER / name / "kernel.toml", _spec(name))
+    folder, spec = _FOLDER / name, _spec(name)
+    path = folder / "kernel.toml"
+    if spec is None or not (folder / str(spec.get("source"))).is_file():
+        load_kernel(path)  # This raises an error.
+    kernel = kernel_from(spec or {}, f"{name}/kernel.toml", _source(folder, (spec or {})["source"]))
     if kernel.name != name:
         raise UsageError(f"{name}/kernel.toml: name: expected {name!r} as the folder, got {kernel.name!r}")
     if not name.startswith(f"{kernel.op}_"):

@@ -1,11 +1,16 @@
 """Load the compiled engine (`engine/`)."""
 
 import importlib.util
+import os
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError
 from kernrec.util.engine_file import PACKAGE, PATTERN, find
+
+if TYPE_CHECKING:
+    query: Any
 
 _REMEDY = "install kernrec again (`pip install .` in a checkout) to compile it"
 
@@ -13,7 +18,7 @@ _REMEDY = "install kernrec again (`pip install .` in a checkout) to compile it"
 @cache
 def module() -> Any:
     """Return `kernrec._engine`. Raise `KernrecError` if it is missing, or was compiled from other sources."""
-    if (path := find()) is None:
+    if (path := _find_quickly()) is None:
         other = any(PACKAGE.glob(PATTERN))
         raise KernrecError(f"kernrec's engine is {'of another version' if other else 'not compiled'}: {_REMEDY}")
     spec = importlib.util.spec_from_file_location("kernrec._engine", path)
@@ -25,6 +30,20 @@ def module() -> Any:
     except ImportError as error:
         raise KernrecError(f"kernrec's engine cannot be loaded ({error!s:.120}): {_REMEDY}") from None
     return engine
+
+
+def _find_quickly() -> Path | None:
+    """Return the result of `find`, cached until a C++ file of a checkout changes its size or time."""
+    from kernrec.util.cache import cached
+
+    folders = [folder for folder, _, _ in os.walk(PACKAGE.parent / "engine")]
+    if not folders:
+        return find()
+    files = [(entry.path, entry.stat()) for folder in folders for entry in os.scandir(folder)]
+    states = sorted((path, stat.st_mtime_ns, stat.st_size) for path, stat in files)
+    named = cached("engine", repr(states).encode(), lambda: ({"path": str(find() or "")}, {}))
+    found = named[0]["path"]
+    return Path(found) if os.path.exists(found) else find()
 
 
 def state() -> str:

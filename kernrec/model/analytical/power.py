@@ -22,7 +22,7 @@ pauses until the mean power equals the limit, as GPUs do under a hardware slowdo
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,7 @@ class PowerModel:
     """Joules of one event at nominal voltage, keyed by event. The energy of `dram.bytes` does not depend on voltage."""
 
     @classmethod
+    @lru_cache(maxsize=64)
     def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
         """Return the power model of a GPU for a kind of input data (one of `INPUTS`). Raise `UsageError` if the kind is
         unknown, or if there are no coefficients for the GPU's compute capability."""

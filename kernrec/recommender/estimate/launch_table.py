@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +24,12 @@ from kernrec.model.analytical.microarchitecture import (
 )
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.operating_point import WARM
-from kernrec.recommender.estimate.sampled_launch import SampledLaunch, busy_grid, footprints
 from kernrec.store import ProfileTable
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kernrec.recommender.estimate.sampled_launch import SampledLaunch
 
 Array = np.ndarray
 
@@ -41,7 +43,7 @@ class LaunchTable:
     """Row of `profiles` for each config of the space, or -1 if the config has no profile; (configs,)."""
     profiles: ProfileTable
     """Profile of each variant. Profiles of sampled blocks exclude sectors that hit in L1."""
-    sample: SampledLaunch | None
+    sample: "SampledLaunch | None"
     """Further results of the emulated blocks; None if the kernel was not profiled from a sample of blocks."""
     access: TensorAccess
     incomplete: bool
@@ -162,6 +164,8 @@ def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[
 
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
     """Return the work of every config in one launch profiled from a sample of blocks, (quantities, configs)."""
+    from kernrec.recommender.estimate.sampled_launch import busy_grid, footprints
+
     spec, launch = table.kernel.launches[index], table.launches[index]
     sample, variants, rows = launch.sample, launch.variant, np.arange(len(table))
     assert sample is not None

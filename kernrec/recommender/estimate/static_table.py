@@ -25,7 +25,6 @@ from kernrec.recommender.estimate.launch_table import (
     tensors_in_l2,
 )
 from kernrec.recommender.estimate.operating_point import MEASURED_CONDITIONS, WARM, Conditions
-from kernrec.recommender.estimate.sampled_launch import read_sample, uneven
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
 
@@ -99,8 +98,12 @@ class StaticTable:
             rows = np.array([place.get(key, -1) for key in variants.keys], dtype=np.int64)
             unprofiled &= rows < 0  # A variant counts as profiled if it has a profile of at least one launch.
             spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
-            sample = read_sample(index, table, rows, space.at(problem), gpu, warm) if kernel.sampled else None
-            table = table if sample is None else sample.table
+            sample = None
+            if kernel.sampled:
+                from kernrec.recommender.estimate.sampled_launch import read_sample, uneven
+
+                sample = read_sample(index, table, rows, space.at(problem), gpu, warm)
+                table = sample.table
             needs = demand(gpu, power, table.metrics, table.terms, table.counts)
             in_l2 = tensors_in_l2(kernel, conditions.l2, (*spec.reads, *spec.writes))
             launches.append(
