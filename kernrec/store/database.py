@@ -32,7 +32,7 @@ from kernrec.store.marks import Faults, Mark, file_state, has_open, inode_of, is
 from kernrec.store.profiles import ProfileRow
 from kernrec.store.queries import DatabaseQueries
 from kernrec.store.query_file import renew
-from kernrec.store.reader import check_database, find_faults
+from kernrec.store.reader import read_untrusted
 from kernrec.store.rows import Row
 from kernrec.store.schema import TABLES, layout_of
 from kernrec.util.files import remove_abandoned
@@ -341,9 +341,9 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
     if not mark.holds(state):
         faults: Faults = {}
         if own and check_rows:
-            faults = find_faults(path, state)
+            faults = read_untrusted("faults", path, state=state)
         else:
-            check_database(path, check_rows, state)
+            read_untrusted("check", path, rows=check_rows, state=state)
         mark = Mark(state, own, "", faults, time.time())
         if check_rows:
             write_mark(path, mark)

@@ -22,7 +22,7 @@ from kernrec.store.connection import connect_memory
 from kernrec.store.exchange import key_expression
 from kernrec.store.intake import merge
 from kernrec.store.intake.read_file import read_database
-from kernrec.store.reader import Limits, checked_database
+from kernrec.store.reader import Limits, read_untrusted
 from kernrec.store.rows import columns, insert
 from kernrec.store.schema import migrate
 from tests.helpers.command import environment
@@ -374,7 +374,7 @@ def test_each_damaged_file_is_reported_in_one_line(honest, tmp_path):
         folder.mkdir()
         message = ""
         try:
-            assert checked_database(path, folder)["measurement"] == 2
+            assert read_untrusted("database", path, folder)["measurement"] == 2
         except UsageError as error:
             message = str(error)
         assert "\n" not in message

@@ -16,7 +16,7 @@ from kernrec.store.connection import WAIT_S
 from kernrec.store.database import Database, replace_file
 from kernrec.store.exchange import move_checked
 from kernrec.store.marks import Mark, is_own, read_mark
-from kernrec.store.reader import checked_database
+from kernrec.store.reader import read_untrusted
 from kernrec.util.files import lock_path, remove_abandoned, scratch_folder
 from kernrec.util.human import counted
 
@@ -82,7 +82,7 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
         raise UsageError(f"{other} cannot be merged with itself")
     remove_abandoned()
     with scratch_folder() as folder:
-        if count := checked_database(Path(other), folder).get("retraction"):
+        if count := read_untrusted("database", other, folder).get("retraction"):
             note(f"not added: {counted(count, 'withdrawal')} of {other}, which apply only there")
         yield folder
 
