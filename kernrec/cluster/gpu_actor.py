@@ -19,7 +19,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
-from kernrec.measure.campaign.plan import PlannedProblem, Visit
+from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, recorded_device
 from kernrec.measure.request import CollectRequest
@@ -158,10 +158,10 @@ class GpuActor:
         info = campaign.session.opened_info
         self._answer.identity = GpuIdentity(
             info.gpu, socket.gethostname(), info.uuid_hash, info.driver, None if device.replayed else compiler(),
-            campaign.session.traits.measures_energy, limits_of(info.measured_device()),
+            campaign.session.probe.measures_energy, limits_of(info.measured_device()),
         )  # fmt: skip
 
-    def measure(self, visit: Visit) -> Iterator[Mapping[str, Any] | Answer]:
+    def measure(self, visit: PlannedProblem) -> Iterator[Mapping[str, Any] | Answer]:
         """Make the measurements of a visit. Yield each record at once, and the `Answer` at the end."""
         campaign = self._campaign
         assert campaign is not None
@@ -170,7 +170,7 @@ class GpuActor:
             begun_s = campaign.session.clock()
             self._earlier = visit.earlier
             if not campaign.spent:
-                campaign.measure(with_own_kernels(visit.planned))
+                campaign.measure(with_own_kernels(visit))
             self._answer.seconds = campaign.session.clock() - begun_s
             self._answer.spent = campaign.spent
 

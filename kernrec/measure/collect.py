@@ -170,13 +170,13 @@ class _LocalRun:
 
         def visits() -> Iterator[PlannedProblem]:
             session = campaign.session
-            if chooser.needs_energy and not session.traits.measures_energy:
+            if chooser.needs_energy and not session.probe.measures_energy:
                 raise KernrecError("energy is not measured on this device; --objective latency needs none")
             for problem in chooser.recalled:
                 chooser.begin(filter(session.is_present, self._device.earlier(self._request.database, problem)))
             while (visit := chooser.next()) is not None:
                 begun_s = session.clock()
-                yield visit.planned
+                yield visit
                 chooser.done(visit, session.clock() - begun_s)
 
         campaign = self.campaign(visits(), take)

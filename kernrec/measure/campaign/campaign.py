@@ -169,7 +169,7 @@ class Campaign:
             )
         configs_left, start_s = self._configs_left(), session.clock()
         share_s = planned.share * (self._end_s - start_s) / problems_left
-        with_energy, finals = session.traits.measures_energy, settings.effort.finals if planned.finals else 0
+        with_energy, finals = session.probe.measures_energy, settings.effort.finals if planned.finals else 0
         try:
             most = None if configs_left is None else math.ceil(configs_left / problems_left)
             again = self._screen(start_s + _SCREEN_SHARE * share_s, most)

@@ -21,7 +21,7 @@ from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, find_kernel, kernel_names
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.measure.device.interface import ConfigUnderTest, Device, MeasurementFailure, PreparedProblem
-from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
+from kernrec.measure.protocol.measure_config import Probe, measure_config
 from kernrec.measure.protocol.probe import IDLE_S, idle_power, measure_references, probe_sensors, read_idle_sensors
 from kernrec.op import Problem, problem_from_key
 from kernrec.store.measurement import Outcome, Tier
@@ -124,12 +124,12 @@ class WorkerSession:
         else:
             kernel = find_kernel(name) if name in kernel_names() else None
         subject = ConfigUnderTest(name, request["config"], self._problem(request), kernel)
-        tier, best_s, traits = Tier(request["tier"]), request["best_s"], SensorTraits(**request["traits"])
-        return measure_config(self._open_device, subject, tier, best_s, traits).as_json()
+        tier, best_s, probe = Tier(request["tier"]), request["best_s"], Probe(**request["probe"])
+        return measure_config(self._open_device, subject, tier, best_s, probe).as_json()
 
     def _references(self, request: Request) -> dict[str, Any]:
         device = self._open_device
-        costs = measure_references(device, SensorTraits(**request["traits"]), request["energy"])
+        costs = measure_references(device, Probe(**request["probe"]), request["energy"])
         return {"references": costs, "settings": vars(device.settings())}
 
     def _idle(self, request: Request) -> float | None:
