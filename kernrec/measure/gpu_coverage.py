@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernrec.gpu import GPU, find_gpu
-from kernrec.gpu.find import UnknownGPU
+from kernrec.gpu.find import catalog_gpu
 from kernrec.measure.problems import select_layers
 from kernrec.op import Problem
 from kernrec.store import Stack
@@ -71,7 +70,7 @@ def gpus_coverage(backend: Stack) -> list[GpuCoverage]:
 
 def _of_gpu(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> GpuCoverage:
     measured = {row.problem for row in rows}
-    gpu = _catalog(name)
+    gpu = catalog_gpu(name)
     ops = {}
     for op, problems in layers.items():
         there = gpu is not None and has_recorded(op, gpu)
@@ -86,10 +85,3 @@ def _of_gpu(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> GpuC
         of_op.energies += row.energies
     last = max((row.last_measured for row in rows), default="")
     return GpuCoverage(name, gpu.arch if gpu else "", ops, last)
-
-
-def _catalog(name: str) -> GPU | None:
-    try:
-        return find_gpu(name)
-    except UnknownGPU:
-        return None

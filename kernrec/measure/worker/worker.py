@@ -63,11 +63,11 @@ class WorkerSession:
         """Carry out a request, and return the answer. Errors are answers, too."""
         kinds: dict[str, Callable[[Request], Any]] = {
             "open": self._open,
-            "probe": self._probe,
+            "probe": lambda request: vars(probe_sensors(self._open_device)),
             "prepare": self._prepare,
             "measure": self._measure,
             "references": self._references,
-            "idle": self._idle,
+            "idle": lambda request: idle_power(read_idle_sensors(self._open_device, IDLE_S)),
         }
         start = self._device.now() if self._device else 0.0
         try:
@@ -102,9 +102,6 @@ class WorkerSession:
             self._device = open_device(request)
         return self._device.info.as_dict()
 
-    def _probe(self, request: Request) -> dict[str, Any]:
-        return vars(probe_sensors(self._open_device))
-
     def _prepare(self, request: Request) -> None:
         problem, kernel = self._problem(request), self._user_kernel
         prepared = PreparedProblem(problem)
@@ -131,9 +128,6 @@ class WorkerSession:
         device = self._open_device
         costs = measure_references(device, Probe(**request["probe"]), request["energy"])
         return {"references": costs, "settings": vars(device.settings())}
-
-    def _idle(self, request: Request) -> float | None:
-        return idle_power(read_idle_sensors(self._open_device, IDLE_S))
 
 
 def _failure(outcome: Outcome, error: str, lost: bool) -> dict[str, Any]:

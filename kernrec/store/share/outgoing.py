@@ -178,11 +178,12 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
 def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
     """Return the SQL queries for the rows that leave the machine, keyed by table name. Results are sorted by key."""
     kinds = database.columns("measurement")
-    key = next(iter(kinds))
+    key, *names = kinds
+    public = ", ".join(f'{public_column(name, secret)} AS "{name}"' for name in names)
     chosen = f"SELECT measurement.* {selection.source()}"
     # A row that has no private values keeps its key.
     same = " AND ".join(f'"{name}" IS NOT DISTINCT FROM {public_column(name, secret)}' for name in PRIVATE)
-    rows = f"SELECT {key} AS here, {same} AS same, {_public(kinds, secret)} FROM ({chosen})"
+    rows = f"SELECT {key} AS here, {same} AS same, {public} FROM ({chosen})"
     shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"
     kernels = f"SELECT DISTINCT kernel, kernel_hash FROM ({chosen})"
     return {
@@ -191,11 +192,6 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
         "problem": f"FROM db.problem WHERE problem_id IN (SELECT problem_id FROM ({chosen})) ORDER BY 1",
         "profile": f"FROM db.profile WHERE (kernel, kernel_hash) IN ({kernels}) ORDER BY 1",
     }
-
-
-def _public(kinds: Mapping[str, str], secret: str) -> str:
-    _, *names = kinds
-    return ", ".join(f'{public_column(name, secret)} AS "{name}"' for name in names)
 
 
 def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
