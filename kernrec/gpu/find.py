@@ -161,7 +161,6 @@ def arch_rates(sm: int) -> Mapping[str, int]:
 def _load(generation: str, name: str) -> GPU:
     file = _generation_file(generation)
     entry = file["gpu"][name]
-    clock, memory, power = entry["clock_mhz"], entry["memory"], entry["power_w"]
     tensor = file["tensor"][entry["tensor"]]
     limits_file = _limits_file()
     arch = limits_file[f"sm_{entry['sm']}"]
@@ -172,33 +171,37 @@ def _load(generation: str, name: str) -> GPU:
     if "fma_per_clk_sm" not in entry:
         sources["fma_per_clk_sm"] = limits_file["sources"][arch["fma_source"]]
     sources["limits"] = limits_file["sources"][arch["source"]]
-    if "idle" not in power:
+    if "idle" not in entry["power_w"]:
         del sources["idle_w"]
 
-    return GPU(
+    return gpu_from(
+        entry,
         name=name,
-        title=entry["title"],
         aliases=tuple(_names_file()[generation][name]),
         generation=generation,
-        chip=entry["chip"],
-        sm=entry["sm"],
-        sms=entry["sms"],
-        base_clock_hz=clock["base"] * 1e6,
-        boost_clock_hz=clock["boost"] * 1e6,
-        tensor_clock_hz=clock.get("tensor", clock["boost"]) * 1e6,
-        memory_bytes=memory["gib"] * 2**30,
-        memory_bandwidth=memory["bandwidth_gbs"] * 1e9,
-        memory_bus_bits=memory["bus_bits"],
-        memory_rate_hz=memory["pin_gbps"] * 1e9,
-        l2_bytes=int(entry["l2_mib"] * 2**20),
-        tdp_w=float(power["tdp"]),
-        power_min_w=float(power["min"]),
-        power_max_w=float(power["max"]),
-        idle_w=float(power["idle"]) if "idle" in power else None,
-        datasheet_f32_flops=entry["f32_tflops"] * 1e12,
-        datasheet_tensor_flops={dtype: peak * 1e12 for dtype, peak in entry["tensor_tflops"].items()},
         fma_per_clk_sm=arch["fma_per_clk_sm"] | entry.get("fma_per_clk_sm", {}),
         tensor_fma_per_clk_sm=tensor["rates"],
-        limits=limits(entry["sm"]),
         sources=sources,
     )
+
+
+def gpu_from(entry: Mapping[str, Any], **fields: Any) -> GPU:
+    """Return the GPU that an entry of the catalog or a GPU file describes.
+
+    Args:
+        entry: Figures in data-sheet units, with the keys of `_FIGURES` (all but `power_range`), `title` and `sm`.
+        fields: Fields of the `GPU` that the entry does not set.
+    """
+    clock, memory, power = entry["clock_mhz"], entry["memory"], entry["power_w"]
+    sm = int(entry["sm"])
+    return GPU(
+        title=entry["title"], chip=entry["chip"], sm=sm, sms=int(entry["sms"]), base_clock_hz=clock["base"] * 1e6,
+        boost_clock_hz=clock["boost"] * 1e6, tensor_clock_hz=clock.get("tensor", clock["boost"]) * 1e6,
+        memory_bytes=int(memory["gib"] * 2**30), memory_bandwidth=memory["bandwidth_gbs"] * 1e9,
+        memory_bus_bits=int(memory["bus_bits"]), memory_rate_hz=memory["pin_gbps"] * 1e9,
+        l2_bytes=int(entry["l2_mib"] * 2**20), tdp_w=float(power["tdp"]), power_min_w=float(power["min"]),
+        power_max_w=float(power["max"]), idle_w=float(power["idle"]) if "idle" in power else None,
+        datasheet_f32_flops=entry["f32_tflops"] * 1e12,
+        datasheet_tensor_flops={dtype: peak * 1e12 for dtype, peak in entry["tensor_tflops"].items()},
+        limits=limits(sm), **fields,
+    )  # fmt: skip
