@@ -148,7 +148,6 @@ class GpuActor:
         self._answer.title = f"{device.gpu} on {socket.gethostname()}"
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
-            [],
             self._records,
             device.settings(request, CampaignBudget(request.budget.seconds)),
             CampaignHooks(lambda problem: self._earlier, report=self._take),
