@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from shutil import move
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -288,26 +289,27 @@ class Database(DatabaseQueries):
 
     def add_from(
         self,
-        write: Callable[[Path], object],
+        checked: Path,
         *,
         apart_from: Sequence[str] = (),
         then: Callable[[Path], Sequence[str]] | None = None,
         signer: str | None = None,
     ) -> int:
-        """Add rows from files, except rows that the database already contains, and return the number of new rows. If an
-        error occurs, no row is added.
+        """Add checked rows from files, except rows that the database already contains, and return the number of new
+        rows. If an error occurs, no row is added.
 
         Args:
-            write: Function that receives a folder and writes the checked rows to files there, which `exchange.add_rows`
-                reads.
+            checked: Folder with the files of `exchange.add_rows`. They are moved out of the folder.
             apart_from: Columns of `measurement` to ignore. A new row is not added if a stored row has the same values
                 in all other columns.
-            then: Function that receives the same folder and returns more SQL statements for the same transaction.
+            then: Function that receives the files' new folder and returns more SQL statements for the same transaction.
             signer: Public key of the rows' owner. An empty string stands for an unknown owner, and None for the user.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
-            write(folder)
+            for file in checked.iterdir():
+                if file.suffix in (".duckdb", ".parquet"):
+                    move(file, folder / file.name)
             with one_line(self.path):
                 last = then(folder) if then else ()
                 return exchange.add_rows(self._connection, folder, self.path, apart_from, last, signer)

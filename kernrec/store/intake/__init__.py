@@ -7,14 +7,13 @@ other writers: the original stays open for reading, and the copy is locked.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from kernrec.errors import KernrecError, UsageError, file_errors
 from kernrec.store.connection import WAIT_S
 from kernrec.store.database import Database, replace_file
-from kernrec.store.exchange import move_checked
 from kernrec.store.marks import Mark, is_own, read_mark
 from kernrec.store.reader import read_untrusted
 from kernrec.util.files import lock_path, remove_abandoned, scratch_folder
@@ -67,13 +66,13 @@ def merge(database: Database, other: Path, note: Callable[[str], object] = str) 
     the file or a row is not valid, raise `UsageError` and add nothing.
     """
     with _checked(other, database.path, note) as checked:
-        return add_checked(database, checked)
+        return database.add_from(checked, signer="")
 
 
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
     """Add the rows of the file `other` to the database at `path`, like `merge`. Create the database if needed."""
     with _checked(other, path, note) as checked, adding_to(path, checked) as database:
-        return add_checked(database, checked)
+        return database.add_from(checked, signer="")
 
 
 @contextmanager
@@ -85,12 +84,6 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
         if count := read_untrusted("database", other, folder).get("retraction"):
             note(f"not added: {counted(count, 'withdrawal')} of {other}, which apply only there")
         yield folder
-
-
-def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
-    """Add other people's checked rows from files in a folder, and return the number of new rows. If an error occurs,
-    add no row. The files are moved out of the folder. `Database.add_from` describes the other arguments."""
-    return database.add_from(lambda folder: move_checked(checked, folder), apart_from=apart_from, signer=signer)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ one JSON object, `{"found": ...}` or `{"refused": text}`. A request names one of
     table         copy a Parquet file of any columns, such as a recording, to `table.parquet`
 """
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.store.connection import check_whole, connect_files, connect_untrusted, one_line, quoted
 from kernrec.store.database import Database, show_filtered
-from kernrec.store.exchange import CHECKED, COLUMNS, SOURCES, used_columns
+from kernrec.store.exchange import CHECKED, SOURCES, used_columns
 from kernrec.store.intake.row_checks import check_rows, faults, is_possible
 from kernrec.store.marks import Mark, has_open
 from kernrec.store.reader import Limits, serve_request
@@ -312,14 +311,11 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
 
 
 def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:
-    """Write the rows of tables to Parquet files, without columns that are NULL in all rows. For the table
-    `measurement`, write only the names of its columns to a file, because its rows stay in the database."""
-    for table in dict.fromkeys(("measurement", *tables)):
-        names = list(used_columns(connection, f"db.{table}", layout_of().columns[table]))
-        if table == "measurement":
-            (folder / COLUMNS).write_text(json.dumps(names), encoding="utf-8")
-        else:
-            columns = ", ".join(f'"{name}"' for name in names)
+    """Write the rows of tables to Parquet files, without columns that are NULL in all rows. Measurements stay in the
+    database."""
+    for table in tables:
+        if table != "measurement":
+            columns = ", ".join(f'"{n}"' for n in used_columns(connection, f"db.{table}", layout_of().columns[table]))
             _write(connection, f"SELECT {columns} FROM db.{table}", folder / f"{table}.parquet")
 
 

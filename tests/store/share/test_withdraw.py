@@ -91,7 +91,7 @@ def test_withdrawal_of_rows_from_others_is_refused(base, alice, bob):
     with mallory.at_work(), Database.open(paths.pulled()) as pulled:
         from kernrec.store.share.outgoing import likeness_key
 
-        rows = pulled.query(f"SELECT {likeness_key(pulled.columns('measurement'))} FROM db.measurement")
+        rows = pulled.query(f"SELECT {likeness_key(pulled)} FROM db.measurement")
     with mallory.at_work():
         named = {"monday": [row for (row,) in rows]}
         publish(place_of(str(base / "team")), paths.pulled(), named, Signer.of(key_file()), "forged")
