@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernrec.cluster.driver import Driver
-from kernrec.cluster.gpu_actor import Limits, limits_of
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.plan import Chooser, PlannedProblem
@@ -21,7 +20,7 @@ from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.problems import planned_on
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping, Strategy
 from kernrec.op import Problem
-from kernrec.store.measurement import Measurement
+from kernrec.store.measurement import Limits, Measurement
 
 if TYPE_CHECKING:
     from kernrec.cluster.ray_cluster import RayCluster
@@ -92,7 +91,7 @@ def collect_on(
         for problem in kinds[gpu].recalled:
             earlier = earlier_measurements(request.database, problem, gpu)
             ended = (each for each in earlier if not each.origin.block_open)  # Measure unfinished blocks again.
-            kinds[gpu].begin(each for each in ended if limits_of(each.device) == limits)
+            kinds[gpu].begin(each for each in ended if each.device.limits == limits)
         return kinds[gpu]
 
     try:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Limits, Reply, sources_hash
+from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Reply, sources_hash
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.ingest import ingest, measurements_of
 from kernrec.measure.campaign.journal import Journal
@@ -22,7 +22,7 @@ from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import Progress
 from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping
-from kernrec.store.measurement import Measurement, Tier
+from kernrec.store.measurement import Limits, Measurement, Tier
 
 if TYPE_CHECKING:
     from kernrec.cluster.ray_cluster import RayCluster

@@ -189,8 +189,10 @@ def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
     GPU."""
     gpu = find_gpu(name)
     fixed = fixed_problems(gpu, request.recording)
-    subject = asked_subject(gpu, request) if request.recording is None else subject_on(name, request)
-    if subject is None:
+    if request.recording is None:
+        request = replace(request, problems=asked_problems(gpu))
+    subject = subject_on(name, request, able_only=request.recording is None)
+    if not subject.wanted:
         return GpuPlan(fixed)
     survey = Survey(subject, sampled_kernels(name, request), request.seed)
     return GpuPlan(fixed, survey, RefinePlanner(request, Knowledge(subject, request)))
@@ -261,21 +263,3 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
     except UsageError:
         return False
     return True
-
-
-def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """Return the standard problems that can run on a GPU, with their candidate configs. Return None if no problem can
-    run."""
-    if not (problems := asked_problems(gpu)):
-        return None
-    try:
-        return subject_on(gpu.name, replace(request, problems=problems))
-    except UsageError:
-        able = []
-        for each in problems:
-            try:
-                subject_on(gpu.name, replace(request, problems=[each]))
-            except UsageError:
-                continue
-            able.append(each)
-        return subject_on(gpu.name, replace(request, problems=able)) if able else None

@@ -199,8 +199,8 @@ class Database(DatabaseQueries):
                 for statement in ADOPT:
                     self._connection.execute(statement)
         self._written = inode_of(file_state(path))
-        self._mark = replace(mark, own=True, writing=self._written)
-        write_mark(path, self._mark)
+        self.mark = replace(mark, own=True, writing=self._written)
+        write_mark(path, self.mark)
 
     @classmethod
     def memory(cls) -> "Database":
@@ -211,10 +211,10 @@ class Database(DatabaseQueries):
     def close(self) -> None:
         """Write pending changes, close the file, and update its mark and its query file."""
         self._connection.close()
-        if self._written and self._mark is not None:
+        if self._written and self.mark is not None:
             state = file_state(Path(self.path))
             if inode_of(state) == self._written:  # If the inode differs, another file has replaced this one.
-                write_mark(Path(self.path), replace(self._mark, state=state, writing=""))
+                write_mark(Path(self.path), replace(self.mark, state=state, writing=""))
                 renew(Path(self.path), type(self).open)
 
     def __enter__(self) -> "Database":
@@ -332,8 +332,8 @@ class Database(DatabaseQueries):
                 keys = [key for some in by.values() for key in some]
                 self._connection.execute(f"DELETE FROM db.{table} WHERE {table}_id IN (SELECT unnest(?))", [keys])
             update_scales(self._connection)
-        if self._mark is not None:
-            self._mark = replace(self._mark, faults={})
+        if self.mark is not None:
+            self.mark = replace(self.mark, faults={})
         return before - sum(self.counts().values())
 
 

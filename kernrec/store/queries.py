@@ -29,7 +29,8 @@ class DatabaseQueries:
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection
         self.path = path
-        self._mark = mark
+        self.mark = mark
+        """Facts about the file from its last check or write, or None if the file was not checked."""
 
     # Queries in SQL must name tables in full (`db.measurement`).
 
@@ -142,19 +143,14 @@ class DatabaseQueries:
             return query_profiles(self._connection, source, kernel, kernel_hash, sm)
 
     @property
-    def mark(self) -> Mark | None:
-        """Mark of the file when it was opened, or None if the file was not checked."""
-        return self._mark
-
-    @property
     def faults(self) -> Faults:
         """Keys of the rows with impossible values, which queries skip, keyed by table name and then by fault."""
-        return self._mark.faults if self._mark else {}
+        return self.mark.faults if self.mark else {}
 
     @property
     def left_out(self) -> int:
         """Number of rows with impossible values, which queries skip."""
-        return sum(map(len, self._mark.dropped.values())) if self._mark else 0
+        return sum(map(len, self.mark.dropped.values())) if self.mark else 0
 
     def counts(self) -> dict[str, int]:
         (counts,) = self.query("SELECT " + ", ".join(f"(SELECT count(*) FROM db.{table})" for table in TABLES))

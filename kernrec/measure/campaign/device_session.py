@@ -196,9 +196,7 @@ class DeviceSession:
 
     def is_present(self, measurement: Measurement) -> bool:
         """Return whether a measurement was made at the GPU's current power limit, clock limits and MIG mode."""
-        now, then = self.opened_info.measured_device(), measurement.device
-        limits = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
-        return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
+        return measurement.device.limits == self.opened_info.measured_device().limits
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
         """Measure a config in the worker. `best_s` is the lowest latency in seconds on this problem so far, or None if
