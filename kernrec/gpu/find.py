@@ -69,7 +69,10 @@ def find_gpu(name: str) -> GPU:
     folded = fold_gpu(name) if isinstance(name, str) else ""
     if reason := next((why for pattern, why in _UNSUPPORTED if re.match(pattern, folded)), None):
         raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec list gpus` lists them)")
-    raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec list gpus")))
+    # Suggest the names of GPUs before aliases.
+    gpus = {gpu: aliases for group in _names_file().values() for gpu, aliases in group.items()}
+    names = [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
+    raise UnknownGPU(str(unknown("GPU", name, names, see="kernrec list gpus")))
 
 
 def find_gpus(names: str) -> list[GPU]:
@@ -133,12 +136,6 @@ def _names() -> Mapping[str, tuple[str, str]]:
         for gpu, aliases in gpus.items()
         for name in (gpu, *aliases)
     }
-
-
-def _written_names() -> list[str]:
-    """Return the names of all GPUs, then all aliases. Error messages suggest names in this order."""
-    gpus = {name: aliases for group in _names_file().values() for name, aliases in group.items()}
-    return [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
 
 
 @cache

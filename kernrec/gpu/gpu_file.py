@@ -204,6 +204,10 @@ def gpu_text(gpu: GPU, name: str) -> str:
     usual = arch_rates(gpu.sm)
     own_rates = {key: rate for key, rate in gpu.fma_per_clk_sm.items() if usual.get(key) != rate}
     clocks = {"base": gpu.base_clock_hz / 1e6, "boost": gpu.boost_clock_hz / 1e6, "tensor": tensor_clock}
+    memory = {
+        "gib": gpu.memory_bytes / 2**30, "bus_bits": gpu.memory_bus_bits, "pin_gbps": gpu.memory_rate_hz / 1e9,
+        "bandwidth_gbs": gpu.memory_bandwidth / 1e9,
+    }  # fmt: skip
     lines = [
         f"# A GPU for `--gpu FILE.toml`, started from {gpu.title}: data sheet figures, dense tensor peaks.",
         f'name = "{name}"',
@@ -216,7 +220,7 @@ def gpu_text(gpu: GPU, name: str) -> str:
         "# tensor: the clock of the tensor peaks, where it is below the boost clock",
         f"clock_mhz = {table(clocks)}",
         "# bandwidth is checked against bus and rate of a pin",
-        f"memory = {table(_memory(gpu))}",
+        f"memory = {table(memory)}",
         "# the default limit, and the range that can be set; idle is optional",
         f"power_w = {table({'tdp': gpu.tdp_w, 'min': gpu.power_min_w, 'max': gpu.power_max_w, 'idle': gpu.idle_w})}",
         "# fused multiply-adds per SM and clock on tensor cores; GeForce has half the rate with f32 accumulation",
@@ -227,10 +231,3 @@ def gpu_text(gpu: GPU, name: str) -> str:
     if own_rates:
         lines += [f"# unlike other GPUs of sm_{gpu.sm}", f"fma_per_clk_sm = {table(own_rates)}"]
     return "\n".join(lines) + "\n"
-
-
-def _memory(gpu: GPU) -> dict[str, float]:
-    return {
-        "gib": gpu.memory_bytes / 2**30, "bus_bits": gpu.memory_bus_bits, "pin_gbps": gpu.memory_rate_hz / 1e9,
-        "bandwidth_gbs": gpu.memory_bandwidth / 1e9,
-    }  # fmt: skip

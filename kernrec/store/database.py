@@ -247,21 +247,15 @@ class Database(DatabaseQueries):
         remaining = iter(measurements)
         with one_line(self.path), transaction(self._connection):
             while chunk := list(islice(remaining, _CHUNK)):
-                keys += self._insert_measurements(chunk)
+                rows = [{n: value for n, value in each.columns().items() if value is not None} for each in chunk]
+                configs = [{"kernel": row.get("kernel"), "tunables": row.pop("config")} for row in rows]
+                problems = [vars(row.pop("problem")) for row in rows]
+                config_ids = store_rows.insert(self._connection, "config", configs)
+                problem_ids = store_rows.insert(self._connection, "problem", problems)
+                for row, config_id, problem_id in zip(rows, config_ids, problem_ids, strict=True):
+                    row |= {"config_id": config_id, "problem_id": problem_id}
+                keys += store_rows.insert(self._connection, "measurement", rows)
         return keys
-
-    def _insert_measurements(self, measurements: "Sequence[Measurement]") -> list[str]:
-        rows = [
-            {name: value for name, value in measurement.columns().items() if value is not None}
-            for measurement in measurements
-        ]
-        configs = [{"kernel": row.get("kernel"), "tunables": row.pop("config")} for row in rows]
-        problems = [vars(row.pop("problem")) for row in rows]
-        config_ids = store_rows.insert(self._connection, "config", configs)
-        problem_ids = store_rows.insert(self._connection, "problem", problems)
-        for row, config_id, problem_id in zip(rows, config_ids, problem_ids, strict=True):
-            row |= {"config_id": config_id, "problem_id": problem_id}
-        return store_rows.insert(self._connection, "measurement", rows)
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
         """Add static profiles to the user's own profiles, and return their keys in the given order."""

@@ -104,7 +104,8 @@ def read_apart(
     Raises:
         UsageError: The reader refuses the file, or the child process ends without an answer.
     """
-    import subprocess  # Import late, because a query of a checked file does not need this.
+    import signal  # Import late, because a query of a checked file does not need this.
+    import subprocess
     import tempfile
 
     from kernrec.util.process import kill_group, module_command, module_environment, own_group
@@ -132,20 +133,16 @@ def read_apart(
             kill_group(process)
             process.wait()
         output.seek(0)
-        return _answer(title, process.returncode, output.read(2**27), limits)
-
-
-def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str, Any]:
-    import signal
-
+        lines = output.read(2**27).splitlines()
+    status = process.returncode
     try:
-        done = json.loads(output.splitlines()[-1])
+        answer = json.loads(lines[-1])
     except (ValueError, IndexError):
-        done = {}
-    if status == 0 and "found" in done:
-        return dict(done["found"] or {})
-    if status == 0 and "refused" in done:
-        raise UsageError(str(done["refused"]))
+        answer = {}
+    if status == 0 and "found" in answer:
+        return dict(answer["found"] or {})
+    if status == 0 and "refused" in answer:
+        raise UsageError(str(answer["refused"]))
     if status == -getattr(signal, "SIGXCPU", 24):
         raise UsageError(
             f"reading {title} took over {limits.cpu_s:.0f} s of CPU time, more than a file of its size should"

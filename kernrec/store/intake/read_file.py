@@ -183,8 +183,12 @@ def read_segments(
         # Use DISTINCT only if some row occurs twice, because it takes as long as reading.
         again = "DISTINCT " if _double_keys(connection, "measurement", "db.measurement_read") else ""
         _check_taken(connection, title, limits)
-        if len(groups) > 1:
-            _check_references(connection, title)
+        for table in ("config", "problem") if len(groups) > 1 else ():
+            lacking = f"FROM measurement_rows ANTI JOIN {table}_rows USING (number, {table}_id)"
+            if missing := connection.execute(f"SELECT {table}_id {lacking} LIMIT 1").fetchone():
+                raise UsageError(
+                    f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was imported"
+                )
         _write_tables(connection, TABLES, folder)
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
         seen = "SELECT number, list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM measurement_rows"
@@ -197,17 +201,6 @@ def read_segments(
         rows = {table: each.get(table, 0) for table in TABLES}
         read.append({"rows": rows, "gpus": gpus, "replayed": replayed})
     return read
-
-
-def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
-    for table in ("config", "problem"):
-        missing = connection.execute(
-            f"SELECT {table}_id FROM measurement_rows ANTI JOIN {table}_rows USING (number, {table}_id) LIMIT 1"
-        ).fetchone()
-        if missing:
-            raise UsageError(
-                f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was imported"
-            )
 
 
 @contextmanager
