@@ -70,7 +70,7 @@ def find_gpu(name: str) -> GPU:
     if reason := next((why for pattern, why in _UNSUPPORTED if re.match(pattern, folded)), None):
         raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec list gpus` lists them)")
     # Suggest the names of GPUs before aliases.
-    gpus = {gpu: aliases for group in _names_file().values() for gpu, aliases in group.items()}
+    gpus = {gpu: aliases for group in _file("names").values() for gpu, aliases in group.items()}
     names = [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
     raise UnknownGPU(str(unknown("GPU", name, names, see="kernrec list gpus")))
 
@@ -119,20 +119,16 @@ def fold_gpu(name: str) -> str:
     return text
 
 
-def _read(stem: str) -> dict[str, Any]:
+@cache
+def _file(stem: str) -> dict[str, Any]:
     return shipped_toml(_CATALOG / f"{stem}.toml")
-
-
-_names_file = cache(lambda: _read("names"))
-_limits_file = cache(lambda: _read("limits"))
-_generation_file = cache(_read)
 
 
 @cache
 def _names() -> Mapping[str, tuple[str, str]]:
     return {
         fold_gpu(name): (generation, gpu)
-        for generation, gpus in _names_file().items()
+        for generation, gpus in _file("names").items()
         for gpu, aliases in gpus.items()
         for name in (gpu, *aliases)
     }
@@ -141,7 +137,7 @@ def _names() -> Mapping[str, tuple[str, str]]:
 @cache
 def limits(sm: int) -> SmLimits:
     """Return the resource limits of an SM with this compute capability, such as 89."""
-    file = _limits_file()
+    file = _file("limits")
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])
     own = {key: value for key, value in file[f"sm_{sm}"].items() if isinstance(value, int)}
@@ -150,16 +146,16 @@ def limits(sm: int) -> SmLimits:
 
 def arch_rates(sm: int) -> Mapping[str, int]:
     """Return the number of FMAs per SM and clock outside the tensor cores for a compute capability, keyed by dtype."""
-    rates: Mapping[str, int] = _limits_file()[f"sm_{sm}"]["fma_per_clk_sm"]
+    rates: Mapping[str, int] = _file("limits")[f"sm_{sm}"]["fma_per_clk_sm"]
     return rates
 
 
 @cache
 def _load(generation: str, name: str) -> GPU:
-    file = _generation_file(generation)
+    file = _file(generation)
     entry = file["gpu"][name]
     tensor = file["tensor"][entry["tensor"]]
-    limits_file = _limits_file()
+    limits_file = _file("limits")
     arch = limits_file[f"sm_{entry['sm']}"]
 
     cited = {key: file["sources"][entry["sources"].get(key, entry["source"])] for key in _FIGURES}
@@ -174,7 +170,7 @@ def _load(generation: str, name: str) -> GPU:
     return gpu_from(
         entry,
         name=name,
-        aliases=tuple(_names_file()[generation][name]),
+        aliases=tuple(_file("names")[generation][name]),
         generation=generation,
         fma_per_clk_sm=arch["fma_per_clk_sm"] | entry.get("fma_per_clk_sm", {}),
         tensor_fma_per_clk_sm=tensor["rates"],
