@@ -24,7 +24,7 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.device.nvml import LimitsEntry, LimitsJournal, LocalGpu, library, present_entry
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.util.process import is_alive, module_command, module_environment, own_group
+from kernrec.util.process import module_command, module_environment, own_group
 
 _POLL_S = 0.2
 """Seconds between checks that the parent is alive. They are needed because forks of a dead parent may keep standard
@@ -53,7 +53,7 @@ def main() -> int:
     print(json.dumps({"set": True}), flush=True)
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
     while not ended.wait(_POLL_S):
-        if os.getppid() != wanted["parent"] or not is_alive(wanted["parent"]):
+        if os.getppid() != wanted["parent"]:  # Another process adopts the children of a process that has ended.
             break
     restore(wanted["uuid"], journal)
     return 0
