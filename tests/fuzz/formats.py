@@ -23,7 +23,7 @@ from kernrec.util.files import scratch_folder
 from tests.fuzz import damage, instructions
 from tests.helpers import foreign_files
 from tests.helpers.paths import ROOT
-from tests.helpers.sharing import USUAL
+from tests.helpers.sharing import USUAL, merge
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 _SEEN: set[str] = set()
@@ -145,7 +145,6 @@ def _tables(work: Path) -> Iterator[Format]:
 def _stored(work: Path) -> Iterator[Format]:
     from kernrec.measure.campaign.ingest import ingest
     from kernrec.measure.campaign.journal import Journal, journal_path, waiting_measurements
-    from kernrec.store.intake import merge
 
     path = work / "own.duckdb"
     measurements = _measurements()

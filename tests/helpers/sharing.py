@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from unittest.mock import patch
 from kernrec import paths
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.intake import checked_rows
 from kernrec.store.keys import Signer, key_file, make_own_key
 from kernrec.store.measurement import Measurement
 from kernrec.store.share.bundle import Bundle, take_groups
@@ -151,6 +152,12 @@ class Person:
 def sessions(rows: Sequence[dict[str, object]]) -> list[tuple[object, object]]:
     """Return the sorted (session, position) pairs, which identify measurements in these tests."""
     return sorted((str(row["session"]), row["position"]) for row in rows)
+
+
+def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
+    """Add the rows of a database file to an open database, like `merge_file`; return the number of new rows."""
+    with checked_rows(other, database.path, note) as checked:
+        return database.add_from(checked, signer="")
 
 
 def import_bundle(database: Database, bundle: Bundle) -> int:

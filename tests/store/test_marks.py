@@ -10,10 +10,9 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import Database, ProfileRow
 from kernrec.store import reader as store_reader
-from kernrec.store.intake import merge
 from kernrec.store.marks import is_own, read_mark
 from kernrec.store.measurement_log import evidence
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement, merge
 
 pytestmark = pytest.mark.usefixtures("read_here")
 

@@ -58,25 +58,20 @@ _MANY_BYTES = 2**24
 database."""
 
 
-def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of another database file, except rows that `database` already contains. Return the number of new
-    rows.
+def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
+    """Add the rows of the database file `other` to the database at `path`, except rows that it already contains. Create
+    the database if needed. Return the number of new rows.
 
     The file is untrusted and does not change. Its withdrawals are ignored, and `note` receives a message about them. If
     the file or a row is not valid, raise `UsageError` and add nothing.
     """
-    with _checked(other, database.path, note) as checked:
-        return database.add_from(checked, signer="")
-
-
-def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of the file `other` to the database at `path`, like `merge`. Create the database if needed."""
-    with _checked(other, path, note) as checked, adding_to(path, checked) as database:
+    with checked_rows(other, path, note) as checked, adding_to(path, checked) as database:
         return database.add_from(checked, signer="")
 
 
 @contextmanager
-def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> Iterator[Path]:
+def checked_rows(other: Path, path: Path | str, note: Callable[[str], object]) -> Iterator[Path]:
+    """Check the rows of a database file, and yield a folder with files for `Database.add_from`."""
     if os.path.realpath(other) == os.path.realpath(path):
         raise UsageError(f"{other} cannot be merged with itself")
     remove_abandoned()

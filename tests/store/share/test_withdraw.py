@@ -8,12 +8,11 @@ import pytest
 from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.store import Database
-from kernrec.store.intake import merge
 from kernrec.store.keys import Signer, key_file, trust
 from kernrec.store.share.servers import place_of
 from kernrec.store.share.withdraw import forget, publish, withdraw_copies
 from tests.helpers.reading import reading_here
-from tests.helpers.sharing import Person, measurements, sessions
+from tests.helpers.sharing import Person, measurements, merge, sessions
 
 
 @pytest.fixture(scope="module")
