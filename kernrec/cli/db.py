@@ -226,7 +226,7 @@ def verify(wanted: VerifyOptions) -> None:
     from kernrec.store import Database
     from kernrec.store.marks import file_state
     from kernrec.store.query_file import wrong_entries
-    from kernrec.store.reader import find_faults
+    from kernrec.store.reader import read_untrusted
     from kernrec.training.contradictions import named_rows
 
     path = wanted.db or paths.user_database()
@@ -234,7 +234,7 @@ def verify(wanted: VerifyOptions) -> None:
         altered, rows = database.altered(), sum(database.counts().values())
         conflicts = len(database.conflicts())
         doubted = list(named_rows(database))
-    faults = find_faults(path, file_state(path))
+    faults = read_untrusted("faults", path, state=file_state(path))
     if wrong := wrong_entries(path, Database.open):
         doubted.append(f"{counted(wrong, 'entry')} of the file that queries read differ from the database; deleted it")
     print_notes([*([conflicting(conflicts)] if conflicts else []), *doubted])

@@ -11,17 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernrec.cluster.driver import Driver
-from kernrec.cluster.gpu_actor import Limits, limits_of
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.ingest import earlier_measurements
-from kernrec.measure.campaign.plan import Chooser, PlannedProblem, Visit
+from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import ProblemResult
 from kernrec.measure.collect import chooser_on, concluded, open_journal
 from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.problems import planned_on
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping, Strategy
 from kernrec.op import Problem
-from kernrec.store.measurement import Measurement
+from kernrec.store.measurement import Limits, Measurement
 
 if TYPE_CHECKING:
     from kernrec.cluster.ray_cluster import RayCluster
@@ -59,18 +58,18 @@ class SharedProblems(Chooser):
                 self._results[key].add_earlier(measurement)
                 self._earlier[key].append(measurement)
 
-    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
         if not self._waiting:
             return None
         planned = self._waiting.pop(0)
         share = min(1.0, len(gpus) / self._unfinished)
-        return Visit(replace(planned, share=share), tuple(self._earlier.pop(planned.problem.key)))
+        return replace(planned, share=share, earlier=tuple(self._earlier.pop(planned.problem.key)))
 
     def learn(self, measurement: Measurement) -> None:
         if (result := self._results.get(measurement.identity.problem.key)) is not None:
             result.add_new(measurement)
 
-    def done(self, visit: Visit, seconds: float) -> None:
+    def done(self, visit: PlannedProblem, seconds: float) -> None:
         self._unfinished -= 1
 
 
@@ -92,7 +91,7 @@ def collect_on(
         for problem in kinds[gpu].recalled:
             earlier = earlier_measurements(request.database, problem, gpu)
             ended = (each for each in earlier if not each.origin.block_open)  # Measure unfinished blocks again.
-            kinds[gpu].begin(each for each in ended if limits_of(each.device) == limits)
+            kinds[gpu].begin(each for each in ended if each.device.limits == limits)
         return kinds[gpu]
 
     try:

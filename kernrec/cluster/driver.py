@@ -14,15 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Limits, Reply, sources_hash
+from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Reply, sources_hash
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.ingest import ingest, measurements_of
 from kernrec.measure.campaign.journal import Journal
-from kernrec.measure.campaign.plan import Chooser, Visit
+from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import Progress
 from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping
-from kernrec.store.measurement import Measurement, Tier
+from kernrec.store.measurement import Limits, Measurement, Tier
 
 if TYPE_CHECKING:
     from kernrec.cluster.ray_cluster import RayCluster
@@ -47,7 +47,7 @@ class _Device:
     identity: GpuIdentity | None = None
     """Identity of the GPU, or None until the actor has opened it."""
     busy: bool = True
-    visit: Visit | None = None
+    visit: PlannedProblem | None = None
     records: list[Mapping[str, Any]] = field(default_factory=list)
     """Records of the open block of the visit in progress."""
     rows: list[Measurement] = field(default_factory=list)
@@ -66,7 +66,7 @@ class _Kind:
 
     limits: Limits
     chooser: Chooser
-    lost: list[Visit] = field(default_factory=list)
+    lost: list[PlannedProblem] = field(default_factory=list)
     """Visits that were interrupted because a GPU was lost. Other GPUs continue them."""
     over: bool = False
     """Whether the chooser needs no more measurements, or all GPUs of the model have used up their time."""
@@ -300,17 +300,17 @@ class Driver:
             if device.identity is not None and device.identity.gpu == gpu:
                 device.resting = False
 
-    def _end_block(self, device: _Device, visit: Visit, identity: GpuIdentity) -> None:
-        planned, gpu = visit.planned, identity.gpu
+    def _end_block(self, device: _Device, visit: PlannedProblem, identity: GpuIdentity) -> None:
+        gpu = identity.gpu
         rows, device.records = list(measurements_of(device.records)), []
         device.rows += rows
         for row in rows:
             self._kinds[gpu].chooser.learn(row)
             tier = row.protocol.tier
-            self._counts[gpu, planned.problem.key, tier] += 1
-            done = self._counts[gpu, planned.problem.key, tier]
-            total = max(done, planned.most or len(planned.tasks)) if tier is Tier.SCREEN else done
-            self._report(Progress(identity.title, planned.name, tier, done, total, measurement=row))
+            self._counts[gpu, visit.problem.key, tier] += 1
+            done = self._counts[gpu, visit.problem.key, tier]
+            total = max(done, visit.most or len(visit.tasks)) if tier is Tier.SCREEN else done
+            self._report(Progress(identity.title, visit.name, tier, done, total, measurement=row))
 
     def _note(self, title: str, text: str) -> None:
         self._report(Progress(title, "", "", 0, 0, note=f"{title}: {text}"))

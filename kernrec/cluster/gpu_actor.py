@@ -19,12 +19,12 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
-from kernrec.measure.campaign.plan import PlannedProblem, Visit
+from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, recorded_device
 from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import WorkerClient
-from kernrec.store.measurement import MeasuredDevice, Measurement
+from kernrec.store.measurement import Limits, Measurement
 from kernrec.util.files import files_hash
 from kernrec.version import __version__
 
@@ -37,14 +37,6 @@ def sources_hash() -> str:
     """Return kernrec's version and a hash of its sources and kernels, as one text."""
     files = (path for path in _PACKAGE.rglob("*") if path.suffix in _SUFFIXES)
     return f"{__version__}-{files_hash(_PACKAGE, files)[:12]}"
-
-
-Limits = tuple[float | None, float | None, float | None, bool]
-"""Power limit in W, locked core and memory clock in Hz (None if not set), and whether MIG divides the GPU."""
-
-
-def limits_of(device: MeasuredDevice) -> Limits:
-    return device.power_limit_w, device.locked_sm_clock_hz, device.locked_memory_clock_hz, bool(device.mig)
 
 
 @dataclass(frozen=True)
@@ -106,31 +98,12 @@ Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
 visit."""
 
 
-class SentRecords:
-    """Queue of the records that a visit sends to the driver."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Mapping[str, Any] | Answer] = queue.SimpleQueue()
-
-    def append(self, *records: Mapping[str, Any]) -> None:
-        for record in records:
-            self._queue.put(record)
-
-    def until(self, answer: Callable[[], Answer]) -> Iterator[Mapping[str, Any] | Answer]:
-        """Run `answer` in another thread. Yield each record that is appended during the run, and then the result of
-        `answer`."""
-        threading.Thread(target=lambda: self._queue.put(answer()), daemon=True).start()
-        while not isinstance(item := self._queue.get(), Answer):
-            yield item
-        yield item
-
-
 class GpuActor:
-    """Actor that measures on one GPU."""
+    """Actor that measures on one GPU. It is the destination of its campaign's records, which it sends to the driver."""
 
     def __init__(self) -> None:
         self._answer = Answer(socket.gethostname())
-        self._records = SentRecords()
+        self._records: queue.SimpleQueue[Mapping[str, Any] | Answer] = queue.SimpleQueue()
         self._campaign: Campaign | None = None
         self._earlier: tuple[Measurement, ...] = ()
 
@@ -148,8 +121,7 @@ class GpuActor:
         self._answer.title = f"{device.gpu} on {socket.gethostname()}"
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
-            [],
-            self._records,
+            self,
             device.settings(request, CampaignBudget(request.budget.seconds)),
             CampaignHooks(lambda problem: self._earlier, report=self._take),
             device.compile_queue(),
@@ -158,10 +130,10 @@ class GpuActor:
         info = campaign.session.opened_info
         self._answer.identity = GpuIdentity(
             info.gpu, socket.gethostname(), info.uuid_hash, info.driver, None if device.replayed else compiler(),
-            campaign.session.traits.measures_energy, limits_of(info.measured_device()),
+            campaign.session.probe.measures_energy, info.measured_device().limits,
         )  # fmt: skip
 
-    def measure(self, visit: Visit) -> Iterator[Mapping[str, Any] | Answer]:
+    def measure(self, visit: PlannedProblem) -> Iterator[Mapping[str, Any] | Answer]:
         """Make the measurements of a visit. Yield each record at once, and the `Answer` at the end."""
         campaign = self._campaign
         assert campaign is not None
@@ -170,11 +142,19 @@ class GpuActor:
             begun_s = campaign.session.clock()
             self._earlier = visit.earlier
             if not campaign.spent:
-                campaign.measure(with_own_kernels(visit.planned))
+                campaign.measure(with_own_kernels(visit))
             self._answer.seconds = campaign.session.clock() - begun_s
             self._answer.spent = campaign.spent
 
-        yield from self._records.until(lambda: self._answered(make))
+        threading.Thread(target=lambda: self._records.put(self._answered(make)), daemon=True).start()
+        while not isinstance(item := self._records.get(), Answer):
+            yield item
+        yield item
+
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Send records to the driver."""
+        for record in records:
+            self._records.put(record)
 
     def _answered(self, task: Callable[[], None]) -> Answer:
         self._answer = Answer(self._answer.title, self._answer.identity)

@@ -172,74 +172,41 @@ def occupancy(
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
     """Return the occupancy of a kernel that uses `smem_bytes` of static and dynamic shared memory per block. If any
     argument is an array, the result contains arrays."""
-    if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
-        return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
-    return _single(limits, int(threads), int(registers), int(smem_bytes))
-
-
-def _single(limits: SmLimits, threads: int, registers: int, smem_bytes: int) -> Occupancy[int, float]:
+    by_warps_and_registers, columns, by_smem = _tables(limits)
+    unit = limits.smem_allocation_unit
     warps = -(-threads // _WARP)
-    by_resource = (
-        _blocks_by_warps(limits, threads),
-        _blocks_by_registers(limits, warps, registers),
-        _blocks_by_smem(limits, smem_bytes),
-        limits.max_blocks_per_sm,
-    )
-    blocks = min(by_resource)
-    if blocks == 0:
-        return Occupancy(0, 0, 0.0, -1)
+    # Numbers outside a table's range are mapped to a table value with 0 blocks. Index -1 selects the last value.
+    column = np.clip(warps, 0, columns - 1)
+    last_row = limits.max_registers_per_thread + 1
+    row = np.where(registers >= 0, np.minimum(registers, last_row), last_row)
+    units = np.where(smem_bytes >= 0, np.minimum(-(-smem_bytes // unit), len(by_smem) - 1), -1)
+    value = np.minimum(by_warps_and_registers[row * columns + column], by_smem[units])
+    blocks, limiter = value >> 2, np.where(value >> 2 > 0, value & 3, -1)
     resident = blocks * warps
-    return Occupancy(blocks, resident, resident / limits.max_warps_per_sm, by_resource.index(blocks))
-
-
-def _blocks_by_warps(limits: SmLimits, threads: int) -> int:
-    if not 1 <= threads <= limits.max_threads_per_block:
-        return 0
-    return limits.max_warps_per_sm // -(-threads // _WARP)
-
-
-def _blocks_by_registers(limits: SmLimits, warps: int, registers: int) -> int:
-    if registers > limits.max_registers_per_thread or registers < 0 or warps < 1:
-        return 0
-    per_warp = _round_up(registers * _WARP, limits.register_allocation_unit)
-    if per_warp == 0:
-        return _UNLIMITED
-    # CUDA checks a launch as if every partition held as many of the block's warps as the fullest one.
-    partitions = limits.warp_allocation_granularity
-    if per_warp * _round_up(warps, partitions) > limits.registers_per_block:
-        return 0
-    warps_per_sm = limits.registers_per_sm // partitions // per_warp * partitions
-    return warps_per_sm // warps
-
-
-def _blocks_by_smem(limits: SmLimits, smem_bytes: int) -> int:
-    if not 0 <= smem_bytes <= limits.smem_per_block:
-        return 0
-    per_block = _round_up(smem_bytes + limits.smem_reserved_per_block, limits.smem_allocation_unit)
-    return limits.smem_per_sm // per_block if per_block else _UNLIMITED
-
-
-def _round_up(value: Count, unit: int) -> Count:
-    return -(-value // unit) * unit
+    fraction = resident / limits.max_warps_per_sm
+    if np.ndim(value) == 0:
+        return Occupancy(int(blocks), int(resident), float(fraction), int(limiter))
+    return Occupancy(blocks, resident, fraction, limiter)
 
 
 def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
     """Return the bytes of an SM that remain for L1 while `blocks` blocks with `smem_bytes` each are resident. The
     driver is assumed to select the smallest sufficient size of shared memory."""
-    per_block = _round_up(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0), limits.smem_allocation_unit)
+    unit = limits.smem_allocation_unit
+    per_block = -(-(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0)) // unit) * unit
     sizes = np.array(limits.carveouts)
     carved = sizes[np.minimum(np.searchsorted(sizes, blocks * per_block), len(sizes) - 1)]
     return np.asarray(limits.unified_bytes - carved)
 
 
-# For arrays, two small tables per compute capability contain `blocks * 4 + limiter`. The minimum of two values selects
-# the lower number of blocks and, in a tie, the resource that comes first in `LIMITERS`.
-
-
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return two tables of `blocks * 4 + limiter` for `_elementwise`, as (table by registers and warps, length of its
-    rows, table by shared memory). Entries for impossible numbers have 0 blocks."""
+    """Return two tables of `blocks * 4 + limiter` as (table by registers and warps, length of its rows, table by shared
+    memory). Entries for impossible numbers have 0 blocks.
+
+    The minimum of two values selects the lower number of blocks and, in a tie, the resource that comes first in
+    `LIMITERS`.
+    """
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]
@@ -257,21 +224,3 @@ def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
     by_smem = np.zeros(len(size) + 1, np.int64)
     by_smem[:-1] = np.where(size > 0, limits.smem_per_sm // np.maximum(size, 1), _UNLIMITED) * 4 + 2
     return values.ravel(), max_warps + 2, by_smem
-
-
-def _elementwise(
-    limits: SmLimits, threads: Ints, registers: Ints, smem_bytes: Ints
-) -> Occupancy[Ints, npt.NDArray[np.floating]]:
-    by_warps_and_registers, columns, by_smem = _tables(limits)
-    unit = limits.smem_allocation_unit
-    warps = (threads + (_WARP - 1)) // _WARP
-    # Numbers outside a table's range are mapped to a table value with 0 blocks. Index -1 selects the last value.
-    column = np.where(warps >= 0, np.minimum(warps, columns - 1), 0)
-    row = np.where(
-        registers >= 0, np.minimum(registers, limits.max_registers_per_thread + 1), limits.max_registers_per_thread + 1
-    )
-    units = np.where(smem_bytes >= 0, np.minimum((smem_bytes + (unit - 1)) // unit, len(by_smem) - 1), -1)
-    value = np.minimum(by_warps_and_registers[row * columns + column], by_smem[units])
-    blocks = value >> 2
-    resident = blocks * warps
-    return Occupancy(blocks, resident, resident / limits.max_warps_per_sm, np.where(blocks > 0, value & 3, -1))

@@ -69,7 +69,10 @@ def find_gpu(name: str) -> GPU:
     folded = fold_gpu(name) if isinstance(name, str) else ""
     if reason := next((why for pattern, why in _UNSUPPORTED if re.match(pattern, folded)), None):
         raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec list gpus` lists them)")
-    raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec list gpus")))
+    # Suggest the names of GPUs before aliases.
+    gpus = {gpu: aliases for group in _file("names").values() for gpu, aliases in group.items()}
+    names = [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
+    raise UnknownGPU(str(unknown("GPU", name, names, see="kernrec list gpus")))
 
 
 def find_gpus(names: str) -> list[GPU]:
@@ -116,35 +119,25 @@ def fold_gpu(name: str) -> str:
     return text
 
 
-def _read(stem: str) -> dict[str, Any]:
+@cache
+def _file(stem: str) -> dict[str, Any]:
     return shipped_toml(_CATALOG / f"{stem}.toml")
-
-
-_names_file = cache(lambda: _read("names"))
-_limits_file = cache(lambda: _read("limits"))
-_generation_file = cache(_read)
 
 
 @cache
 def _names() -> Mapping[str, tuple[str, str]]:
     return {
         fold_gpu(name): (generation, gpu)
-        for generation, gpus in _names_file().items()
+        for generation, gpus in _file("names").items()
         for gpu, aliases in gpus.items()
         for name in (gpu, *aliases)
     }
 
 
-def _written_names() -> list[str]:
-    """Return the names of all GPUs, then all aliases. Error messages suggest names in this order."""
-    gpus = {name: aliases for group in _names_file().values() for name, aliases in group.items()}
-    return [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
-
-
 @cache
 def limits(sm: int) -> SmLimits:
     """Return the resource limits of an SM with this compute capability, such as 89."""
-    file = _limits_file()
+    file = _file("limits")
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])
     own = {key: value for key, value in file[f"sm_{sm}"].items() if isinstance(value, int)}
@@ -153,17 +146,16 @@ def limits(sm: int) -> SmLimits:
 
 def arch_rates(sm: int) -> Mapping[str, int]:
     """Return the number of FMAs per SM and clock outside the tensor cores for a compute capability, keyed by dtype."""
-    rates: Mapping[str, int] = _limits_file()[f"sm_{sm}"]["fma_per_clk_sm"]
+    rates: Mapping[str, int] = _file("limits")[f"sm_{sm}"]["fma_per_clk_sm"]
     return rates
 
 
 @cache
 def _load(generation: str, name: str) -> GPU:
-    file = _generation_file(generation)
+    file = _file(generation)
     entry = file["gpu"][name]
-    clock, memory, power = entry["clock_mhz"], entry["memory"], entry["power_w"]
     tensor = file["tensor"][entry["tensor"]]
-    limits_file = _limits_file()
+    limits_file = _file("limits")
     arch = limits_file[f"sm_{entry['sm']}"]
 
     cited = {key: file["sources"][entry["sources"].get(key, entry["source"])] for key in _FIGURES}
@@ -172,33 +164,37 @@ def _load(generation: str, name: str) -> GPU:
     if "fma_per_clk_sm" not in entry:
         sources["fma_per_clk_sm"] = limits_file["sources"][arch["fma_source"]]
     sources["limits"] = limits_file["sources"][arch["source"]]
-    if "idle" not in power:
+    if "idle" not in entry["power_w"]:
         del sources["idle_w"]
 
-    return GPU(
+    return gpu_from(
+        entry,
         name=name,
-        title=entry["title"],
-        aliases=tuple(_names_file()[generation][name]),
+        aliases=tuple(_file("names")[generation][name]),
         generation=generation,
-        chip=entry["chip"],
-        sm=entry["sm"],
-        sms=entry["sms"],
-        base_clock_hz=clock["base"] * 1e6,
-        boost_clock_hz=clock["boost"] * 1e6,
-        tensor_clock_hz=clock.get("tensor", clock["boost"]) * 1e6,
-        memory_bytes=memory["gib"] * 2**30,
-        memory_bandwidth=memory["bandwidth_gbs"] * 1e9,
-        memory_bus_bits=memory["bus_bits"],
-        memory_rate_hz=memory["pin_gbps"] * 1e9,
-        l2_bytes=int(entry["l2_mib"] * 2**20),
-        tdp_w=float(power["tdp"]),
-        power_min_w=float(power["min"]),
-        power_max_w=float(power["max"]),
-        idle_w=float(power["idle"]) if "idle" in power else None,
-        datasheet_f32_flops=entry["f32_tflops"] * 1e12,
-        datasheet_tensor_flops={dtype: peak * 1e12 for dtype, peak in entry["tensor_tflops"].items()},
         fma_per_clk_sm=arch["fma_per_clk_sm"] | entry.get("fma_per_clk_sm", {}),
         tensor_fma_per_clk_sm=tensor["rates"],
-        limits=limits(entry["sm"]),
         sources=sources,
     )
+
+
+def gpu_from(entry: Mapping[str, Any], **fields: Any) -> GPU:
+    """Return the GPU that an entry of the catalog or a GPU file describes.
+
+    Args:
+        entry: Figures in data-sheet units, with the keys of `_FIGURES` (all but `power_range`), `title` and `sm`.
+        fields: Fields of the `GPU` that the entry does not set.
+    """
+    clock, memory, power = entry["clock_mhz"], entry["memory"], entry["power_w"]
+    sm = int(entry["sm"])
+    return GPU(
+        title=entry["title"], chip=entry["chip"], sm=sm, sms=int(entry["sms"]), base_clock_hz=clock["base"] * 1e6,
+        boost_clock_hz=clock["boost"] * 1e6, tensor_clock_hz=clock.get("tensor", clock["boost"]) * 1e6,
+        memory_bytes=int(memory["gib"] * 2**30), memory_bandwidth=memory["bandwidth_gbs"] * 1e9,
+        memory_bus_bits=int(memory["bus_bits"]), memory_rate_hz=memory["pin_gbps"] * 1e9,
+        l2_bytes=int(entry["l2_mib"] * 2**20), tdp_w=float(power["tdp"]), power_min_w=float(power["min"]),
+        power_max_w=float(power["max"]), idle_w=float(power["idle"]) if "idle" in power else None,
+        datasheet_f32_flops=entry["f32_tflops"] * 1e12,
+        datasheet_tensor_flops={dtype: peak * 1e12 for dtype, peak in entry["tensor_tflops"].items()},
+        limits=limits(sm), **fields,
+    )  # fmt: skip

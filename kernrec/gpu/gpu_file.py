@@ -7,7 +7,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, file_errors, unknown
 from kernrec.gpu.entry import GPU
-from kernrec.gpu.find import add_gpu, arch_rates, catalog_gpu, limits
+from kernrec.gpu.find import add_gpu, arch_rates, catalog_gpu, gpu_from
 from kernrec.util.files import open_input
 from kernrec.util.human import short
 
@@ -95,28 +95,23 @@ def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
     texts = {name: _text(name, data[name]) for name in _TEXTS}
     figures = {name: _figure(name, data[name], span) for name, span in _FIGURES.items()}
     tables = {name: _table(name, data.get(name, {}), spans) for name, spans in _TABLES.items()}
-    sm, sms = int(figures["sm"]), int(figures["sms"])
+    sm = int(figures["sm"])
     if sm not in GENERATIONS:
         raise UsageError(f"sm is {sm}; known compute capabilities are {', '.join(map(str, GENERATIONS))}")
-    clock, memory, power = tables["clock_mhz"], tables["memory"], tables["power_w"]
-    tensor_clock = clock.get("tensor", clock["boost"])
-    _ascending("clock_mhz", {"base": clock["base"], "tensor": tensor_clock, "boost": clock["boost"]}, "MHz")
+    clock, power = tables["clock_mhz"], tables["power_w"]
+    ascending = {"base": clock["base"], "tensor": clock.get("tensor", clock["boost"]), "boost": clock["boost"]}
+    _ascending("clock_mhz", ascending, "MHz")
     _ascending("power_w", {name: power[name] for name in ("idle", "min", "tdp", "max") if name in power}, "W")
-    usual = arch_rates(sm)
     figures_of = set(GPU.__annotations__) - {"name", "title", "aliases", "generation", "sources"}
-    gpu = GPU(
-        name=texts["name"], title=texts["title"], aliases=(), generation=GENERATIONS[sm], chip=texts["chip"], sm=sm,
-        sms=sms, base_clock_hz=clock["base"] * 1e6, boost_clock_hz=clock["boost"] * 1e6,
-        tensor_clock_hz=tensor_clock * 1e6, memory_bytes=int(memory["gib"] * 2**30),
-        memory_bandwidth=memory["bandwidth_gbs"] * 1e9, memory_bus_bits=int(memory["bus_bits"]),
-        memory_rate_hz=memory["pin_gbps"] * 1e9, l2_bytes=int(figures["l2_mib"] * 2**20), tdp_w=float(power["tdp"]),
-        power_min_w=float(power["min"]), power_max_w=float(power["max"]),
-        idle_w=float(power["idle"]) if "idle" in power else None, datasheet_f32_flops=figures["f32_tflops"] * 1e12,
-        datasheet_tensor_flops={name: peak * 1e12 for name, peak in tables["tensor_tflops"].items()},
-        fma_per_clk_sm={**usual, **{name: int(rate) for name, rate in tables["fma_per_clk_sm"].items()}},
+    gpu = gpu_from(
+        {**texts, **figures, **tables},
+        name=texts["name"],
+        aliases=(),
+        generation=GENERATIONS[sm],
+        fma_per_clk_sm={**arch_rates(sm), **{name: int(rate) for name, rate in tables["fma_per_clk_sm"].items()}},
         tensor_fma_per_clk_sm={name: int(rate) for name, rate in tables["tensor_fma_per_clk_sm"].items()},
-        limits=limits(sm), sources=dict.fromkeys(sorted(figures_of), source),
-    )  # fmt: skip
+        sources=dict.fromkeys(sorted(figures_of), source),
+    )
     _check_consistent(gpu, figures["f32_tflops"], tables)
     return gpu
 
@@ -209,6 +204,10 @@ def gpu_text(gpu: GPU, name: str) -> str:
     usual = arch_rates(gpu.sm)
     own_rates = {key: rate for key, rate in gpu.fma_per_clk_sm.items() if usual.get(key) != rate}
     clocks = {"base": gpu.base_clock_hz / 1e6, "boost": gpu.boost_clock_hz / 1e6, "tensor": tensor_clock}
+    memory = {
+        "gib": gpu.memory_bytes / 2**30, "bus_bits": gpu.memory_bus_bits, "pin_gbps": gpu.memory_rate_hz / 1e9,
+        "bandwidth_gbs": gpu.memory_bandwidth / 1e9,
+    }  # fmt: skip
     lines = [
         f"# A GPU for `--gpu FILE.toml`, started from {gpu.title}: data sheet figures, dense tensor peaks.",
         f'name = "{name}"',
@@ -221,7 +220,7 @@ def gpu_text(gpu: GPU, name: str) -> str:
         "# tensor: the clock of the tensor peaks, where it is below the boost clock",
         f"clock_mhz = {table(clocks)}",
         "# bandwidth is checked against bus and rate of a pin",
-        f"memory = {table(_memory(gpu))}",
+        f"memory = {table(memory)}",
         "# the default limit, and the range that can be set; idle is optional",
         f"power_w = {table({'tdp': gpu.tdp_w, 'min': gpu.power_min_w, 'max': gpu.power_max_w, 'idle': gpu.idle_w})}",
         "# fused multiply-adds per SM and clock on tensor cores; GeForce has half the rate with f32 accumulation",
@@ -232,10 +231,3 @@ def gpu_text(gpu: GPU, name: str) -> str:
     if own_rates:
         lines += [f"# unlike other GPUs of sm_{gpu.sm}", f"fma_per_clk_sm = {table(own_rates)}"]
     return "\n".join(lines) + "\n"
-
-
-def _memory(gpu: GPU) -> dict[str, float]:
-    return {
-        "gib": gpu.memory_bytes / 2**30, "bus_bits": gpu.memory_bus_bits, "pin_gbps": gpu.memory_rate_hz / 1e9,
-        "bandwidth_gbs": gpu.memory_bandwidth / 1e9,
-    }  # fmt: skip

@@ -36,7 +36,7 @@ from kernrec.interop.results import (
 from kernrec.interop.tuner_results import INVALIDITIES, SECONDS, outcome_of
 from kernrec.store.connection import one_line, parquet_rows
 from kernrec.store.measurement import Outcome
-from kernrec.store.reader import checked_table
+from kernrec.store.reader import read_untrusted
 from kernrec.util.files import open_input, scratch_folder
 
 MOST_ROWS = 2_000_000
@@ -172,8 +172,8 @@ def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"{path} is larger than {MOST_BYTES // 2**20} MiB; it is not read")
     with scratch_folder() as folder:
-        file = checked_table(path, folder, MOST_ROWS)
-        with one_line(path), parquet_rows(file) as (connection, source):
+        read_untrusted("table", path, folder, most_rows=MOST_ROWS)
+        with one_line(path), parquet_rows(folder / "table.parquet") as (connection, source):
             cursor = connection.execute(f"FROM {source}")
             columns = [column[0] for column in cursor.description or ()]
             rows = cursor.fetchall()

@@ -204,7 +204,12 @@ def _without_host_macros(text: str) -> str:
 
 def _unused_types(declarations: "list[Node]", instance: str) -> "list[Node]":
     """Return the declarations of types and macros that nothing else in the source needs."""
-    named = {node.id: (node, name) for node in declarations if (name := _type_name(node) or _macro_name(node))}
+    macros = ("preproc_def", "preproc_function_def")
+    names = {
+        node.id: text_of(node.child_by_field_name("name")) if node.type in macros else _type_name(node)
+        for node in declarations
+    }
+    named = {node.id: (node, names[node.id]) for node in declarations if names[node.id]}
     words = {node.id: set(_WORD.findall(_COMMENT.sub("", text_of(node)))) for node in declarations}
     mentioned = set(_WORD.findall(instance)).union(*(each for key, each in words.items() if key not in named))
     waiting = dict(named)
@@ -213,10 +218,6 @@ def _unused_types(declarations: "list[Node]", instance: str) -> "list[Node]":
             del waiting[key]
             mentioned |= words[key]
     return [node for node, _ in waiting.values() if _type_name(node)]
-
-
-def _macro_name(node: "Node") -> str:
-    return text_of(node.child_by_field_name("name")) if node.type in ("preproc_def", "preproc_function_def") else ""
 
 
 def _type_name(node: "Node") -> str:
@@ -284,7 +285,8 @@ def _is_host(node: "Node", marks: _DeviceWords) -> bool:
                 return False
             return head not in marks and "constexpr" not in head
         case "declaration":
-            return head not in marks and (not _CONSTANT.search(head) or "std::" in head or _is_prototype(node))
+            prototype = any(child.type == "function_declarator" for child in node.named_children)
+            return head not in marks and (not _CONSTANT.search(head) or "std::" in head or prototype)
         case "using_declaration":
             return re.search(r"\bstd\b", text_of(node)) is not None
         case "ERROR":
@@ -293,7 +295,3 @@ def _is_host(node: "Node", marks: _DeviceWords) -> bool:
             name = text_of(next(nodes(node, "call_expression"), None)).partition("(")[0]
             return any(_HOST_WORD.search(text) for text in (text_of(node), marks.macros.get(name, "")))
     return False
-
-
-def _is_prototype(node: "Node") -> bool:
-    return any(child.type == "function_declarator" for child in node.named_children)

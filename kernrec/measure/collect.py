@@ -1,6 +1,6 @@
 """Run one measuring campaign: choose configs, measure, store, learn from the results, and decide when to stop."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
+from kernrec.measure.campaign.device_session import DeviceSession
 from kernrec.measure.campaign.ingest import check_takes_rows, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import Chooser, PlannedProblem
@@ -24,7 +25,9 @@ from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopp
 from kernrec.measure.search_rounds import SearchRounds
 from kernrec.measure.worker.worker import write_kernel
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
+from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.store.measurement import Measurement
 
 
 def collect(
@@ -49,13 +52,54 @@ def collect(
         request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
     request.check()
     with open_journal(request, report) as (journal, leftover), TemporaryDirectory(prefix="kernrec-") as scratch:
-        device = device_of(request, Path(scratch))
-        run = _LocalRun(request, device, journal, report, stopping)
-        if request.strategy is Strategy.ALL:
-            run.measure(run.campaign(planned_on(device.gpu, request), report))
-        else:
-            run.measure_chosen(chooser_on(device.gpu, request))
-        return concluded(replace(run.result, leftover=leftover), journal, request.database)
+        device, stored = device_of(request, Path(scratch)), 0
+        chooser = None if request.strategy is Strategy.ALL else chooser_on(device.gpu, request)
+        planned = planned_on(device.gpu, request) if chooser is None else []
+        earlier = partial(device.earlier, request.database)
+
+        def take(progress: Progress) -> None:
+            report(progress)
+            if chooser is not None and progress.measurement is not None:
+                chooser.learn(progress.measurement)
+
+        def store() -> None:
+            nonlocal stored
+            # If another process uses the database, the rows stay in the journal and are stored later.
+            with suppress(UsageError):
+                stored += ingest(journal, request.database)
+
+        campaign = Campaign(
+            WorkerClient(device.opening, stopping),
+            journal,
+            device.settings(request, request.budget),
+            CampaignHooks(earlier, stopping, take, store),
+            device.compile_queue(),
+        )
+        error, stopped = None, False
+        try:
+            campaign.run(planned if chooser is None else _visits(chooser, campaign.session, earlier))
+        except Stopped:
+            stopped = True
+        except KernrecError as failure:
+            error = str(failure)
+        outcome = None if chooser is None else chooser.outcome()
+        outcomes = () if outcome is None else ((device.gpu, outcome),)
+        result = CollectResult(tuple(campaign.results), stored, leftover, stopped, error, outcomes)
+        return concluded(result, journal, request.database)
+
+
+def _visits(
+    chooser: Chooser, session: DeviceSession, earlier: Callable[[Problem], Iterable[Measurement]]
+) -> Iterator[PlannedProblem]:
+    """Yield the visits that a chooser selects, after it has learned from `earlier` measurements."""
+    if chooser.needs_energy and not session.probe.measures_energy:
+        raise KernrecError("energy is not measured on this device; --objective latency needs none")
+    for problem in chooser.recalled:
+        chooser.begin(filter(session.is_present, earlier(problem)))
+    while (visit := chooser.next()) is not None:
+        begun_s = session.clock()
+        yield visit
+        chooser.done(visit, session.clock() - begun_s)
 
 
 def collect_at(
@@ -148,67 +192,3 @@ def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
     spec = scratch / "kernel.json"
     write_kernel(request.kernel, request.folder, spec)
     return gpu_device(present, scratch, inputs_of(request.kernel), {"spec": str(spec)})
-
-
-class _LocalRun:
-    """Campaign of one request on a device of this machine."""
-
-    def __init__(
-        self, request: CollectRequest, device: MeasuringDevice, journal: Journal, report: Report, stopping: Stopping
-    ) -> None:
-        self._request, self._device, self._journal = request, device, journal
-        self._report, self._stopping = report, stopping
-        self.result = CollectResult()
-
-    def measure_chosen(self, chooser: Chooser) -> None:
-        """Measure the visits that a chooser selects."""
-
-        def take(progress: Progress) -> None:
-            self._report(progress)
-            if progress.measurement is not None:
-                chooser.learn(progress.measurement)
-
-        def visits() -> Iterator[PlannedProblem]:
-            session = campaign.session
-            if chooser.needs_energy and not session.traits.measures_energy:
-                raise KernrecError("energy is not measured on this device; --objective latency needs none")
-            for problem in chooser.recalled:
-                chooser.begin(filter(session.is_present, self._device.earlier(self._request.database, problem)))
-            while (visit := chooser.next()) is not None:
-                begun_s = session.clock()
-                yield visit.planned
-                chooser.done(visit, session.clock() - begun_s)
-
-        campaign = self.campaign(visits(), take)
-        self.measure(campaign)
-        if (outcome := chooser.outcome()) is not None:
-            self.result = replace(self.result, outcomes=((self._device.gpu, outcome),))
-
-    def campaign(self, problems: Iterable[PlannedProblem], report: Report) -> Campaign:
-        """Return a campaign that measures planned problems, and calls `report` with each measurement and note."""
-        request, device = self._request, self._device
-        return Campaign(
-            WorkerClient(device.opening, self._stopping),
-            problems,
-            self._journal,
-            device.settings(request, request.budget),
-            CampaignHooks(partial(device.earlier, request.database), self._stopping, report, self._store),
-            device.compile_queue(),
-        )
-
-    def measure(self, campaign: Campaign) -> None:
-        """Run a campaign, and store its results, or the reason for an early end, in `result`."""
-        error, stopped = None, False
-        try:
-            campaign.run()
-        except Stopped:
-            stopped = True
-        except KernrecError as failure:
-            error = str(failure)
-        self.result = replace(self.result, results=tuple(campaign.results), stopped=stopped, error=error)
-
-    def _store(self) -> None:
-        # If another process uses the database, the rows stay in the journal and are stored later.
-        with suppress(UsageError):
-            stored = ingest(self._journal, self._request.database)
-            self.result = replace(self.result, stored=self.result.stored + stored)

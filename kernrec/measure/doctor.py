@@ -11,7 +11,8 @@ from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.device.interface import DeviceInfo
 from kernrec.measure.device.nvml import LocalGpu, local_gpus
-from kernrec.measure.protocol.probe import Probe, save_probe
+from kernrec.measure.protocol.measure_config import Probe
+from kernrec.measure.protocol.probe import save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store import Database
 from kernrec.util import engine

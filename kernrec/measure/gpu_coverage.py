@@ -3,14 +3,14 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from kernrec.gpu import GPU, find_gpu
-from kernrec.gpu.find import UnknownGPU
+from kernrec.gpu.find import catalog_gpu
 from kernrec.measure.problems import select_layers
 from kernrec.op import Problem
 from kernrec.store import Stack
-from kernrec.store.coverage import MeasuredProblem, measured_problems
 from kernrec.store.recorded import contents, has_recorded, recorded_baselines
+from kernrec.store.schema import with_derived
 
 
 @dataclass
@@ -57,21 +57,30 @@ def _standard_layers() -> _Layers:
     return {op: list(problems.values()) for op, problems in layers.items()}
 
 
-def gpus_coverage(backend: Stack) -> list[GpuCoverage]:
+_MEASURED = """
+    SELECT gpu, op, list(DISTINCT problem.key), count(*), count(energy_j), strftime(max(measured_at), '%Y-%m-%d')
+    FROM answer JOIN db.problem AS problem USING (problem_id) WHERE NOT coalesce(replayed, false)
+    GROUP BY ALL ORDER BY ALL
+"""
+
+
+def gpus_coverage(stack: Stack) -> list[GpuCoverage]:
     """Return the coverage of each GPU with measurements or recordings, sorted by falling number of measured layers.
     Raise `UsageError` if a database cannot be read."""
     layers = _standard_layers()
-    rows: dict[str, list[MeasuredProblem]] = defaultdict(list)
-    for row in measured_problems(backend):
-        rows[row.gpu].append(row)
+    rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for _, database in stack.databases():
+        for gpu, *row in database.query(with_derived("answer", _MEASURED)):
+            rows[gpu].append(tuple(row))
     recorded = {gpu for about in contents().values() for gpu in about["gpus"]}
     covered = [_of_gpu(gpu, rows.get(gpu, ()), layers) for gpu in sorted({*rows, *recorded})]
     return sorted(covered, key=lambda each: (-sum(op.measured for op in each.ops.values()), each.gpu))
 
 
-def _of_gpu(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> GpuCoverage:
-    measured = {row.problem for row in rows}
-    gpu = _catalog(name)
+def _of_gpu(name: str, rows: Sequence[tuple[Any, ...]], layers: _Layers) -> GpuCoverage:
+    """Return the coverage of a GPU, given (op, keys of problems, configs, energies, last day) of its measurements."""
+    measured = {key for _, keys, *_ in rows for key in keys}
+    gpu = catalog_gpu(name)
     ops = {}
     for op, problems in layers.items():
         there = gpu is not None and has_recorded(op, gpu)
@@ -80,16 +89,8 @@ def _of_gpu(name: str, rows: Sequence[MeasuredProblem], layers: _Layers) -> GpuC
             sum(any(each.key in measured for each in same) for same in problems),
             sum(any(recorded_baselines(each, gpu) for each in same) for same in problems) if there and gpu else 0,
         )
-    for row in rows:
-        of_op = ops.setdefault(row.op, OpCoverage(0))
-        of_op.configs += row.configs
-        of_op.energies += row.energies
-    last = max((row.last_measured for row in rows), default="")
-    return GpuCoverage(name, gpu.arch if gpu else "", ops, last)
-
-
-def _catalog(name: str) -> GPU | None:
-    try:
-        return find_gpu(name)
-    except UnknownGPU:
-        return None
+    for op, _, configs, energies, _ in rows:
+        of_op = ops.setdefault(op, OpCoverage(0))
+        of_op.configs += configs
+        of_op.energies += energies
+    return GpuCoverage(name, gpu.arch if gpu else "", ops, max((row[-1] for row in rows), default=""))

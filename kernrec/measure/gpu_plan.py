@@ -25,7 +25,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Config, kernels_of
 from kernrec.kernel.fixed_part import fixed_part
-from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem, Task, Visit, check_memory
+from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem, Task, check_memory
 from kernrec.measure.device.replay import load_recordings
 from kernrec.measure.problems import select_layers
 from kernrec.measure.refine_planner import RefinePlanner
@@ -145,29 +145,29 @@ class GpuPlan(Chooser):
         self._ahead = 0
         self._visits = 0
 
-    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
         self._refining = False
         if self._fixed:
-            return Visit(self._fixed.pop(0))
+            return self._fixed.pop(0)
         self._visits += 1
         surveys_first = self._survey is not None and (self._ahead > 0 or not self._survey.every_kernel)
         visit = self._surveyed() if surveys_first else None
         visit = visit or self._refined(gpu, gpus) or self._surveyed()
         if visit is None or not self._measures_energy:
             return visit
-        return replace(visit, planned=replace(visit.planned, energy=EnergyRule.ALL))
+        return replace(visit, energy=EnergyRule.ALL)
 
-    def _surveyed(self) -> Visit | None:
+    def _surveyed(self) -> PlannedProblem | None:
         if self._survey is None or (planned := self._survey.next()) is None:
             return None
         self._ahead -= len(planned.tasks) if self._survey.every_kernel else 0
-        return Visit(planned)
+        return planned
 
-    def _refined(self, gpu: str, gpus: Collection[str]) -> Visit | None:
+    def _refined(self, gpu: str, gpus: Collection[str]) -> PlannedProblem | None:
         visit = None if self._planner is None else self._planner.next(gpu, gpus)
         if visit is not None:
             self._refining = True
-            self._ahead += len(visit.planned.tasks)
+            self._ahead += len(visit.tasks)
         return visit
 
     @property
@@ -178,7 +178,7 @@ class GpuPlan(Chooser):
         if self._planner is not None:
             self._planner.learn(measurement)
 
-    def done(self, visit: Visit, seconds: float) -> None:
+    def done(self, visit: PlannedProblem, seconds: float) -> None:
         # Do not report the duration of visits with energies, which take longer than other visits.
         if self._planner is not None and self._refining:
             self._planner.done(visit, 0.0 if self._measures_energy else seconds)
@@ -189,8 +189,10 @@ def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
     GPU."""
     gpu = find_gpu(name)
     fixed = fixed_problems(gpu, request.recording)
-    subject = asked_subject(gpu, request) if request.recording is None else subject_on(name, request)
-    if subject is None:
+    if request.recording is None:
+        request = replace(request, problems=asked_problems(gpu))
+    subject = subject_on(name, request, able_only=request.recording is None)
+    if not subject.wanted:
         return GpuPlan(fixed)
     survey = Survey(subject, sampled_kernels(name, request), request.seed)
     return GpuPlan(fixed, survey, RefinePlanner(request, Knowledge(subject, request)))
@@ -261,21 +263,3 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
     except UsageError:
         return False
     return True
-
-
-def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
-    """Return the standard problems that can run on a GPU, with their candidate configs. Return None if no problem can
-    run."""
-    if not (problems := asked_problems(gpu)):
-        return None
-    try:
-        return subject_on(gpu.name, replace(request, problems=problems))
-    except UsageError:
-        able = []
-        for each in problems:
-            try:
-                subject_on(gpu.name, replace(request, problems=[each]))
-            except UsageError:
-                continue
-            able.append(each)
-        return subject_on(gpu.name, replace(request, problems=able)) if able else None

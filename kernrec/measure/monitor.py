@@ -181,7 +181,7 @@ def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, s
 
     # The terminal sends the first two signals to the command, too. Install handlers instead of ignoring the signals,
     # because the command would inherit ignored signals, but not handlers.
-    handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), _do_nothing)
+    handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), lambda *_: None)
     handlers |= dict.fromkeys(_signals("SIGTERM", "SIGHUP"), pass_on)
     with _handled(handlers):
         take_sample()
@@ -213,10 +213,6 @@ def _has_ended(process: "subprocess.Popen[bytes]", most_s: float) -> bool:
 
 def _signals(*names: str) -> list[signal.Signals]:
     return [getattr(signal, name) for name in names if hasattr(signal, name)]
-
-
-def _do_nothing(number: int, frame: object) -> None:
-    pass
 
 
 @contextmanager

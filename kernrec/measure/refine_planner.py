@@ -12,7 +12,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem
-from kernrec.measure.campaign.plan import Visit as PlannedVisit
 from kernrec.measure.protocol import measure_config
 from kernrec.measure.refine_subject import ChangedAnswer, Knowledge
 from kernrec.measure.request import CollectRequest
@@ -72,7 +71,7 @@ class RefinePlanner(Chooser):
     def needs_energy(self) -> bool:
         return self._request.needs_energy
 
-    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedVisit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
         start_s = time.perf_counter()
         visit = self._decide({visit.problem for visit in self._pending.values()})
         self._deciding_s += time.perf_counter() - start_s
@@ -86,7 +85,7 @@ class RefinePlanner(Chooser):
         self._pending[wanted.problem.key] = visit
         tasks = tuple(self.knowledge.subject.task(visit.problem, contender) for contender in visit.contenders)
         energy = EnergyRule.ALL if self.needs_energy else EnergyRule.NONE
-        return PlannedVisit(PlannedProblem(wanted.name, wanted.problem, tasks, energy=energy, finals=False))
+        return PlannedProblem(wanted.name, wanted.problem, tasks, energy=energy, finals=False)
 
     def _decide(self, pending: Collection[int]) -> Visit | None:
         if self._left == 0:
@@ -106,8 +105,8 @@ class RefinePlanner(Chooser):
             self._seen.add((visit.problem, measured.contender))
             self.refinement.take(visit.problem, measured)
 
-    def done(self, visit: PlannedVisit, seconds: float) -> None:
-        decided = self._pending.pop(visit.planned.problem.key)
+    def done(self, visit: PlannedProblem, seconds: float) -> None:
+        decided = self._pending.pop(visit.problem.key)
         problem, contenders = decided.problem, decided.contenders
         if {row.contender for row in self.knowledge.posterior.measured(problem)}.isdisjoint(contenders):
             for contender in contenders:

@@ -83,25 +83,27 @@ class RefineSubject:
         return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, source)
 
 
-def subject_on(name: str, request: CollectRequest) -> RefineSubject:
+def subject_on(name: str, request: CollectRequest, able_only: bool = False) -> RefineSubject:
     """Return the contenders of the requested problems on a GPU model. Raise `UsageError` if no config can run a
-    problem, or a recording has none of the problems."""
+    problem, or a recording has none of the problems. If `able_only`, omit problems of a GPU that no config can run."""
     if request.recording is not None:
         return _recorded(name, request)
     gpu = find_gpu(name)
-    context, wanted = (
-        context_of(request, with_rows=True).on(gpu),
-        tuple(layers_on(request.wanted, gpu, request.database)),
-    )
-    sets = [
-        _candidates(each.problem, context, request.point, bool(_measured(each.problem, context))) for each in wanted
-    ]
+    context, wanted, sets = context_of(request, with_rows=True).on(gpu), [], []
+    for each in layers_on(request.wanted, gpu, request.database):
+        try:
+            whole_space = bool(_measured(each.problem, context))
+            sets.append(_candidates(each.problem, context, request.point, whole_space))
+            wanted.append(each)
+        except UsageError:
+            if not able_only:
+                raise
     contenders = [
         contenders_of(candidates, request.objective, each.count, with_inputs=True)
         for each, candidates in zip(wanted, sets, strict=True)
     ]
     hashes = [{each.table.kernel.name: each.table.kernel.hash for each in candidates.kernels} for candidates in sets]
-    return RefineSubject(gpu.name, False, wanted, tuple(contenders), tuple(hashes))
+    return RefineSubject(gpu.name, False, tuple(wanted), tuple(contenders), tuple(hashes))
 
 
 def sampled_kernels(name: str, request: CollectRequest) -> Callable[[Problem], list[SampledKernel]]:

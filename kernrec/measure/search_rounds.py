@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kernrec.errors import UsageError
-from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem, Visit
+from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem
 from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.model.search.expected_improvement import ObjectiveSearch
@@ -80,7 +80,7 @@ class SearchRounds(Chooser):
         self._round, self._size = 0, 0  # number of the current round, and how many configs it has
         self._latencies: list[int] = []  # configs of the current round that are not in any visit yet
         self._energies: list[int] = []  # configs for energy measurements that are not in any visit yet
-        # round of each visit in progress, keyed by the id of its plan; None if the visit measures energies
+        # round of each visit in progress, keyed by the id of its tasks; None if the visit measures energies
         self._pending: dict[int, int | None] = {}
         self._round_over = True  # whether a round has just ended, so that its energy measurements must be chosen
         self._energy_gpu: str | None = None
@@ -97,7 +97,7 @@ class SearchRounds(Chooser):
         for measurement in earlier:
             self.learn(measurement)
 
-    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
         if self._left <= 0 and not self._latencies and not self._energies:
             return None  # Skip the energy measurements of the last round.
         self._ask_energies()
@@ -111,8 +111,8 @@ class SearchRounds(Chooser):
         configs, self._latencies = self._latencies[:count], self._latencies[count:]
         return self._visit(configs, EnergyRule.NONE)
 
-    def done(self, visit: Visit, seconds: float) -> None:
-        number = self._pending.pop(id(visit.planned))
+    def done(self, visit: PlannedProblem, seconds: float) -> None:
+        number = self._pending.pop(id(visit.tasks))
         given_out = number != self._round or not self._latencies
         if number is not None and given_out and number not in self._pending.values():
             self._round_over = True
@@ -136,11 +136,11 @@ class SearchRounds(Chooser):
         self._round_over = self._round_over or (not self._size and not self._pending)
         return self._size > 0
 
-    def _visit(self, configs: list[int], energy: EnergyRule) -> Visit:
+    def _visit(self, configs: list[int], energy: EnergyRule) -> PlannedProblem:
         tasks = tuple(self.planned.tasks[config] for config in configs)
-        planned = replace(self.planned, tasks=tasks, most=None, search=None, energy=energy, finals=False)
-        self._pending[id(planned)] = self._round if energy is EnergyRule.NONE else None
-        return Visit(planned, tuple(row for config in configs for row in self._rows[config]))
+        self._pending[id(tasks)] = self._round if energy is EnergyRule.NONE else None
+        earlier = tuple(row for config in configs for row in self._rows[config])
+        return replace(self.planned, tasks=tasks, most=None, search=None, energy=energy, finals=False, earlier=earlier)
 
     def learn(self, measurement: Measurement) -> None:
         identity = measurement.identity

@@ -49,17 +49,14 @@ def operand_values(quantized: Format, activations: str, weights: str, wide: floa
 
     After scaling, activations have the standard deviation 1, and weights have the standard deviation `wide`.
     """
-    spread = {name: _SPREAD.get(kind, 1.0) for name, kind in _types(quantized, activations, weights)}
+    types = {activations: quantized.activations, weights: quantized.weights}
+    spread = {name: _SPREAD.get(kind, 1.0) for name, kind in types.items()}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}
     if quantized.weights == quantized.activations == "f4e2m1":  # An 8-bit scale cannot represent `wide`.
         scale[weights] = 1 / spread[weights]
     values: dict[str, Normal] = {name: (0, deviation) for name, deviation in spread.items()}
     values |= {f"{name}_scale": (value, value / 8) for name, value in scale.items()}
     return values | {f"{activations}{weights}_scale": (wide, wide / 8)}
-
-
-def _types(quantized: Format, activations: str, weights: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    return (activations, quantized.activations), (weights, quantized.weights)
 
 
 def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, rows: int) -> "np.ndarray":

@@ -1,13 +1,10 @@
 """Summarize the measurements in databases by GPU, op and kernel, with their outcomes and signers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kernrec.store.database import Database
 from kernrec.store.keys import signer_name
-from kernrec.store.schema import with_derived
-from kernrec.store.stack import Stack
 
 _COUNTED = {
     **{name: name for name in ("gpu", "op", "kernel", "outcome")},
@@ -50,32 +47,3 @@ def contributed(database: Database) -> list[dict[str, Any]]:
 def _grouped(columns: Mapping[str, str], source: str) -> str:
     named = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
     return f"SELECT {named} FROM {source} JOIN db.problem AS problem USING (problem_id) GROUP BY ALL ORDER BY ALL"
-
-
-@dataclass(frozen=True)
-class MeasuredProblem:
-    """Summary of the measurements of one problem on one GPU in one database. Replayed rows are not counted."""
-
-    gpu: str
-    op: str
-    problem: str
-    """Key of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`."""
-    configs: int
-    """Number of measured combinations of config, power limit and clocks."""
-    energies: int
-    """Number of these combinations that have a measured energy."""
-    last_measured: str
-    """Date of the last measurement, as `YYYY-MM-DD`."""
-
-
-def measured_problems(stack: Stack) -> list[MeasuredProblem]:
-    """Return a summary of each measured problem in each database of a stack."""
-    query = (
-        "SELECT gpu, op, problem.key, count(*), count(energy_j), strftime(max(measured_at), '%Y-%m-%d') FROM answer"
-        " JOIN db.problem AS problem USING (problem_id) WHERE NOT coalesce(replayed, false) GROUP BY ALL ORDER BY ALL"
-    )
-    return [
-        MeasuredProblem(*values)
-        for _, database in stack.databases()
-        for values in database.query(with_derived("answer", query))
-    ]

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from shutil import move
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from kernrec.store.marks import Faults, Mark, file_state, has_open, inode_of, is
 from kernrec.store.profiles import ProfileRow
 from kernrec.store.queries import DatabaseQueries
 from kernrec.store.query_file import renew
-from kernrec.store.reader import check_database, find_faults
+from kernrec.store.reader import read_untrusted
 from kernrec.store.rows import Row
 from kernrec.store.schema import TABLES, layout_of
 from kernrec.util.files import remove_abandoned
@@ -198,8 +199,8 @@ class Database(DatabaseQueries):
                 for statement in ADOPT:
                     self._connection.execute(statement)
         self._written = inode_of(file_state(path))
-        self._mark = replace(mark, own=True, writing=self._written)
-        write_mark(path, self._mark)
+        self.mark = replace(mark, own=True, writing=self._written)
+        write_mark(path, self.mark)
 
     @classmethod
     def memory(cls) -> "Database":
@@ -210,10 +211,10 @@ class Database(DatabaseQueries):
     def close(self) -> None:
         """Write pending changes, close the file, and update its mark and its query file."""
         self._connection.close()
-        if self._written and self._mark is not None:
+        if self._written and self.mark is not None:
             state = file_state(Path(self.path))
             if inode_of(state) == self._written:  # If the inode differs, another file has replaced this one.
-                write_mark(Path(self.path), replace(self._mark, state=state, writing=""))
+                write_mark(Path(self.path), replace(self.mark, state=state, writing=""))
                 renew(Path(self.path), type(self).open)
 
     def __enter__(self) -> "Database":
@@ -246,21 +247,15 @@ class Database(DatabaseQueries):
         remaining = iter(measurements)
         with one_line(self.path), transaction(self._connection):
             while chunk := list(islice(remaining, _CHUNK)):
-                keys += self._insert_measurements(chunk)
+                rows = [{n: value for n, value in each.columns().items() if value is not None} for each in chunk]
+                configs = [{"kernel": row.get("kernel"), "tunables": row.pop("config")} for row in rows]
+                problems = [vars(row.pop("problem")) for row in rows]
+                config_ids = store_rows.insert(self._connection, "config", configs)
+                problem_ids = store_rows.insert(self._connection, "problem", problems)
+                for row, config_id, problem_id in zip(rows, config_ids, problem_ids, strict=True):
+                    row |= {"config_id": config_id, "problem_id": problem_id}
+                keys += store_rows.insert(self._connection, "measurement", rows)
         return keys
-
-    def _insert_measurements(self, measurements: "Sequence[Measurement]") -> list[str]:
-        rows = [
-            {name: value for name, value in measurement.columns().items() if value is not None}
-            for measurement in measurements
-        ]
-        configs = [{"kernel": row.get("kernel"), "tunables": row.pop("config")} for row in rows]
-        problems = [vars(row.pop("problem")) for row in rows]
-        config_ids = store_rows.insert(self._connection, "config", configs)
-        problem_ids = store_rows.insert(self._connection, "problem", problems)
-        for row, config_id, problem_id in zip(rows, config_ids, problem_ids, strict=True):
-            row |= {"config_id": config_id, "problem_id": problem_id}
-        return store_rows.insert(self._connection, "measurement", rows)
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
         """Add static profiles to the user's own profiles, and return their keys in the given order."""
@@ -288,26 +283,27 @@ class Database(DatabaseQueries):
 
     def add_from(
         self,
-        write: Callable[[Path], object],
+        checked: Path,
         *,
         apart_from: Sequence[str] = (),
         then: Callable[[Path], Sequence[str]] | None = None,
         signer: str | None = None,
     ) -> int:
-        """Add rows from files, except rows that the database already contains, and return the number of new rows. If an
-        error occurs, no row is added.
+        """Add checked rows from files, except rows that the database already contains, and return the number of new
+        rows. If an error occurs, no row is added.
 
         Args:
-            write: Function that receives a folder and writes the checked rows to files there, which `exchange.add_rows`
-                reads.
+            checked: Folder with the files of `exchange.add_rows`. They are moved out of the folder.
             apart_from: Columns of `measurement` to ignore. A new row is not added if a stored row has the same values
                 in all other columns.
-            then: Function that receives the same folder and returns more SQL statements for the same transaction.
+            then: Function that receives the files' new folder and returns more SQL statements for the same transaction.
             signer: Public key of the rows' owner. An empty string stands for an unknown owner, and None for the user.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
-            write(folder)
+            for file in checked.iterdir():
+                if file.suffix in (".duckdb", ".parquet"):
+                    move(file, folder / file.name)
             with one_line(self.path):
                 last = then(folder) if then else ()
                 return exchange.add_rows(self._connection, folder, self.path, apart_from, last, signer)
@@ -330,8 +326,8 @@ class Database(DatabaseQueries):
                 keys = [key for some in by.values() for key in some]
                 self._connection.execute(f"DELETE FROM db.{table} WHERE {table}_id IN (SELECT unnest(?))", [keys])
             update_scales(self._connection)
-        if self._mark is not None:
-            self._mark = replace(self._mark, faults={})
+        if self.mark is not None:
+            self.mark = replace(self.mark, faults={})
         return before - sum(self.counts().values())
 
 
@@ -341,9 +337,9 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
     if not mark.holds(state):
         faults: Faults = {}
         if own and check_rows:
-            faults = find_faults(path, state)
+            faults = read_untrusted("faults", path, state=state)
         else:
-            check_database(path, check_rows, state)
+            read_untrusted("check", path, rows=check_rows, state=state)
         mark = Mark(state, own, "", faults, time.time())
         if check_rows:
             write_mark(path, mark)

@@ -4,11 +4,9 @@ DuckDB computes the keys of millions of rows, but may format a number differentl
 differs from DuckDB's, kernrec computes the key again with `rows.row_key`.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import move
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
@@ -28,14 +26,6 @@ of segments that contains the measurement."""
 MEASUREMENTS = "checked.main.measurement"
 """SQL name of the table of measurements in the file `CHECKED`."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
-COLUMNS = "checked.json"
-"""Name of a file beside `CHECKED` that lists the columns with a value in at least one measurement."""
-
-
-def move_checked(checked: Path, folder: Path) -> None:
-    for pattern in (CHECKED, COLUMNS, SOURCES, *(f"{table}*.parquet" for table in TABLES)):
-        for file in checked.glob(pattern):
-            move(file, folder / file.name)
 
 
 def add_rows(
@@ -67,7 +57,7 @@ def add_rows(
         for table, files in sources.items():
             kinds = columns(connection, table)
             key = next(iter(kinds))
-            source = _with_all(connection, files, kinds)
+            source = f"({with_all(connection, files, kinds)})"
             rows = f"FROM {source} AS there"
             stored = connection.execute(f"SELECT count(*) FROM {source} SEMI JOIN db.{table} USING ({key})").fetchall()
             if stored[0][0]:
@@ -106,18 +96,18 @@ def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[st
     if not (folder / CHECKED).exists():
         yield sources
         return
-    names = ", ".join(f'"{name}"' for name in json.loads((folder / COLUMNS).read_text(encoding="utf-8")))
     connection.execute(f"ATTACH {quoted(folder / CHECKED)} AS checked (READ_ONLY, TYPE duckdb)")
     try:
-        yield sources | {"measurement": f"(SELECT {names} FROM {MEASUREMENTS})"}
+        yield sources | {"measurement": MEASUREMENTS}
     finally:
         connection.execute("DETACH checked")
 
 
-def _with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
+def with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
+    """Return an SQL query for the columns in `kinds` of a source. Columns that it lacks are NULL."""
     there = {name for name, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
-    lacking = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items() if name not in there)
-    return f"(SELECT *, {lacking} FROM {source})" if lacking else source
+    columns = (f'"{name}"' if name in there else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
+    return f"SELECT {', '.join(columns)} FROM {source}"
 
 
 def _same_key_other_content(

@@ -285,6 +285,10 @@ class InputInfo:
     input_distribution: str | None = None
 
 
+Limits = tuple[float | None, float | None, float | None, bool]
+"""Power limit in W, locked core and memory clock in Hz (None if not set), and whether MIG divides the GPU."""
+
+
 @dataclass(frozen=True)
 class MeasuredDevice:
     """GPU, software and settings with which a config was measured."""
@@ -308,6 +312,10 @@ class MeasuredDevice:
     other_processes: int | None = None
     idle_w: float | None = None
     """Power of the idle GPU with a CUDA context, in watts."""
+
+    @property
+    def limits(self) -> Limits:
+        return self.power_limit_w, self.locked_sm_clock_hz, self.locked_memory_clock_hz, bool(self.mig)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shutil import move
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,8 @@ class DatabaseQueries:
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection
         self.path = path
-        self._mark = mark
+        self.mark = mark
+        """Facts about the file from its last check or write, or None if the file was not checked."""
 
     # Queries in SQL must name tables in full (`db.measurement`).
 
@@ -38,37 +39,27 @@ class DatabaseQueries:
         with one_line(self.path):
             return self._connection.execute(query, values).fetchall()
 
-    def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
+    def keep(self, name: str, query: str, file: Path | None = None) -> None:
         """Store the result of a query in a temporary table of this connection, replacing a table of the same name.
 
         Args:
-            query: SQL query. A placeholder such as `{x}` stands for the rows of the Parquet files in `files["x"]`.
-            files: Paths of Parquet files, keyed by the name of their placeholder. The files are moved away.
+            query: SQL query. `{rows}` stands for the rows of the Parquet file `file`, which is moved away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
-            for file, paths in files.items():
-                (folder / file).mkdir()
-                for path in paths:
-                    move(path, folder / file / path.name)
-                query = query.replace(f"{{{file}}}", f"read_parquet({quoted(folder / file / '*')})")
+            if file is not None:
+                move(file, folder / file.name)
+                query = query.replace("{rows}", f"read_parquet({quoted(folder / file.name)})")
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
-    def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write a query's result to Parquet files of at most `most` rows each. Return (path, number of rows) for each
-        file."""
-        written = []
+    def export(self, query: str, folder: Path) -> tuple[Path, int]:
+        """Write a query's result to a new Parquet file in a folder. Return (path, number of rows)."""
+        target = folder / f"{os.urandom(8).hex()}.parquet"
         with one_line(self.path), exchange_folder(self._connection) as exchange:
-            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
-            ((total,),) = self._connection.execute("SELECT count(*) FROM exported").fetchall()
-            for start in range(0, total, most):
-                part = f"FROM exported LIMIT {most} OFFSET {start}"
-                file = quoted(exchange / "rows.parquet")
-                self._connection.execute(f"COPY ({part}) TO {file} (FORMAT parquet, COMPRESSION zstd)")
-                target = folder / f"{os.urandom(8).hex()}.parquet"
-                move(exchange / "rows.parquet", target)
-                written.append((target, min(most, total - start)))
-            self._connection.execute("DROP TABLE exported")
-        return written
+            file = exchange / "rows.parquet"
+            copy = f"COPY ({query}) TO {quoted(file)} (FORMAT parquet, COMPRESSION zstd)"
+            ((rows,),) = self._connection.execute(copy).fetchall()
+            move(file, target)
+        return target, int(rows)
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
         """Return the rows of a table or view (`db/schema/views.sql`) whose columns have the values in `equal`."""
@@ -152,19 +143,14 @@ class DatabaseQueries:
             return query_profiles(self._connection, source, kernel, kernel_hash, sm)
 
     @property
-    def mark(self) -> Mark | None:
-        """Mark of the file when it was opened, or None if the file was not checked."""
-        return self._mark
-
-    @property
     def faults(self) -> Faults:
         """Keys of the rows with impossible values, which queries skip, keyed by table name and then by fault."""
-        return self._mark.faults if self._mark else {}
+        return self.mark.faults if self.mark else {}
 
     @property
     def left_out(self) -> int:
         """Number of rows with impossible values, which queries skip."""
-        return sum(map(len, self._mark.dropped.values())) if self._mark else 0
+        return sum(map(len, self.mark.dropped.values())) if self.mark else 0
 
     def counts(self) -> dict[str, int]:
         (counts,) = self.query("SELECT " + ", ".join(f"(SELECT count(*) FROM db.{table})" for table in TABLES))

@@ -11,12 +11,11 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.store.marks import Faults
 from kernrec.util.files import check_input, scratch_folder
 from kernrec.util.light_dataclass import dataclass
 
@@ -105,7 +104,8 @@ def read_apart(
     Raises:
         UsageError: The reader refuses the file, or the child process ends without an answer.
     """
-    import subprocess  # Import late, because a query of a checked file does not need this.
+    import signal  # Import late, because a query of a checked file does not need this.
+    import subprocess
     import tempfile
 
     from kernrec.util.process import kill_group, module_command, module_environment, own_group
@@ -133,20 +133,16 @@ def read_apart(
             kill_group(process)
             process.wait()
         output.seek(0)
-        return _answer(title, process.returncode, output.read(2**27), limits)
-
-
-def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str, Any]:
-    import signal
-
+        lines = output.read(2**27).splitlines()
+    status = process.returncode
     try:
-        done = json.loads(output.splitlines()[-1])
+        answer = json.loads(lines[-1])
     except (ValueError, IndexError):
-        done = {}
-    if status == 0 and "found" in done:
-        return dict(done["found"] or {})
-    if status == 0 and "refused" in done:
-        raise UsageError(str(done["refused"]))
+        answer = {}
+    if status == 0 and "found" in answer:
+        return dict(answer["found"] or {})
+    if status == 0 and "refused" in answer:
+        raise UsageError(str(answer["refused"]))
     if status == -getattr(signal, "SIGXCPU", 24):
         raise UsageError(
             f"reading {title} took over {limits.cpu_s:.0f} s of CPU time, more than a file of its size should"
@@ -157,51 +153,31 @@ def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str,
     raise UsageError(f"{title} cannot be read: it crashed the reader ({how})")
 
 
-def check_database(path: Path, rows: bool, state: str) -> None:
-    """Check a database file in a child process. Raise `UsageError` if this process must not open the file.
+def read_untrusted(task: str, path: Path, folder: Path | None = None, **request: object) -> dict[str, Any]:
+    """Run a task of `intake.read_file` on a file in a child process, and return its result.
 
     Args:
-        rows: Whether to refuse the database if a row has impossible values.
-        state: State that the file must have (`marks.file_state`).
-    """
-    with scratch_folder() as folder:
-        _read_file("check", path, folder, rows=rows, state=state)
-
-
-def find_faults(path: Path, state: str) -> Faults:
-    """Return the keys of the rows with impossible values in the user's own database, keyed by table name and then by
-    description of the fault. Raise `UsageError` if the file cannot be read."""
-    with scratch_folder() as folder:
-        faults: Faults = _read_file("faults", path, folder, state=state)
-    return faults
-
-
-def checked_database(path: Path, folder: Path) -> dict[str, int]:
-    """Check all rows of an untrusted database, and write them to a folder as files that `exchange.add_rows` can read.
-
-    Returns:
-        Number of rows in each table.
+        folder: Private folder for the task's files. By default, a folder that is deleted at the end.
+        request: Arguments of the task.
 
     Raises:
-        UsageError: The file cannot be read, or a row is refused.
+        UsageError: The file cannot be read, or the task refuses it.
     """
+    path = path.absolute()
     if path.is_dir():
-        raise UsageError(f"{path.absolute()} is a folder, not a database")
-    return _read_file("database", path, folder)
-
-
-def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
-    """Rewrite an untrusted Parquet file as a Parquet file of plain columns in `folder`, and return its path.
-
-    Raises:
-        UsageError: The file cannot be read, or has more than `most_rows` rows.
-    """
-    _read_file("table", path, folder, most_rows=most_rows)
-    return folder / "table.parquet"
+        raise UsageError(f"{path} is a folder, not a database")
+    check_input(path)
+    check_input(Path(f"{path}.wal"))
+    try:
+        size = path.stat().st_size
+    except OSError:
+        raise UsageError(f"there is no database at {path}") from None
+    with nullcontext(folder) if folder else scratch_folder() as place:
+        return read_apart(task, {"path": str(path), **request}, str(path), size, place)
 
 
 def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str) -> list[dict[str, Any]]:
-    """Check all rows of groups of untrusted Parquet files, and write them to a folder as `checked_database` does.
+    """Check all rows of groups of untrusted Parquet files, and write them to a folder like `read_file.read_database`.
 
     Args:
         groups: For each group, the paths of its files, keyed by table name. Nobody else may write to the folders of
@@ -219,14 +195,3 @@ def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Pat
     size = sum(file.stat().st_size for file in every)
     named = [{table: [str(file.absolute()) for file in names] for table, names in files.items()} for files in groups]
     return list(read_apart("segments", {"groups": named}, title, size, folder)["groups"])
-
-
-def _read_file(task: str, path: Path, folder: Path, **request: object) -> dict[str, Any]:
-    path = path.absolute()
-    check_input(path)
-    check_input(Path(f"{path}.wal"))
-    try:
-        size = path.stat().st_size
-    except OSError:
-        raise UsageError(f"there is no database at {path}") from None
-    return read_apart(task, {"path": str(path), **request}, str(path), size, folder)

@@ -24,11 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
 
-_SYNCHRONIZE = 0x00100000
-_WAIT_TIMEOUT = 0x102
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
-"""Constants of the Windows API:
-https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingleobject"""
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -78,27 +74,6 @@ def end_with_parent() -> None:
     """Let Linux kill this process when its parent process ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-
-
-def is_alive(pid: int) -> bool:
-    if pid <= 0:
-        return False
-    if os.name == "nt":  # On Windows, `os.kill` would end the process.
-        kernel32: Any = ctypes.windll.kernel32  # type: ignore[attr-defined]
-        handle = kernel32.OpenProcess(_SYNCHRONIZE, False, pid)
-        if not handle:
-            return False
-        try:
-            return bool(kernel32.WaitForSingleObject(handle, 0) == _WAIT_TIMEOUT)
-        finally:
-            kernel32.CloseHandle(handle)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 _lockless: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()

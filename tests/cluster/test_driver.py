@@ -17,7 +17,7 @@ from kernrec.cluster.driver import Driver
 from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Limits, Reply
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import PlannedProblem, Task, Visit
+from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.op import find_op
 from kernrec.recommender.request import Objective
@@ -47,7 +47,7 @@ class Scripted:
         self.sources: dict[str, str] = {}
         self.opened: dict[str, Answer | GpuLost] = {}
         self._new: list[str] | None = None
-        self.visits: list[tuple[str, Visit]] = []
+        self.visits: list[tuple[str, PlannedProblem]] = []
         self.replies: list[list[Reply]] = []
         """Replies to the calls of `measure`, in order."""
         self.journaled: list[int] = []
@@ -150,7 +150,7 @@ def test_failed_gpu_is_named_with_its_node_and_another_measures_its_configs(clus
     ]
     (_, lost), (other, again) = cluster.visits[:2]
     assert other == "second"
-    assert again.planned is lost.planned
+    assert again.tasks is lost.tasks
     assert [measured.identity.config["a"] for measured in again.earlier] == [0, 1, 2]  # the others are repeated
 
 
@@ -201,9 +201,9 @@ def measured(task: Task) -> Measurement:
 def test_each_problem_is_measured_by_one_gpu_with_a_part_of_the_budget():
     shared = SharedProblems(problems(100, 10), 30)
     visits = [shared.next(gpu, GPUS) for gpu in GPUS]
-    assert [visit and visit.planned.name for visit in visits] == ["problem-0", "problem-1", None]
-    assert [visit.planned.most for visit in visits if visit] == [15, 10]
-    assert [visit.planned.share for visit in visits if visit] == [1.0, 1.0]
+    assert [visit and visit.name for visit in visits] == ["problem-0", "problem-1", None]
+    assert [visit.most for visit in visits if visit] == [15, 10]
+    assert [visit.share for visit in visits if visit] == [1.0, 1.0]
 
 
 @few_examples(30)
@@ -213,8 +213,8 @@ def test_each_config_is_measured_once_whenever_a_gpu_dies(moves, most):
     planned = problems(17, 30, 23)
     shared = SharedProblems(planned, most)
     gpus = [f"gpu-{number}" for number in range(4)]
-    under_way: dict[str, Visit] = {}
-    lost: list[Visit] = []
+    under_way: dict[str, PlannedProblem] = {}
+    lost: list[PlannedProblem] = []
     times: Counter[tuple[str, int]] = Counter()
 
     def begin(gpu: str) -> bool:
@@ -223,12 +223,12 @@ def test_each_config_is_measured_once_whenever_a_gpu_dies(moves, most):
             under_way[gpu] = visit
         return visit is not None
 
-    def work(visit: Visit, count: int) -> Visit:
+    def work(visit: PlannedProblem, count: int) -> PlannedProblem:
         """Measure up to `count` of a visit's remaining configs; return what another GPU needs to continue."""
         tried = {row.identity.config["a"] for row in visit.earlier}
-        left = [task for task in visit.planned.tasks if task.config["a"] not in tried]
-        assert visit.planned.most is not None
-        rows = [measured(task) for task in left[: min(count, visit.planned.most - len(tried))]]
+        left = [task for task in visit.tasks if task.config["a"] not in tried]
+        assert visit.most is not None
+        rows = [measured(task) for task in left[: min(count, visit.most - len(tried))]]
         for row in rows:
             times[row.identity.problem.key, row.identity.config["a"]] += 1
             shared.learn(row)
@@ -236,7 +236,7 @@ def test_each_config_is_measured_once_whenever_a_gpu_dies(moves, most):
 
     def end(gpu: str) -> None:
         visit = under_way.pop(gpu)
-        work(visit, len(visit.planned.tasks))
+        work(visit, len(visit.tasks))
         shared.done(visit, 1.0)
 
     for number, count, dies in moves:
@@ -260,14 +260,14 @@ def test_time_of_a_gpu_is_divided_among_the_unfinished_problems():
     shared = SharedProblems(problems(*[5] * 8), None)
     shares = []
     while (visit := shared.next("gpu-0", GPUS[:2])) is not None:
-        shares.append(visit.planned.share)
+        shares.append(visit.share)
         shared.done(visit, 1.0)
     assert shares == [2 / 8, 2 / 7, 2 / 6, 2 / 5, 2 / 4, 2 / 3, 1.0, 1.0]
 
 
 def test_repeated_problem_is_measured_once():
     shared = SharedProblems([*problems(3), *problems(3)], 2)
-    assert [visit and visit.planned.name for visit in (shared.next(), shared.next())] == ["problem-0", None]
+    assert [visit and visit.name for visit in (shared.next(), shared.next())] == ["problem-0", None]
     assert [result.configs for result in shared.results] == [2]
 
 

@@ -37,7 +37,7 @@ import sys
 import time
 from pathlib import Path
 from kernrec.cluster import driver, ray_cluster
-from kernrec.cluster.gpu_actor import GpuActor, SentRecords
+from kernrec.cluster.gpu_actor import GpuActor
 from kernrec.measure.campaign.journal import Journal
 
 events, gpu_rows, driver_rows = Path(sys.argv.pop(1)), int(sys.argv.pop(1)), int(sys.argv.pop(1))
@@ -62,7 +62,7 @@ class HeldCard(GpuActor):
     def open(self, request):
         import ray
         node = ray.get_runtime_context().get_node_id()
-        hold(SentRecords, gpu_rows, events / f"gpu-{node}", lambda: True, events / "go")
+        hold(GpuActor, gpu_rows, events / f"gpu-{node}", lambda: True, events / "go")
         return super().open(request)
 
 if gpu_rows:

@@ -19,10 +19,11 @@ from kernrec.store.coverage import tally
 from kernrec.store.measurement import Measurement
 from kernrec.store.query_file import query_file
 from kernrec.store.share.withdraw import retraction_rows
+from kernrec.util.files import scratch_folder
 from tests.fuzz import damage, instructions
 from tests.helpers import foreign_files
 from tests.helpers.paths import ROOT
-from tests.helpers.sharing import USUAL
+from tests.helpers.sharing import USUAL, merge
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 _SEEN: set[str] = set()
@@ -144,7 +145,6 @@ def _tables(work: Path) -> Iterator[Format]:
 def _stored(work: Path) -> Iterator[Format]:
     from kernrec.measure.campaign.ingest import ingest
     from kernrec.measure.campaign.journal import Journal, journal_path, waiting_measurements
-    from kernrec.store.intake import merge
 
     path = work / "own.duckdb"
     measurements = _measurements()
@@ -166,14 +166,16 @@ def _stored(work: Path) -> Iterator[Format]:
         with Database.memory() as theirs:
             for table, values in json.loads(_text(path)).items():
                 theirs.add(table, values)
-            segments = [theirs.export(f"FROM db.{table}", path.parent, 1000) for table in rows]
+            segments = [theirs.export(f"FROM db.{table}", path.parent) for table in rows]
         from kernrec.store.reader import checked_segments
 
-        files = {table: [file for file, _ in written] for table, written in zip(rows, segments, strict=True)}
+        files = {table: [file] for table, (file, _) in zip(rows, segments, strict=True)}
         _emptied().add_measurements(measurements)
         before = _answers(_empty())
 
-        _empty().add_from(lambda folder: checked_segments([files], folder, "segments"), signer="")
+        with scratch_folder() as folder:
+            checked_segments([files], folder, "segments")
+            _empty().add_from(folder, signer="")
         _used(_empty())
         after = _answers(_empty())
         assert before.items() <= after.items(), "merged rows changed what was measured here"

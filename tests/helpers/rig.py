@@ -34,14 +34,13 @@ def target(count: int, faults: Mapping[int, str] | None = None) -> PlannedProble
 def campaign(
     journal: Journal,
     database: Path,
-    plan: PlannedProblem,
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Campaign:
-    """Return a campaign that screens the plan's configs and skips measurements that are already in the database."""
+    """Return a campaign that screens configs and skips measurements that are already in the database."""
     settings = CampaignSettings(f"session-{os.getpid()}-{os.urandom(4).hex()}", MeasuringEffort(None, 0))
     hooks = CampaignHooks(lambda problem: earlier_measurements(database, problem, "h200-sxm"), stopping, report)
-    return Campaign(WorkerClient(OPENING), [plan], journal, settings, hooks)
+    return Campaign(WorkerClient(OPENING), journal, settings, hooks)
 
 
 def collect(
@@ -50,9 +49,9 @@ def collect(
     """Run a whole campaign, and move journal rows to the database before and after it."""
     with Journal(journal_path(database)) as journal:
         ingest(journal, database)
-        run = campaign(journal, database, plan, report)
+        run = campaign(journal, database, report)
         try:
-            run.run()
+            run.run([plan])
         finally:
             ingest(journal, database)
         return run

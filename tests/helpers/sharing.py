@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from unittest.mock import patch
 from kernrec import paths
 from kernrec.op import find_op
 from kernrec.store import Database
-from kernrec.store.intake import add_checked
+from kernrec.store.intake import checked_rows
 from kernrec.store.keys import Signer, key_file, make_own_key
 from kernrec.store.measurement import Measurement
 from kernrec.store.share.bundle import Bundle, take_groups
@@ -63,13 +63,11 @@ def merge_signed(database: Database, people: Mapping[str, Sequence[Measurement]]
     for person, rows in people.items():
         with Database.memory() as theirs:
             theirs.add_measurements(rows)
-
-            def write(folder: Path, theirs: Database = theirs) -> None:
+            with scratch_folder() as folder:
                 for table in ("config", "problem", "measurement"):
-                    for number, (file, _) in enumerate(theirs.export(f"FROM db.{table}", folder.parent)):
-                        file.rename(folder / f"{table}{number}.parquet")
-
-            database.add_from(write, signer=key_of(person))
+                    file, _ = theirs.export(f"FROM db.{table}", folder)
+                    file.rename(folder / f"{table}.parquet")
+                database.add_from(folder, signer=key_of(person))
 
 
 @dataclass(frozen=True)
@@ -156,8 +154,14 @@ def sessions(rows: Sequence[dict[str, object]]) -> list[tuple[object, object]]:
     return sorted((str(row["session"]), row["position"]) for row in rows)
 
 
+def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
+    """Add the rows of a database file to an open database, like `merge_file`; return the number of new rows."""
+    with checked_rows(other, database.path, note) as checked:
+        return database.add_from(checked, signer="")
+
+
 def import_bundle(database: Database, bundle: Bundle) -> int:
     """Add the rows of a bundle to an open database, like `import_to`; return the number of new rows."""
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
-        return add_checked(database, checked, bundle.manifest.owner, PRIVATE)
+        return database.add_from(checked, apart_from=PRIVATE, signer=bundle.manifest.owner)

@@ -16,9 +16,9 @@ from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.context import Context
 from kernrec.store import Database
-from kernrec.store.intake import merge
 from tests.helpers.reading import reading_here
 from tests.helpers.recording import row_of, store_rows
+from tests.helpers.sharing import merge
 
 GPU = find_gpu("a100")
 

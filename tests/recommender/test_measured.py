@@ -13,11 +13,11 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.rank import RankedSpace
 from kernrec.store import Database
-from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
 from tests.helpers.reading import reading_here
 from tests.helpers.recording import row_of
+from tests.helpers.sharing import merge
 
 GPU = "h200-sxm"
 SHAPE = {"m": 2048, "n": 2056, "k": 2056}  # only matmul_simt runs rows that are no multiples of 16 elements

@@ -13,12 +13,11 @@ from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.connection import exchange_folder
 from kernrec.store.exchange import add_rows
-from kernrec.store.intake import merge
 from kernrec.store.intake.read_file import read_database
 from kernrec.store.reader import Limits
 from kernrec.store.share.withdraw import retraction_rows
 from tests.helpers.depth import few_examples
-from tests.helpers.sharing import USUAL, add, measurement
+from tests.helpers.sharing import USUAL, add, measurement, merge
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 

@@ -20,14 +20,13 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.connection import connect_memory
 from kernrec.store.exchange import key_expression
-from kernrec.store.intake import merge
 from kernrec.store.intake.read_file import read_database
-from kernrec.store.reader import Limits, checked_database
+from kernrec.store.reader import Limits, read_untrusted
 from kernrec.store.rows import columns, insert
 from kernrec.store.schema import migrate
 from tests.helpers.command import environment
 from tests.helpers.depth import few_examples
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement, merge
 
 GPU_TABLE = "CREATE TABLE gpu (gpu_id VARCHAR NOT NULL, name VARCHAR NOT NULL, sm INTEGER NOT NULL, "
 
@@ -374,7 +373,7 @@ def test_each_damaged_file_is_reported_in_one_line(honest, tmp_path):
         folder.mkdir()
         message = ""
         try:
-            assert checked_database(path, folder)["measurement"] == 2
+            assert read_untrusted("database", path, folder)["measurement"] == 2
         except UsageError as error:
             message = str(error)
         assert "\n" not in message
@@ -419,7 +418,7 @@ KILLED_WHILE_IT_ADDS = """
 import os, signal, sys
 from pathlib import Path
 from kernrec.store import Database, exchange
-from kernrec.store.intake import merge
+from tests.helpers.sharing import merge
 exchange.add_rows = lambda *_: os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 with Database.memory() as own:
     merge(own, Path(sys.argv[1]))

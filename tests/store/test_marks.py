@@ -10,10 +10,9 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import Database, ProfileRow
 from kernrec.store import reader as store_reader
-from kernrec.store.intake import merge
 from kernrec.store.marks import is_own, read_mark
 from kernrec.store.measurement_log import evidence
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement, merge
 
 pytestmark = pytest.mark.usefixtures("read_here")
 
@@ -96,14 +95,14 @@ def test_file_replaced_after_its_check_is_not_opened(tmp_path, read_only, monkey
     good = foreign(made(tmp_path / "a.duckdb", 1e-3))
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")
 
-    def check(path: Path, rows: bool, state: str) -> None:
-        actual(path, rows, state)
+    def check(task: str, path: Path, *, rows: bool, state: str) -> None:
+        actual(task, path, rows=rows, state=state)
         checked.append(state)
         if len(checked) == 1:
             os.replace(false, path)
 
-    actual = store_reader.check_database
-    monkeypatch.setattr("kernrec.store.database.check_database", check)
+    actual = store_reader.read_untrusted
+    monkeypatch.setattr("kernrec.store.database.read_untrusted", check)
     with pytest.raises(UsageError, match="do not match their key"):
         Database.open(good, read_only=read_only)
     assert len(checked) == 1

@@ -15,10 +15,9 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import Database, schema
 from kernrec.store.connection import connect_memory
-from kernrec.store.intake import merge
 from kernrec.store.schema import Migration, migrate, migrations
 from tests.helpers.command import environment
-from tests.helpers.sharing import add
+from tests.helpers.sharing import add, merge
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs fork and limits of a file's size")
 

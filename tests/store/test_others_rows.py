@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.store import Database, Stack
-from kernrec.store.intake import merge
 from kernrec.store.measurement import NEWEST_PROTOCOL, Measurement
 from kernrec.store.measurement_log import evidence
 from kernrec.store.share.withdraw import retracted, retraction_rows, withdraw_here
 from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, measurements
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, measurements, merge
 
 OTHER = {"block_m": 32}
 ALL = "measurement_id IN (SELECT measurement_id FROM db.merged)"

@@ -97,10 +97,10 @@ def test_database_is_not_locked_while_new_rows_are_checked(own, tmp_path, monkey
     """Once, checking 10^6 rows made every query fail for half a minute."""
     seen = []
 
-    def check(other: Path, folder: Path) -> dict[str, int]:
+    def check(task: str, other: Path, folder: Path) -> dict[str, int]:
         seen.append(count(own))
         return {}
 
-    monkeypatch.setattr("kernrec.store.intake.checked_database", check)
+    monkeypatch.setattr("kernrec.store.intake.read_untrusted", check)
     merge_file(own, tmp_path / "theirs.duckdb")
     assert seen == [2]

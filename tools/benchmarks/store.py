@@ -20,7 +20,7 @@ from benchmarks.timing import python, spent
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.exchange import key_expression
-from kernrec.store.intake import merge
+from kernrec.store.intake import merge_file
 
 _GPU, _CONFIGS, _PROBLEMS = "h200-sxm", 1000, 100
 COLUMNS = {
@@ -85,9 +85,8 @@ def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
     with ProcessPoolExecutor(1, get_context("spawn")) as maker:
         keys = maker.submit(fill, theirs, rows, most_problems).result()
         cells: dict[str, object] = {"rows": rows, "file [MB]": f"{theirs.stat().st_size / 1e6:.1f}"}
-        with Database.open(own, read_only=False, create=True) as database:
-            cells["merge [s]"] = f"{spent(partial(merge, database, theirs)):.2f}"
-            cells["again [s]"] = f"{spent(partial(merge, database, theirs)):.2f}"
+        cells["merge [s]"] = f"{spent(partial(merge_file, own, theirs)):.2f}"
+        cells["again [s]"] = f"{spent(partial(merge_file, own, theirs)):.2f}"
         each = min(rows // len(keys), _CONFIGS)
         ask = partial(python, _QUERY, own, _GPU, keys[0], each, environment=os.environ)
         cells["first [s]"] = f"{spent(ask):.2f}"  # It also writes a file for later queries.

@@ -10,7 +10,7 @@ import math
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -81,14 +81,12 @@ class Campaign:
     def __init__(
         self,
         client: WorkerClient,
-        problems: Iterable[PlannedProblem],
         journal: Records,
         settings: CampaignSettings,
         hooks: CampaignHooks | None = None,
         compile_queue: CompileQueue | None = None,
     ) -> None:
-        """Create a campaign. `problems` may be a lazy iterator. `compile_queue` is None if nothing must be compiled."""
-        self._problems = problems
+        """Create a campaign. `compile_queue` is None if nothing must be compiled."""
         self._journal = journal
         self._settings = settings
         self._hooks = hooks or CampaignHooks()
@@ -104,8 +102,9 @@ class Campaign:
         self._results: dict[tuple[str, str], ProblemResult] = {}
         """Results so far, keyed by name and key of the problem. All visits to a problem have one result."""
 
-    def run(self) -> None:
-        """Measure until all problems are done or the budget is used up.
+    def run(self, problems: Iterable[PlannedProblem]) -> None:
+        """Measure problems until all are done or the budget is used up. If `problems` is a sequence, code for the next
+        problem is compiled in advance, and the problems share the budget.
 
         Raises:
             Stopped: The caller stopped the campaign.
@@ -114,24 +113,15 @@ class Campaign:
         """
         try:
             self.begin()
-            for planned, following, left in self._in_order():
-                self._upcoming = [task for problem in following for task in problem.tasks[:VARIANTS_AHEAD]]
+            for number, planned in enumerate(problems):
+                later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
+                self._upcoming = [task for problem in later[:1] for task in problem.tasks[:VARIANTS_AHEAD]]
                 if self.spent:
                     break
-                self.measure(planned, left)
+                self.measure(planned, len(later) + 1)
                 self._hooks.finished()
         finally:
             self.end()
-
-    def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """Yield (problem, list with the next problem, number of remaining problems including this one).
-
-        If the problems are a lazy iterator, which cannot be read ahead, the list is empty and the number is 1.
-        """
-        problems = self._problems
-        for number, planned in enumerate(problems):
-            later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
-            yield planned, later[:1], len(later) + 1
 
     @property
     def results(self) -> list[ProblemResult]:
@@ -169,7 +159,7 @@ class Campaign:
             )
         configs_left, start_s = self._configs_left(), session.clock()
         share_s = planned.share * (self._end_s - start_s) / problems_left
-        with_energy, finals = session.traits.measures_energy, settings.effort.finals if planned.finals else 0
+        with_energy, finals = session.probe.measures_energy, settings.effort.finals if planned.finals else 0
         try:
             most = None if configs_left is None else math.ceil(configs_left / problems_left)
             again = self._screen(start_s + _SCREEN_SHARE * share_s, most)
@@ -290,10 +280,11 @@ class Campaign:
         before = self._origin()
         device = self.session.opened_info.measured_device(self.session.idle_w)
         code = CodeInfo() if variant is None else variant.code
+        best_s = None if run.result.best is None else run.result.best.latency_s
         try:
             if variant is not None:
                 code = launchable_code(task, variant, self.session.opened_info.sm)
-            report = self.session.measure(task, item.tier, self._best_s())
+            report = self.session.measure(task, item.tier, best_s)
             outcome, error = Outcome.OK, None
         except MeasurementFailure as failure:
             report, outcome, error = failure.report, failure.outcome, str(failure)
@@ -343,10 +334,6 @@ class Campaign:
     def _present_run(self) -> _ProblemRun:
         assert self._run is not None
         return self._run
-
-    def _best_s(self) -> float | None:
-        best = self._present_run.result.best
-        return None if best is None else best.latency_s
 
     def _configs_left(self) -> int | None:
         most = self._settings.budget.configs

@@ -20,8 +20,8 @@ from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.schedule import ScheduledMeasurement
 from kernrec.measure.device.interface import DeviceInfo, GpuSettings, MeasurementFailure
 from kernrec.measure.protocol import measure_config
-from kernrec.measure.protocol.measure_config import SensorTraits
-from kernrec.measure.protocol.probe import Probe, load_probe, save_probe
+from kernrec.measure.protocol.measure_config import Probe
+from kernrec.measure.protocol.probe import load_probe, save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import DeviceReport, Measurement, Tier
 
@@ -113,9 +113,8 @@ class DeviceSession:
         self.client = client
         self.info: DeviceInfo | None = None
         """Description of the device, or None before `open`."""
-        self.probe: Probe | None = None
-        """Properties of the sensors, or None if the device cannot measure energy."""
-        self.traits = SensorTraits()
+        self.probe = Probe()
+        """Properties of the sensors. All are None if the device cannot measure energy."""
         self.idle_w: float | None = None
         self._idle_measured_s = -math.inf
         self._planned: PlannedProblem | None = None
@@ -132,13 +131,12 @@ class DeviceSession:
         self.client.start()
         self.info = DeviceInfo.from_dict(self.client.info)
         if self.info.energy is None:
-            self.probe = load_probe(self.info)
-            if self.probe is None:
-                self.probe = Probe(**self.request(_CONTROL_LIMIT_S, "probe"))
-                save_probe(self.info, self.probe)
-            self.traits = self.probe.traits
+            if (cached := load_probe(self.info)) is None:
+                cached = Probe(**self.request(_CONTROL_LIMIT_S, "probe"))
+                save_probe(self.info, cached)
+            self.probe = cached
         notes = []
-        if reason := self.info.energy or (self.probe and self.probe.why_no_energy()):
+        if reason := self.info.energy or self.probe.why_no_energy():
             notes.append(f"energy is not measured: {reason}")
         if self.info.other_processes:
             notes.append(f"{self.info.other_processes} other processes use this GPU: expect noise")
@@ -187,35 +185,33 @@ class DeviceSession:
 
     def measure_references(self, with_energy: bool) -> tuple[References, GpuSettings]:
         """Measure the reference kernels, and return their costs and the current settings of the GPU."""
-        answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy, traits=vars(self.traits))
+        answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy, probe=vars(self.probe))
         return answer["references"], GpuSettings(**answer["settings"])
 
     def refresh_idle_power(self) -> None:
         """Measure idle power again if the last measurement is old."""
-        if self.traits.measures_energy and self.clock() - self._idle_measured_s >= IDLE_EVERY_S:
+        if self.probe.measures_energy and self.clock() - self._idle_measured_s >= IDLE_EVERY_S:
             self.idle_w = self.request(_CONTROL_LIMIT_S, "idle")
             self._idle_measured_s = self.clock()
 
     def is_present(self, measurement: Measurement) -> bool:
         """Return whether a measurement was made at the GPU's current power limit, clock limits and MIG mode."""
-        now, then = self.opened_info.measured_device(), measurement.device
-        limits = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
-        return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
+        return measurement.device.limits == self.opened_info.measured_device().limits
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
         """Measure a config in the worker. `best_s` is the lowest latency in seconds on this problem so far, or None if
         there is none. Raise `MeasurementFailure` if the config fails or crashes the worker."""
         answer = self.client.request(
             self._limit_s(tier, best_s), "measure", kernel=task.kernel_name, config=task.config,
-            problem=task.problem.key, tier=tier, best_s=best_s, traits=vars(self.traits),
+            problem=task.problem.key, tier=tier, best_s=best_s, probe=vars(self.probe),
         )  # fmt: skip
         return DeviceReport.from_json(answer)
 
     def _limit_s(self, tier: Tier, best_s: float | None) -> float:
         limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (best_s or 0.0))
-        if tier == Tier.SCREEN or not self.traits.measures_energy:
+        if tier == Tier.SCREEN or not self.probe.measures_energy:
             return limit_s
-        window_s = measure_config.window_s(self.opened_info.generation, tier, self.traits)
+        window_s = measure_config.window_s(self.opened_info.generation, tier, self.probe)
         repeated_s = measure_config.SETTLE_S + window_s + measure_config.LATENCY_CAP_S
         return limit_s + (1 + measure_config.REPEATS) * repeated_s
 

@@ -84,6 +84,8 @@ class PlannedProblem:
         energy: Rule that selects the tasks whose energy is measured.
         finals: Whether to measure configs near the Pareto front in the final tier.
         share: Maximum fraction of the remaining time to spend on this problem.
+        earlier: Measurements of the tasks that exist already. They are set only on a cluster, because a local campaign
+            reads them from the database.
     """
 
     name: str
@@ -96,6 +98,7 @@ class PlannedProblem:
     energy: EnergyRule = EnergyRule.GUIDE
     finals: bool = True
     share: float = 1.0
+    earlier: tuple[Measurement, ...] = ()
 
     @property
     def preparation(self) -> dict[str, Any]:
@@ -255,18 +258,11 @@ def _ranked_tasks(
     return ranked, baseline
 
 
-@dataclass(frozen=True)
-class Visit:
-    """Batch of measurements of one problem that a GPU makes without interruption."""
-
-    planned: PlannedProblem
-    earlier: tuple[Measurement, ...] = ()
-    """Measurements of the batch that exist already. They are set only on a cluster, because a local campaign reads them
-    from the database."""
-
-
 class Chooser:
-    """Base class of choosers, which decide what the GPUs of one model measure next."""
+    """Base class of choosers, which decide what the GPUs of one model measure next.
+
+    A visit is a planned problem that a GPU measures without interruption.
+    """
 
     @property
     def needs_energy(self) -> bool:
@@ -281,7 +277,7 @@ class Chooser:
     def begin(self, earlier: Iterable[Measurement]) -> None:
         """Learn from the measurements of earlier campaigns."""
 
-    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> Visit | None:
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
         """Return the next visit for the GPU named `gpu`. `gpus` has the names of all GPUs of its model. Return None if
         nothing is left to measure, or if another visit must end first."""
         raise NotImplementedError
@@ -289,7 +285,7 @@ class Chooser:
     def learn(self, measurement: Measurement) -> None:
         """Learn from a new measurement, which is already in the journal."""
 
-    def done(self, visit: Visit, seconds: float) -> None:
+    def done(self, visit: PlannedProblem, seconds: float) -> None:
         """Learn that a visit has ended. It took `seconds` on the device's clock."""
 
     def outcome(self) -> object:

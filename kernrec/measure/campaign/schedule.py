@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task
-from kernrec.measure.campaign.results import ConfigKey, ProblemHistory
+from kernrec.measure.campaign.results import ProblemHistory
 from kernrec.measure.protocol import measure_config
 from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.store.measurement import Tier
@@ -76,7 +76,11 @@ class Schedule:
     def coarse(self) -> list[ScheduledMeasurement]:
         """Return the next measurements in the coarse tier. If the rule is `EnergyRule.GUIDE`, return only a few at a
         time."""
-        ran = {i: value for i, key in enumerate(self._keys) if (value := self._screened_s(key))}
+        medians = (
+            self._history.median(key, "latency_s", Tier.SCREEN) or self._history.median(key, "latency_s")
+            for key in self._keys
+        )
+        ran = {i: value for i, value in enumerate(medians) if value}
         if self._finished_before(1, 1, Tier.FINAL):
             return []
         rule = self._planned.energy
@@ -133,9 +137,6 @@ class Schedule:
                 costs[0].append(values[0])
                 costs[1].append(values[1])
         return positions, *costs
-
-    def _screened_s(self, key: ConfigKey) -> float | None:
-        return self._history.median(key, "latency_s", Tier.SCREEN) or self._history.median(key, "latency_s", *Tier)
 
     def _finished_before(self, configs: int, rows: int, *tiers: Tier) -> bool:
         done = sum(self._history.count(key, *tiers) >= rows for key in self._keys)

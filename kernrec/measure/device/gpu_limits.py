@@ -24,7 +24,7 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.device.nvml import LimitsEntry, LimitsJournal, LocalGpu, library, present_entry
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.util.process import is_alive, module_command, module_environment, own_group
+from kernrec.util.process import module_command, module_environment, own_group
 
 _POLL_S = 0.2
 """Seconds between checks that the parent is alive. They are needed because forks of a dead parent may keep standard
@@ -53,7 +53,7 @@ def main() -> int:
     print(json.dumps({"set": True}), flush=True)
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
     while not ended.wait(_POLL_S):
-        if os.getppid() != wanted["parent"] or not is_alive(wanted["parent"]):
+        if os.getppid() != wanted["parent"]:  # Another process adopts the children of a process that has ended.
             break
     restore(wanted["uuid"], journal)
     return 0
@@ -104,20 +104,20 @@ def restore(uuid: str, journal: LimitsJournal) -> bool:
         return True
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-    restored = True
-    try:
-        if entry.power_limit_w is not None:
-            nvml.nvmlDeviceSetPowerManagementLimit(handle, round(entry.power_limit_w * 1e3))
-    except nvml.NVMLError:
-        restored = False
-    try:
-        if entry.sm_clock_hz is not None:
-            nvml.nvmlDeviceResetGpuLockedClocks(handle)
-    except nvml.NVMLError:
-        restored = False
-    if restored:
+    calls: list[tuple[Any, ...]] = []
+    if entry.power_limit_w is not None:
+        calls.append((nvml.nvmlDeviceSetPowerManagementLimit, handle, round(entry.power_limit_w * 1e3)))
+    if entry.sm_clock_hz is not None:
+        calls.append((nvml.nvmlDeviceResetGpuLockedClocks, handle))
+    refused = False
+    for call, *arguments in calls:
+        try:
+            call(*arguments)
+        except nvml.NVMLError:
+            refused = True
+    if not refused:
         journal.write(None)
-    return restored
+    return not refused
 
 
 _RESTORED_S = 60.0
@@ -139,7 +139,8 @@ def check_limits(gpu: LocalGpu, points: Iterable[OperatingPoint]) -> None:
                         f" {nearest:g}W"
                     )
             if point.clock_hz is not None:
-                clocks = _clocks_mhz(gpu)
+                memory = max(nvml.nvmlDeviceGetSupportedMemoryClocks(handle))
+                clocks = nvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory)
                 megahertz = point.clock_hz / 1e6
                 nearest = min(clocks, key=lambda clock: abs(clock - megahertz))
                 if round(megahertz) not in clocks:
@@ -149,13 +150,6 @@ def check_limits(gpu: LocalGpu, points: Iterable[OperatingPoint]) -> None:
                     )
     except nvml.NVMLError as error:
         raise UsageError(f"the limits of {gpu.name} cannot be set: {error}") from None
-
-
-def _clocks_mhz(gpu: LocalGpu) -> list[int]:
-    nvml = library()
-    handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-    memory = max(nvml.nvmlDeviceGetSupportedMemoryClocks(handle))
-    return list(nvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory))
 
 
 @contextmanager

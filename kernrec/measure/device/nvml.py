@@ -132,8 +132,9 @@ def local_gpus() -> list[LocalGpu]:
 
 def visible_gpus() -> list[LocalGpu]:
     """Return the GPUs that `CUDA_VISIBLE_DEVICES` names, or all GPUs if it names none."""
-    present = local_gpus()
-    return [each for each in present if _visible(each)] or present
+    present, named = local_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [] if named is None else [name.strip() for name in named.split(",")]
+    return [each for each in present if any(is_named(name, each) for name in names)] or present
 
 
 def choose_gpu(wanted: str) -> LocalGpu:
@@ -164,11 +165,6 @@ def local_gpu(gpu: GPU) -> LocalGpu:
         here = ", ".join(sorted({each.name for each in present}))
         raise NoGPUError(f"there is no {gpu.title} in this machine to measure on; it has {here}")
     return matching[0]
-
-
-def _visible(gpu: LocalGpu) -> bool:
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named is None or any(is_named(name.strip(), gpu) for name in named.split(","))
 
 
 def is_named(name: str, gpu: LocalGpu) -> bool:

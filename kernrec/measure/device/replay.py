@@ -27,6 +27,7 @@ from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel, Simu
 from kernrec.op import Problem, problem_from_key
 from kernrec.store import Database, canonical_json
 from kernrec.store.measurement import Outcome
+from kernrec.store.schema import with_derived
 
 PROTOCOL_VERSION = 0
 """Protocol version in rows of a replay, which were not measured with kernrec's protocol."""
@@ -37,6 +38,29 @@ ConfigKey = tuple[str, str]
 _one_reader = threading.Lock()
 """Lock that lets only one thread read at a time. If a reader closed its connection, DuckDB would also close the cursors
 of other readers."""
+
+
+_REPLAYABLE = (
+    "coalesce(power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz) IS NULL AND mig IS DISTINCT FROM true"
+    " AND replayed IS DISTINCT FROM true AND outcome <> 'quarantined'"
+)
+"""SQL condition on the measurements that a replay can repeat."""
+_RECORDED = f"""
+    SELECT key, kernel, kernel_hash, tunables,
+           last(outcome ORDER BY measurement_id), last(error ORDER BY measurement_id),
+           flatten(list(coalesce(latency_samples_s, [latency_s]) ORDER BY measurement_id) FILTER (outcome = 'ok')),
+           median(coalesce(power_w, energy_j / coalesce(sustained_latency_s, latency_s))) FILTER (outcome = 'ok')
+    FROM (
+        FROM unretracted_rows WHERE gpu = ? AND {_REPLAYABLE}
+        QUALIFY kernel_hash = last_value(kernel_hash) OVER (
+            PARTITION BY problem_id, kernel ORDER BY measured_at, measurement_id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
+        )
+    ) JOIN (SELECT config_id, tunables FROM db.config) USING (config_id)
+    JOIN (SELECT problem_id, key FROM db.problem) USING (problem_id)
+    GROUP BY ALL ORDER BY min(measurement_id)
+"""
+"""SQL query for the recorded configs of a GPU. Each kernel counts only with the source that was measured last."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +98,9 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
 
     Raise `UsageError` if the database has nothing to replay, `auto` matches several GPUs, or the GPU was not recorded.
     """
+    query = f"SELECT DISTINCT gpu FROM unretracted_rows WHERE {_REPLAYABLE} ORDER BY 1"
     with _one_reader, Database.open(path) as database:
-        gpus = tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
+        gpus = tuple(gpu for (gpu,) in database.query(with_derived("unretracted_rows", query)))
     if not gpus:
         raise UsageError(
             f"{path} holds no measurements to replay: none is of a whole GPU at its default limits and clocks"
@@ -88,12 +113,6 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
     if chosen not in gpus:
         raise unknown(f"GPU in {path}", chosen, gpus)
     return (chosen,)
-
-
-def _replayable(row: Mapping[str, Any]) -> bool:
-    limits = (row["power_limit_w"], row["locked_sm_clock_hz"], row["locked_memory_clock_hz"])
-    default_limits = limits == (None, None, None)
-    return default_limits and not row["mig"] and not row["replayed"] and row["outcome"] != Outcome.QUARANTINED
 
 
 def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) -> list[Recording]:
@@ -119,26 +138,19 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
     """
     (chosen,) = chosen_gpus(path, gpu or "auto")
     with _one_reader, Database.open(path) as database:
-        rows = [row for row in database.rows("unretracted_rows") if _replayable(row)]
-        configs = {str(row["config_id"]): str(row["tunables"]) for row in database.rows("config")}
-        problems = {str(row["problem_id"]): str(row["key"]) for row in database.rows("problem")}
+        rows = database.query(with_derived("unretracted_rows", _RECORDED), [chosen])
         kernels = database.kernels()
-    by_problem: dict[str, dict[ConfigKey, list[Mapping[str, Any]]]] = {}
+    outcomes: dict[str, dict[ConfigKey, RecordedConfig]] = {}
     hashes: dict[str, dict[str, str]] = {}
-    mine = [(problems[str(row["problem_id"])], str(row["kernel"]), row) for row in rows if row["gpu"] == chosen]
-    for key, kernel, row in sorted(mine, key=lambda item: str(item[2]["measured_at"])):
-        hashes.setdefault(key, {})[kernel] = str(row["kernel_hash"])
-    for key, kernel, row in mine:
-        if hashes[key][kernel] == row["kernel_hash"]:
-            by_problem.setdefault(key, {}).setdefault((kernel, configs[str(row["config_id"])]), []).append(row)
+    for key, kernel, kernel_hash, tunables, outcome, error, samples_s, power_w in rows:
+        hashes.setdefault(key, {})[kernel] = kernel_hash
+        recorded = RecordedConfig(json.loads(tunables), Outcome(outcome), error=error)
+        if samples_s:
+            recorded = RecordedConfig(recorded.config, Outcome.OK, tuple(samples_s), power_w)
+        outcomes.setdefault(key, {})[kernel, tunables] = recorded
     recordings = [
-        Recording(
-            chosen,
-            problem,
-            {name: _recorded_config(name, rows_of) for name, rows_of in configs_of.items()},
-            hashes[key],
-        )
-        for key, configs_of in by_problem.items()
+        Recording(chosen, problem, outcomes_of, hashes[key])
+        for key, outcomes_of in outcomes.items()
         if (problem := _problem(key, kernels)) is not None
     ]
     if not recordings:
@@ -157,21 +169,6 @@ def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> P
         with suppress(UsageError):
             return problem_from_key(key, op)
     return None
-
-
-def _recorded_config(key: ConfigKey, rows: Iterable[Mapping[str, Any]]) -> RecordedConfig:
-    config = json.loads(key[1])
-    rows = list(rows)
-    good = [row for row in rows if row["outcome"] == Outcome.OK]
-    if not good:
-        return RecordedConfig(config, Outcome(rows[-1]["outcome"]), error=rows[-1]["error"])
-    samples = [sample for row in good for sample in (row["latency_samples_s"] or [row["latency_s"]])]
-    powers = [row["power_w"] or _power(row) for row in good if row["energy_j"] or row["power_w"]]
-    return RecordedConfig(config, Outcome.OK, tuple(samples), float(np.median(powers)) if powers else None)
-
-
-def _power(row: Mapping[str, Any]) -> float:
-    return float(row["energy_j"] / (row["sustained_latency_s"] or row["latency_s"]))
 
 
 def replay_gpu(recordings: Iterable[Recording], seed: int = 0) -> SimulatedGpu:

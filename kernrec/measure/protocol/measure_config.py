@@ -145,18 +145,31 @@ REPEATS = 2
 
 
 @dataclass(frozen=True)
-class SensorTraits:
-    """Properties of a GPU's energy counter, measured by the probe."""
+class Probe:
+    """Properties of a GPU's sensors, measured by `probe_sensors`. None means that the GPU does not report the value."""
 
     tick_s: float | None = None
-    """Seconds between two updates of the counter, or None if the GPU has no energy counter."""
+    """Seconds between two updates of the energy counter. None if there were too few updates under load."""
     ratio: float | None = None
-    """Counter's energy divided by the integral of the power sensor, or None if they cannot be compared."""
+    """Counter's energy divided by the integral of instantaneous power, under load."""
+    idle_w: float | None = None
+    """Idle power in watts, while a CUDA context exists."""
+    load_w: float | None = None
+    """Power in watts while the compute-bound reference kernel runs."""
+    sm_clock_hz: float | None = None
 
     @property
     def measures_energy(self) -> bool:
         """Whether the GPU has an energy counter that agrees with the power sensor."""
         return self.tick_s is not None and energy_counter.is_trusted(self.ratio)
+
+    def why_no_energy(self) -> str | None:
+        """Return a one-line reason why the energy of this GPU cannot be measured, or None if it can."""
+        if self.tick_s is None:
+            return "the GPU's energy counter does not change"
+        if not self.measures_energy:
+            return f"the energy counter shows {self.ratio:.2f} of the integrated power, so it is not trusted"
+        return None
 
 
 @dataclass(frozen=True)
@@ -174,7 +187,7 @@ class EnergyWindow:
 
 
 def measure_config(
-    device: Device, subject: ConfigUnderTest, tier: Tier, best_s: float | None, traits: SensorTraits
+    device: Device, subject: ConfigUnderTest, tier: Tier, best_s: float | None, probe: Probe
 ) -> DeviceReport:
     """Measure one config.
 
@@ -190,7 +203,7 @@ def measure_config(
     try:
         check = _check(loaded)
         for _ in range(1 + REPEATS):
-            report, slowdown = _measure_once(device, loaded, tier, best_s, traits)
+            report, slowdown = _measure_once(device, loaded, tier, best_s, probe)
             if slowdown is None:
                 return replace(report, check=check, input_footprint=loaded.footprint_bytes / device.info.l2_bytes)
         text = f"clocks were lowered ({slowdown}) in each of {1 + REPEATS} measurements"
@@ -200,7 +213,7 @@ def measure_config(
 
 
 def _measure_once(
-    device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, traits: SensorTraits
+    device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, probe: Probe
 ) -> tuple[DeviceReport, str | None]:
     """Measure a config once. Return (report, reason). If lowered clocks make the report invalid, the reason says why.
     Otherwise it is None."""
@@ -208,11 +221,11 @@ def _measure_once(
     latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     energy = EnergyReport()
     clock_hz = device.sm_clock_hz()
-    if tier != Tier.SCREEN and traits.measures_energy and not loaded.renewed:
+    if tier != Tier.SCREEN and probe.measures_energy and not loaded.renewed:
         assert latency.latency_s is not None
-        seconds = window_s(device.info.generation, tier, traits)
+        seconds = window_s(device.info.generation, tier, probe)
         sustained = measure_energy(device, loaded, latency.latency_s, seconds, trace)
-        energy, launches = _energy_report(sustained, traits), sustained.launches
+        energy, launches = _energy_report(sustained, probe), sustained.launches
     trace.append(device.read_sensors())
     state = _gpu_state(trace, clock_hz)
     assert state.event_reasons is not None
@@ -314,14 +327,14 @@ def measure_energy(
     return EnergyWindow(busy_s / launches, launches, end - begin, slope, integrated)
 
 
-def window_s(generation: str, tier: Tier, traits: SensorTraits) -> float:
+def window_s(generation: str, tier: Tier, probe: Probe) -> float:
     """Return the duration of an energy window in seconds, long enough for the sensors and ten counter updates."""
     coarse, final = WINDOWS_S.get(generation, WINDOWS_S["hopper"])
-    least_s = (energy_counter.LEAST_TICKS + SPARE_TICKS) * (traits.tick_s or 0.0)
+    least_s = (energy_counter.LEAST_TICKS + SPARE_TICKS) * (probe.tick_s or 0.0)
     return max(final if tier == Tier.FINAL else coarse, least_s)
 
 
-def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
+def _energy_report(window: EnergyWindow, probe: Probe) -> EnergyReport:
     if (slope := window.slope) is None:
         return EnergyReport(sustained_latency_s=window.launch_s, energy_window_s=window.window_s)
     return EnergyReport(
@@ -333,7 +346,7 @@ def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
         energy_method="slope of the energy counter over its ticks",
         energy_ticks=slope.ticks,
         energy_tick_s=slope.period_s,
-        energy_counter_ratio=slope.power_w / window.integrated_w if window.integrated_w else traits.ratio,
+        energy_counter_ratio=slope.power_w / window.integrated_w if window.integrated_w else probe.ratio,
         energy_window_s=window.window_s,
     )
 

@@ -6,7 +6,6 @@ reboots or its driver changes.
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +16,7 @@ from kernrec.measure.protocol.measure_config import (
     LEAST_SAMPLES,
     POLL_S,
     VERSION,
-    SensorTraits,
+    Probe,
     measure_energy,
     measure_latency,
 )
@@ -29,33 +28,6 @@ _LOAD_S = 3.0
 _REFERENCE_WINDOW_S = 1.5
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 """File in which Linux identifies the current boot. Other systems have no such file, so probes are not cached there."""
-
-
-@dataclass(frozen=True)
-class Probe:
-    """Properties of a GPU's sensors. None means that the GPU does not report the value."""
-
-    tick_s: float | None
-    """Seconds between two updates of the energy counter. None if there were too few updates under load."""
-    ratio: float | None
-    """Counter's energy divided by the integral of instantaneous power, under load."""
-    idle_w: float | None
-    """Idle power in watts, while a CUDA context exists."""
-    load_w: float | None
-    """Power in watts while the compute-bound reference kernel runs."""
-    sm_clock_hz: float | None
-
-    @property
-    def traits(self) -> SensorTraits:
-        return SensorTraits(self.tick_s, self.ratio)
-
-    def why_no_energy(self) -> str | None:
-        """Return a one-line reason why the energy of this GPU cannot be measured, or None if it can."""
-        if self.tick_s is None:
-            return "the GPU's energy counter does not change"
-        if not self.traits.measures_energy:
-            return f"the energy counter shows {self.ratio:.2f} of the integrated power, so it is not trusted"
-        return None
 
 
 def probe_sensors(device: Device) -> Probe:
@@ -101,7 +73,7 @@ def idle_power(readings: list[SensorReading]) -> float | None:
     return energy_counter.mean_power([t for t, _ in power], [p for _, p in power], times[0], times[-1])
 
 
-def measure_references(device: Device, traits: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
+def measure_references(device: Device, probe: Probe, with_energy: bool) -> dict[str, dict[str, float]]:
     """Return the costs of each reference kernel, keyed by name: `latency_s` and, if `with_energy` and energy can be
     measured, `energy_j`."""
     costs: dict[str, dict[str, float]] = {}
@@ -111,8 +83,8 @@ def measure_references(device: Device, traits: SensorTraits, with_energy: bool) 
             latency_s = measure_latency(device, loaded, None, trace)[0].latency_s
             assert latency_s is not None
             costs[name] = {"latency_s": latency_s}
-            if with_energy and traits.measures_energy:
-                seconds = max(_REFERENCE_WINDOW_S, 12 * (traits.tick_s or 0.0))
+            if with_energy and probe.measures_energy:
+                seconds = max(_REFERENCE_WINDOW_S, 12 * (probe.tick_s or 0.0))
                 sustained = measure_energy(device, loaded, latency_s, seconds, trace)
                 if sustained.slope is not None:
                     costs[name]["energy_j"] = sustained.slope.power_w * sustained.launch_s

@@ -21,7 +21,7 @@ from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, find_kernel, kernel_names
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.measure.device.interface import ConfigUnderTest, Device, MeasurementFailure, PreparedProblem
-from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
+from kernrec.measure.protocol.measure_config import Probe, measure_config
 from kernrec.measure.protocol.probe import IDLE_S, idle_power, measure_references, probe_sensors, read_idle_sensors
 from kernrec.op import Problem, problem_from_key
 from kernrec.store.measurement import Outcome, Tier
@@ -63,11 +63,11 @@ class WorkerSession:
         """Carry out a request, and return the answer. Errors are answers, too."""
         kinds: dict[str, Callable[[Request], Any]] = {
             "open": self._open,
-            "probe": self._probe,
+            "probe": lambda request: vars(probe_sensors(self._open_device)),
             "prepare": self._prepare,
             "measure": self._measure,
             "references": self._references,
-            "idle": self._idle,
+            "idle": lambda request: idle_power(read_idle_sensors(self._open_device, IDLE_S)),
         }
         start = self._device.now() if self._device else 0.0
         try:
@@ -102,9 +102,6 @@ class WorkerSession:
             self._device = open_device(request)
         return self._device.info.as_dict()
 
-    def _probe(self, request: Request) -> dict[str, Any]:
-        return vars(probe_sensors(self._open_device))
-
     def _prepare(self, request: Request) -> None:
         problem, kernel = self._problem(request), self._user_kernel
         prepared = PreparedProblem(problem)
@@ -124,16 +121,13 @@ class WorkerSession:
         else:
             kernel = find_kernel(name) if name in kernel_names() else None
         subject = ConfigUnderTest(name, request["config"], self._problem(request), kernel)
-        tier, best_s, traits = Tier(request["tier"]), request["best_s"], SensorTraits(**request["traits"])
-        return measure_config(self._open_device, subject, tier, best_s, traits).as_json()
+        tier, best_s, probe = Tier(request["tier"]), request["best_s"], Probe(**request["probe"])
+        return measure_config(self._open_device, subject, tier, best_s, probe).as_json()
 
     def _references(self, request: Request) -> dict[str, Any]:
         device = self._open_device
-        costs = measure_references(device, SensorTraits(**request["traits"]), request["energy"])
+        costs = measure_references(device, Probe(**request["probe"]), request["energy"])
         return {"references": costs, "settings": vars(device.settings())}
-
-    def _idle(self, request: Request) -> float | None:
-        return idle_power(read_idle_sensors(self._open_device, IDLE_S))
 
 
 def _failure(outcome: Outcome, error: str, lost: bool) -> dict[str, Any]:

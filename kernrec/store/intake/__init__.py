@@ -7,16 +7,15 @@ other writers: the original stays open for reading, and the copy is locked.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from kernrec.errors import KernrecError, UsageError, file_errors
 from kernrec.store.connection import WAIT_S
 from kernrec.store.database import Database, replace_file
-from kernrec.store.exchange import move_checked
 from kernrec.store.marks import Mark, is_own, read_mark
-from kernrec.store.reader import checked_database
+from kernrec.store.reader import read_untrusted
 from kernrec.util.files import lock_path, remove_abandoned, scratch_folder
 from kernrec.util.human import counted
 
@@ -59,38 +58,27 @@ _MANY_BYTES = 2**24
 database."""
 
 
-def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of another database file, except rows that `database` already contains. Return the number of new
-    rows.
+def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
+    """Add the rows of the database file `other` to the database at `path`, except rows that it already contains. Create
+    the database if needed. Return the number of new rows.
 
     The file is untrusted and does not change. Its withdrawals are ignored, and `note` receives a message about them. If
     the file or a row is not valid, raise `UsageError` and add nothing.
     """
-    with _checked(other, database.path, note) as checked:
-        return add_checked(database, checked)
-
-
-def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of the file `other` to the database at `path`, like `merge`. Create the database if needed."""
-    with _checked(other, path, note) as checked, adding_to(path, checked) as database:
-        return add_checked(database, checked)
+    with checked_rows(other, path, note) as checked, adding_to(path, checked) as database:
+        return database.add_from(checked, signer="")
 
 
 @contextmanager
-def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> Iterator[Path]:
+def checked_rows(other: Path, path: Path | str, note: Callable[[str], object]) -> Iterator[Path]:
+    """Check the rows of a database file, and yield a folder with files for `Database.add_from`."""
     if os.path.realpath(other) == os.path.realpath(path):
         raise UsageError(f"{other} cannot be merged with itself")
     remove_abandoned()
     with scratch_folder() as folder:
-        if count := checked_database(Path(other), folder).get("retraction"):
+        if count := read_untrusted("database", other, folder).get("retraction"):
             note(f"not added: {counted(count, 'withdrawal')} of {other}, which apply only there")
         yield folder
-
-
-def add_checked(database: Database, checked: Path, signer: str = "", apart_from: Sequence[str] = ()) -> int:
-    """Add other people's checked rows from files in a folder, and return the number of new rows. If an error occurs,
-    add no row. The files are moved out of the folder. `Database.add_from` describes the other arguments."""
-    return database.add_from(lambda folder: move_checked(checked, folder), apart_from=apart_from, signer=signer)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ one JSON object, `{"found": ...}` or `{"refused": text}`. A request names one of
     table         copy a Parquet file of any columns, such as a recording, to `table.parquet`
 """
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.store.connection import check_whole, connect_files, connect_untrusted, one_line, quoted
 from kernrec.store.database import Database, show_filtered
-from kernrec.store.exchange import CHECKED, COLUMNS, SOURCES, used_columns
+from kernrec.store.exchange import CHECKED, SOURCES, used_columns
 from kernrec.store.intake.row_checks import check_rows, faults, is_possible
 from kernrec.store.marks import Mark, has_open
 from kernrec.store.reader import Limits, serve_request
@@ -184,8 +183,12 @@ def read_segments(
         # Use DISTINCT only if some row occurs twice, because it takes as long as reading.
         again = "DISTINCT " if _double_keys(connection, "measurement", "db.measurement_read") else ""
         _check_taken(connection, title, limits)
-        if len(groups) > 1:
-            _check_references(connection, title)
+        for table in ("config", "problem") if len(groups) > 1 else ():
+            lacking = f"FROM measurement_rows ANTI JOIN {table}_rows USING (number, {table}_id)"
+            if missing := connection.execute(f"SELECT {table}_id {lacking} LIMIT 1").fetchone():
+                raise UsageError(
+                    f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was imported"
+                )
         _write_tables(connection, TABLES, folder)
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
         seen = "SELECT number, list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM measurement_rows"
@@ -198,17 +201,6 @@ def read_segments(
         rows = {table: each.get(table, 0) for table in TABLES}
         read.append({"rows": rows, "gpus": gpus, "replayed": replayed})
     return read
-
-
-def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
-    for table in ("config", "problem"):
-        missing = connection.execute(
-            f"SELECT {table}_id FROM measurement_rows ANTI JOIN {table}_rows USING (number, {table}_id) LIMIT 1"
-        ).fetchone()
-        if missing:
-            raise UsageError(
-                f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was imported"
-            )
 
 
 @contextmanager
@@ -312,14 +304,11 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
 
 
 def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:
-    """Write the rows of tables to Parquet files, without columns that are NULL in all rows. For the table
-    `measurement`, write only the names of its columns to a file, because its rows stay in the database."""
-    for table in dict.fromkeys(("measurement", *tables)):
-        names = list(used_columns(connection, f"db.{table}", layout_of().columns[table]))
-        if table == "measurement":
-            (folder / COLUMNS).write_text(json.dumps(names), encoding="utf-8")
-        else:
-            columns = ", ".join(f'"{name}"' for name in names)
+    """Write the rows of tables to Parquet files, without columns that are NULL in all rows. Measurements stay in the
+    database."""
+    for table in tables:
+        if table != "measurement":
+            columns = ", ".join(f'"{n}"' for n in used_columns(connection, f"db.{table}", layout_of().columns[table]))
             _write(connection, f"SELECT {columns} FROM db.{table}", folder / f"{table}.parquet")
 
 

@@ -286,8 +286,11 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
                 yield "have a key that does not match their columns", [name]
             elif any(len(value.lstrip("-")) > _LONGEST_DIM for value in stored.values()):
                 yield f"have a dimension of more than {_LONGEST_DIM} digits", [name]
-            elif op in _OPS and (op, layout) not in declared and (reason := _unaccepted(key)):
-                yield f"are not accepted by {op}: {reason}", [name]
+            elif op in _OPS and (op, layout) not in declared:
+                try:
+                    problem_from_key(key)
+                except UsageError as error:
+                    yield f"are not accepted by {op}: {error}", [name]
 
 
 def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
@@ -305,14 +308,6 @@ def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
                 if isinstance(json.loads(spec).get("problem"), dict):
                     declared.add((name, ANY_LAYOUT))
     return declared
-
-
-def _unaccepted(key: str) -> str | None:
-    try:
-        problem_from_key(key)
-    except UsageError as error:
-        return str(error)
-    return None
 
 
 def _kernel_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, list[str]]]:

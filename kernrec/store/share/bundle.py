@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.store.intake import add_checked, adding_to
+from kernrec.store.intake import adding_to
 from kernrec.store.keys import LARGEST_SIGNATURE, Signer, signer_of
 from kernrec.store.reader import checked_segments
 from kernrec.store.share.manifest import LARGEST_DOCUMENT, TABLES, Manifest, Segment, parse_manifest
@@ -89,7 +89,7 @@ def import_to(path: Path, bundle: Bundle) -> int:
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
         with adding_to(path, checked) as database:
-            return add_checked(database, checked, bundle.manifest.owner, PRIVATE)
+            return database.add_from(checked, apart_from=PRIVATE, signer=bundle.manifest.owner)
 
 
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -79,8 +79,6 @@ def _without(text: str, pattern: str, instead: str = "") -> str:
 
 
 MADE_BY = f"kernrec {__version__}"
-SEGMENT_ROWS = 250_000
-"""Maximum number of rows in a segment. A measurement takes about 200 bytes."""
 
 
 @dataclass(frozen=True)
@@ -167,22 +165,24 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
     segments. Each file is named by the hash of its content."""
     segments = []
     for table, query in _queries(database, selection, secret).items():
-        for path, rows in database.export(query, folder, SEGMENT_ROWS):
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            segments.append(Segment(table, sha256, path.stat().st_size, rows))
-            path.replace(folder / f"{sha256}.parquet")
+        path, rows = database.export(query, folder)
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        path.replace(final := folder / f"{sha256}.parquet")
+        if rows:
+            segments.append(Segment(table, sha256, final.stat().st_size, rows))
     return segments
 
 
 def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
     """Return the SQL queries for the rows that leave the machine, keyed by table name. Results are sorted by key."""
     kinds = database.columns("measurement")
-    key = next(iter(kinds))
+    key, *names = kinds
+    public = ", ".join(f'{public_column(name, secret)} AS "{name}"' for name in names)
     chosen = f"SELECT measurement.* {selection.source()}"
     # A row that has no private values keeps its key.
     same = " AND ".join(f'"{name}" IS NOT DISTINCT FROM {public_column(name, secret)}' for name in PRIVATE)
-    rows = f"SELECT {key} AS here, {same} AS same, {_public(kinds, secret)} FROM ({chosen})"
+    rows = f"SELECT {key} AS here, {same} AS same, {public} FROM ({chosen})"
     shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"
     kernels = f"SELECT DISTINCT kernel, kernel_hash FROM ({chosen})"
     return {
@@ -191,11 +191,6 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
         "problem": f"FROM db.problem WHERE problem_id IN (SELECT problem_id FROM ({chosen})) ORDER BY 1",
         "profile": f"FROM db.profile WHERE (kernel, kernel_hash) IN ({kernels}) ORDER BY 1",
     }
-
-
-def _public(kinds: Mapping[str, str], secret: str) -> str:
-    _, *names = kinds
-    return ", ".join(f'{public_column(name, secret)} AS "{name}"' for name in names)
 
 
 def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
@@ -210,19 +205,20 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
     return values
 
 
-def keep_fresh(database: Database, selection: Selection, stale: Sequence[Path]) -> None:
+def keep_fresh(database: Database, selection: Selection, stale: Path) -> None:
     """Find the selected measurements that a place lacks, and store them for a later `Selection(fresh=True)`.
 
-    `stale` are Parquet files with the `likeness_key` of measurements to exclude. This key ignores private columns such
+    `stale` is a Parquet file with the `likeness_key` of measurements to exclude. This key ignores private columns such
     as the hash of the GPU's UUID. If it did not, a measurement that came in another person's bundle would be pushed
     again with another hash, and the two versions would contradict each other.
     """
-    lacking = f"{likeness_key(database.columns('measurement'))} NOT IN (FROM {{stale}})" if stale else "true"
-    query = f"SELECT measurement_id FROM (SELECT measurement.* {selection.source()}) WHERE {lacking}"
-    database.keep("fresh", query, {"stale": stale} if stale else {})
+    chosen = f"SELECT measurement.* {selection.source()}"
+    query = f"SELECT measurement_id FROM ({chosen}) WHERE {likeness_key(database)} NOT IN (FROM {{rows}})"
+    database.keep("fresh", query, stale)
 
 
-def likeness_key(kinds: Mapping[str, str]) -> str:
-    """Return an SQL expression for a key of a measurement that ignores private columns. `kinds` has the type of each
-    column. The key is the same in all versions of DuckDB and of the schema."""
-    return key_expression("measurement", {name: kind for name, kind in kinds.items() if name not in PRIVATE})
+def likeness_key(database: Database) -> str:
+    """Return an SQL expression for a key of the database's measurements that ignores private columns. The key is the
+    same in all versions of DuckDB and of the schema."""
+    kinds = database.columns("measurement").items()
+    return key_expression("measurement", {name: kind for name, kind in kinds if name not in PRIVATE})

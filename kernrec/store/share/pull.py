@@ -125,9 +125,14 @@ def _bundles(
             report.unknown[unknown[match[1]]] += 1
             continue
         try:
-            if match is None and _withdraws(place, name):
+            if match is not None:
+                bundle = placed_bundle(place, name, folder)
+            elif _withdraws(place, name):
                 continue
-            bundle = _old_bundle(place, name) if match is None else placed_bundle(place, name, folder)
+            else:
+                bundle = read_bundle(place, name)
+                if name != f"manifests/{hashlib.sha256(bundle.content).hexdigest()}.json":
+                    raise UsageError("its content does not match its name")
         except MissingFileError as error:
             report.missing.append(str(error))
         except UsageError as error:
@@ -190,35 +195,24 @@ def _withdraws(place: Place, name: str) -> bool:
     return b'"kernrec retraction"' in b"".join(place.read(name, LARGEST_DOCUMENT))
 
 
-def _old_bundle(place: Place, name: str) -> Bundle:
-    bundle = read_bundle(place, name)
-    if name != f"manifests/{hashlib.sha256(bundle.content).hexdigest()}.json":
-        raise UsageError("its content does not match its name")
-    return bundle
-
-
 def _withdrawals(place: Place, new: Sequence[str], report: PullReport) -> Iterator[tuple[str, Withdrawal]]:
     for name in new:
         try:
             if WITHDRAWAL.fullmatch(name):
-                yield name, _withdrawal(place, name)
+                content = b"".join(place.read(name, LARGEST_DOCUMENT + LARGEST_SIGNATURE))
+                if name != f"withdrawn/{hashlib.sha256(content).hexdigest()}.json":
+                    raise UsageError("its content does not match its name")
+                line, _, signature = content.partition(b"\n")
+                withdrawal = parse_withdrawal(line, name)
+                if signer_of(line, signature, name) != withdrawal.owner:
+                    raise UsageError("it is not signed by its owner")
+                yield name, withdrawal
             elif _is_old(name) and _withdraws(place, name):
                 yield name, read_signed(place, name, parse_withdrawal)[0]
         except MissingFileError as error:
             report.missing.append(str(error))
         except UsageError as error:
             report.refused[name] = str(error)
-
-
-def _withdrawal(place: Place, name: str) -> Withdrawal:
-    content = b"".join(place.read(name, LARGEST_DOCUMENT + LARGEST_SIGNATURE))
-    if name != f"withdrawn/{hashlib.sha256(content).hexdigest()}.json":
-        raise UsageError("its content does not match its name")
-    line, _, signature = content.partition(b"\n")
-    withdrawal = parse_withdrawal(line, name)
-    if signer_of(line, signature, name) != withdrawal.owner:
-        raise UsageError("it is not signed by its owner")
-    return withdrawal
 
 
 def _take(path: Path, batch: Mapping[str, Bundle], title: str, report: PullReport) -> None:

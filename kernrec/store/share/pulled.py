@@ -15,7 +15,7 @@ from typing import Any
 from kernrec.errors import UsageError, file_errors
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
-from kernrec.store.exchange import MEASUREMENTS, SOURCES, move_checked
+from kernrec.store.exchange import MEASUREMENTS, SOURCES
 from kernrec.store.gpu_scales import scale_statements
 from kernrec.store.intake import adding_to
 from kernrec.store.query_file import renew
@@ -67,7 +67,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
     with adding_to(path, checked) as database:
         honored, before = _honored(database), database.counts()["measurement"]
         some_withdrawn = database.query("SELECT EXISTS (FROM db.withdrawn)")[0][0]
-        database.add_from(lambda exchange: move_checked(checked, exchange), then=then)
+        database.add_from(checked, then=then)
         return database.counts()["measurement"] - before
 
 
@@ -79,10 +79,9 @@ def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
         rows = [(row, session) for session, rows in withdrawal.sessions.items() for row in rows]
         if withdrawal.by_key:
             keys = ", ".join(quoted(row) for row, _ in rows) or "NULL"
-            likeness = likeness_key(database.columns("measurement"))
             rows = database.query(
-                f"SELECT {likeness}, session FROM db.measurement WHERE measurement_id IN ({keys}) AND measurement_id IN"
-                f" (SELECT measurement_id FROM db.merged WHERE signer = {quoted(withdrawal.owner)})"
+                f"SELECT {likeness_key(database)}, session FROM db.measurement WHERE measurement_id IN ({keys}) AND"
+                f" measurement_id IN (SELECT measurement_id FROM db.merged WHERE signer = {quoted(withdrawal.owner)})"
             )
         values = ", ".join(f"({quoted(row)}, {quoted(session)})" for row, session in rows)
         about = f"{quoted(withdrawal.owner)}, session, {quoted(withdrawal.reason)}, TIMESTAMP"
@@ -96,9 +95,8 @@ def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
 
 
 def _honored(database: Database) -> list[str]:
-    likeness = likeness_key(database.columns("measurement"))
     alike = (
-        f"SELECT measurement_id, {likeness} AS likeness FROM db.measurement"
+        f"SELECT measurement_id, {likeness_key(database)} AS likeness FROM db.measurement"
         " WHERE session IN (SELECT session FROM db.withdrawn)"
     )
     shared = f"SELECT likeness, signer FROM ({alike}) JOIN db.merged USING (measurement_id)"

@@ -83,14 +83,13 @@ def push(
         return sum(each.measurements for each in leaving), count
 
 
-def _stale(path: Path, names: Sequence[str], folder: Path) -> list[Path]:
-    """Write Parquet files with the `likeness_key` of each measurement that the place has or that was withdrawn."""
+def _stale(path: Path, names: Sequence[str], folder: Path) -> Path:
+    """Write a Parquet file with the `likeness_key` of each measurement that the place has or that was withdrawn."""
     listed = ", ".join(quoted(name) for name in names if BUNDLE.fullmatch(name)) or "NULL"
+    there = f"SELECT measurement_id FROM db.merged WHERE bundle IN ({listed})"
     with Database.open(path) as pulled:
-        likeness = likeness_key(pulled.columns("measurement"))
-        there = f"SELECT measurement_id FROM db.merged WHERE bundle IN ({listed})"
-        pushed = f"SELECT {likeness} AS likeness FROM db.measurement WHERE measurement_id IN ({there})"
-        return [file for file, _ in pulled.export(f"{pushed} UNION SELECT likeness FROM db.withdrawn", folder)]
+        pushed = f"SELECT {likeness_key(pulled)} AS likeness FROM db.measurement WHERE measurement_id IN ({there})"
+        return pulled.export(f"{pushed} UNION SELECT likeness FROM db.withdrawn", folder)[0]
 
 
 def _leaving(database: Database, selection: Selection, path: Path, folder: Path, licence: str | None) -> Outgoing:
@@ -181,12 +180,12 @@ def _refused(place: Place, pulled: PullReport) -> dict[str, str]:
 
 
 def _again(database: Database) -> dict[str, str]:
-    likeness = likeness_key(database.columns("measurement"))
     numbered = "SELECT name, row_number() OVER (ORDER BY created_at, name) AS number FROM db.bundle"
     shared = f"SELECT measurement_id, name, number FROM db.merged JOIN ({numbered}) AS bundle ON bundle = name"
     query = f"""
         WITH row AS MATERIALIZED (
-            SELECT {likeness} AS likeness, name, number FROM db.measurement JOIN ({shared}) USING (measurement_id)
+            SELECT {likeness_key(database)} AS likeness, name, number
+            FROM db.measurement JOIN ({shared}) USING (measurement_id)
         )
         SELECT again.name, first.name, count(*) FROM row AS first JOIN row AS again USING (likeness)
         WHERE first.number < again.number GROUP BY 1, 2 ORDER BY 1, 3, 2 DESC

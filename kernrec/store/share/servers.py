@@ -201,18 +201,14 @@ class ObjectStore:
                 return
 
     def names(self) -> list[str]:
-        with _reaching(self.title, "its files"), self._bucket():
-            pages = self._obstore.list(self._store)
-            return bundle_names(str(each["path"]) for page in pages for each in page)
-
-    @contextmanager
-    def _bucket(self) -> Iterator[None]:
-        try:
-            yield
-        except self._obstore.exceptions.BaseError as error:
-            if "404" not in str(error):
-                raise
-            raise UsageError(f"the bucket of {self.title} does not exist") from None
+        with _reaching(self.title, "its files"):
+            try:
+                pages = self._obstore.list(self._store)
+                return bundle_names(str(each["path"]) for page in pages for each in page)
+            except self._obstore.exceptions.BaseError as error:
+                if "404" not in str(error):
+                    raise
+                raise UsageError(f"the bucket of {self.title} does not exist") from None
 
 
 @contextmanager

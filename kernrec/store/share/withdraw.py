@@ -100,12 +100,11 @@ def withdraw_there(
             return 0
         chosen = f"WHERE measurement_id IN ({_listed(str(row['measurement_id']) for row in rows)})"
         with Database.open(path) as pulled:
-            likeness = likeness_key(pulled.columns("measurement"))
-            pairs = pulled.query(f"SELECT session, {likeness} FROM db.measurement {chosen}")
-            files = _likenesses(pulled, chosen, folder)
+            pairs = pulled.query(f"SELECT session, {likeness_key(pulled)} FROM db.measurement {chosen}")
+            file = _likenesses(pulled, chosen, folder)
         if own is not None:
             with Database.open(own, read_only=False) as database:
-                alike = database.query(f"SELECT measurement_id FROM ({_alike(database, files)})")
+                alike = database.query(f"SELECT measurement_id FROM ({_alike(database, file)})")
                 _add(database, [str(key) for (key,) in alike], reason)
         publish(place, path, _by_session(pairs), signer, reason)
         settle(path)
@@ -133,12 +132,10 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
     )
     with scratch_folder() as folder:
-        files = _likenesses(database, f"JOIN ({mine}) USING (measurement_id)", folder, ", reason")
-        if not files:
-            return {}
+        file = _likenesses(database, f"JOIN ({mine}) USING (measurement_id)", folder, ", reason")
         by_reason: dict[str, list[tuple[str, str]]] = {}
         with Database.open(path) as pulled:
-            pushed = f"{_alike(pulled, files)} WHERE rows.measurement_id IN ({_pushed(signer, names)})"
+            pushed = f"{_alike(pulled, file)} WHERE rows.measurement_id IN ({_pushed(signer, names)})"
             query = f"SELECT DISTINCT reason, session, likeness FROM ({pushed}) ORDER BY ALL"
             for reason, session, likeness in pulled.query(query):
                 by_reason.setdefault(str(reason), []).append((session, likeness))
@@ -160,20 +157,21 @@ def withdraw_copies(path: Path) -> dict[str, int]:
         return gone
     with scratch_folder() as folder:
         with Database.open(paths.pulled()) as pulled:
-            likeness = likeness_key(pulled.columns("measurement"))
-            shared = f"SELECT {likeness} FROM db.measurement WHERE session IN (SELECT session FROM db.withdrawn)"
+            shared = (
+                f"SELECT {likeness_key(pulled)} FROM db.measurement WHERE session IN (SELECT session FROM db.withdrawn)"
+            )
             query = (
                 "SELECT likeness, session, signer, arg_min(reason, withdrawn_at) AS reason,"
                 " min(withdrawn_at) AS retracted_at, bool_or(shared) AS shared FROM db.withdrawn"
                 f" WHERE signer IN ({_listed(keys)}) AND likeness NOT IN ({shared}) GROUP BY ALL"
             )
-            files = [file for file, _ in pulled.export(query, folder)]
-        if not files:
+            file, count = pulled.export(query, folder)
+        if not count:
             return gone
         with Database.open(path) as database:
             query = (
                 f"SELECT {', '.join(f'rows.{name}' if name == 'measurement_id' else name for name in _COPIED)}"
-                f" FROM ({_alike(database, files)}) AS rows LEFT JOIN (SELECT DISTINCT measurement_id, signer, true AS"
+                f" FROM ({_alike(database, file)}) AS rows LEFT JOIN (SELECT DISTINCT measurement_id, signer, true AS"
                 " mine FROM db.merged) AS theirs USING (measurement_id, signer)"
                 " ANTI JOIN db.retraction USING (measurement_id, signer) WHERE shared OR mine ORDER BY signer"
             )
@@ -210,22 +208,20 @@ def _add(database: Database, keys: Iterable[str], reason: str) -> None:
     database.rescale()
 
 
-def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> list[Path]:
-    """Write Parquet files with the session, the `likeness_key` and the columns `more` of measurements, and return the
-    files. `rest` is the SQL text after `FROM db.measurement`."""
-    likeness = likeness_key(database.columns("measurement"))
-    query = f"SELECT session, {likeness} AS likeness{more} FROM db.measurement {rest}"
-    return [file for file, _ in database.export(query, folder)]
+def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> Path:
+    """Write a Parquet file with the session, the `likeness_key` and the columns `more` of measurements. `rest` is the
+    SQL text after `FROM db.measurement`."""
+    query = f"SELECT session, {likeness_key(database)} AS likeness{more} FROM db.measurement {rest}"
+    return database.export(query, folder)[0]
 
 
-def _alike(database: Database, files: list[Path]) -> str:
-    database.keep("alike", "SELECT DISTINCT * FROM {rows}", {"rows": files})
-    likeness = likeness_key(database.columns("measurement"))
-    rows = "SELECT * FROM db.measurement WHERE session IN (SELECT session FROM alike)"
-    return (
-        f"SELECT rows.measurement_id, alike.* FROM (SELECT *, {likeness} AS likeness FROM ({rows})) AS rows "
-        "JOIN alike USING (likeness)"
+def _alike(database: Database, file: Path) -> str:
+    database.keep("alike", "SELECT DISTINCT * FROM {rows}", file)
+    rows = (
+        f"SELECT *, {likeness_key(database)} AS likeness FROM db.measurement"
+        " WHERE session IN (SELECT session FROM alike)"
     )
+    return f"SELECT rows.measurement_id, alike.* FROM ({rows}) AS rows JOIN alike USING (likeness)"
 
 
 def _pushed(signer: Signer, names: Sequence[str]) -> str:

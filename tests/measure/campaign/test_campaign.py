@@ -83,9 +83,9 @@ def test_unfinished_config_is_measured_again_first_and_once(tmp_path):
             measured.append(progress.measurement.identity.config["i"])
 
     with Journal(journal_path(database)) as journal:
-        run = campaign(journal, database, target(6), report, stopping=lambda: len(measured) == 3)
+        run = campaign(journal, database, report, stopping=lambda: len(measured) == 3)
         with pytest.raises(Stopped):
-            run.run()
+            run.run([target(6)])
         ingest(journal, database)
     assert measured == unclosed(database) == [0, 1, 2]
     with Database.open(database) as opened:  # rows of an unclosed block count until a closed block replaces them
@@ -139,8 +139,8 @@ def test_block_ends_with_an_abandoned_problem(tmp_path):
     with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
         targets = [plan, replace(plan, problem=other, tasks=tasks)]
         settings = CampaignSettings("s", MeasuringEffort(None, 0))
-        run = Campaign(client, targets, journal, settings, CampaignHooks(report=report))
-        run.run()
+        run = Campaign(client, journal, settings, CampaignHooks(report=report))
+        run.run(targets)
         ingest(journal, tmp_path / "k.duckdb")
     with Database.open(tmp_path / "k.duckdb") as database:
         problems = {row["problem_id"]: row["key"] for row in database.rows("problem")}

@@ -6,7 +6,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure, PreparedProblem
-from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
+from kernrec.measure.protocol.measure_config import Probe, measure_config
 from kernrec.op import Problem, find_op
 from kernrec.store.measurement import Tier
 
@@ -63,7 +63,7 @@ def test_copy_reaches_most_of_the_bandwidth_but_never_more(device):
 
 def test_library_kernel_is_correct_and_has_a_latency(device):
     device.prepare(PreparedProblem(PROBLEM))
-    report = measure_config(device, subject(device), Tier.SCREEN, None, SensorTraits())
+    report = measure_config(device, subject(device), Tier.SCREEN, None, Probe())
     assert 1e-6 < report.latency.latency_s < 1e-2
     assert 0.0 < report.check.numeric_error < report.check.tolerance
     assert report.state.sm_clock_mean_hz > 2e8
@@ -73,7 +73,7 @@ def test_wrong_kernel_is_incorrect(device):
     device.prepare(PreparedProblem(PROBLEM))
     device._buffers.expect({name: array.get() * 1.01 for name, array in device._buffers._expected.items()})
     with pytest.raises(MeasurementFailure, match="at most") as caught:
-        measure_config(device, subject(device), Tier.SCREEN, None, SensorTraits())
+        measure_config(device, subject(device), Tier.SCREEN, None, Probe())
     assert caught.value.outcome == "incorrect"
     device.prepare(PreparedProblem(PROBLEM))
 
@@ -95,11 +95,11 @@ def test_energy_is_power_times_time_and_plausible(device):
     from kernrec.measure.protocol.probe import probe_sensors
 
     probe = probe_sensors(device)
-    if not probe.traits.measures_energy:
+    if not probe.measures_energy:
         pytest.skip(probe.why_no_energy() or "")
     problem = find_op("matmul").problem(m=4096, n=4096, k=4096)
     device.prepare(PreparedProblem(problem))
-    report = measure_config(device, subject(device, problem), Tier.COARSE, None, probe.traits)
+    report = measure_config(device, subject(device, problem), Tier.COARSE, None, probe)
     gpu = find_gpu(device.info.gpu)
     assert report.energy.energy_j == pytest.approx(report.energy.power_w * report.energy.sustained_latency_s)
     assert probe.idle_w < report.energy.power_w < 1.1 * gpu.power_max_w
@@ -111,9 +111,9 @@ def test_child_survives_when_its_context_is_lost(device, tmp_path):
 
     client = WorkerClient({"device": "cuda", "uuid": local_gpus()[0].uuid, "scratch": str(tmp_path)})
     try:
-        first = client.request(60.0, "references", energy=False, traits={})["references"]
+        first = client.request(60.0, "references", energy=False, probe={})["references"]
         client._process.kill()  # type: ignore[union-attr]
-        again = client.request(60.0, "references", energy=False, traits={})["references"]
+        again = client.request(60.0, "references", energy=False, probe={})["references"]
     finally:
         client.stop()
     assert again["memory"]["latency_s"] == pytest.approx(first["memory"]["latency_s"], rel=0.05)

@@ -9,7 +9,7 @@ from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
 from kernrec.measure.collect import collect
 from kernrec.measure.device.interface import ConfigUnderTest
 from kernrec.measure.device.replay import load_recordings, replay_gpu
-from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
+from kernrec.measure.protocol.measure_config import Probe, measure_config
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.model.search.energy_guide import FIRST_ENERGY
 from kernrec.op import find_op
@@ -36,7 +36,7 @@ def test_replayed_times_have_the_recorded_noise(tmp_path):
     ran = [recorded for recorded in recording.outcomes.values() if recorded.samples_s]
     best = min(ran, key=lambda recorded: float(np.median(recorded.samples_s)))
     report = measure_config(
-        device, ConfigUnderTest("recorded", best.config, recording.problem), Tier.SCREEN, None, SensorTraits()
+        device, ConfigUnderTest("recorded", best.config, recording.problem), Tier.SCREEN, None, Probe()
     )
     assert set(report.latency.latency_samples_s) <= set(best.samples_s)
     assert report.latency.latency_s == pytest.approx(float(np.median(best.samples_s)), rel=0.02)

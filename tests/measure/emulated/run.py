@@ -13,7 +13,7 @@ from no_sensors import MissingSensors
 import kernrec.measure.device.cuda as cuda
 from kernrec.kernel import find_kernel
 from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure, PreparedProblem
-from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
+from kernrec.measure.protocol.measure_config import Probe, measure_config
 from kernrec.op import problem_from_key
 from kernrec.ptx import parse
 from kernrec.store.measurement import Tier
@@ -42,7 +42,7 @@ for case in inputs["cases"]:
         device._buffers.expect({name: array * 1.02 for name, array in device._buffers._expected.items()})
     subject = ConfigUnderTest(case["kernel"], case["config"], problem, find_kernel(case["kernel"]))
     try:
-        report = measure_config(device, subject, Tier.SCREEN, None, SensorTraits())
+        report = measure_config(device, subject, Tier.SCREEN, None, Probe())
         answers.append(report.as_json() | {"copies": len(device._buffers.sets)})
     except MeasurementFailure as failure:
         answers.append({"failure": failure.outcome, "error": str(failure)})

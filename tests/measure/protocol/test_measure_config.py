@@ -22,7 +22,7 @@ from kernrec.measure.protocol.energy_counter import (
 )
 from kernrec.measure.protocol.measure_config import (
     LATENCY_CAP_S,
-    SensorTraits,
+    Probe,
     converged,
     interval_rank,
     measure_config,
@@ -39,11 +39,11 @@ INFO = DeviceInfo(
 PROBLEM = find_op("matmul").problem(m=64, n=64, k=64)
 SUBJECT = ConfigUnderTest("any", {"x": 1}, PROBLEM)
 SENSORS = SimulatedSensors(tick_s=0.1, lag_s=0.05)
-KNOWN = SensorTraits(tick_s=0.1, ratio=1.0)
+KNOWN = Probe(tick_s=0.1, ratio=1.0)
 
 
 def measured(
-    device: SimulatedGpu, subject: ConfigUnderTest, tier: Tier, best_s: float | None, traits: SensorTraits
+    device: SimulatedGpu, subject: ConfigUnderTest, tier: Tier, best_s: float | None, traits: Probe
 ) -> dict[str, Any]:
     return measure_config(device, subject, tier, best_s, traits).as_json()
 
@@ -131,7 +131,7 @@ def test_incorrect_config_is_never_timed(errors):
 @pytest.mark.parametrize("lag_s", [0.0, 0.08])
 def test_energy_is_power_times_time_at_any_counter_tick_and_lag(tick_s, lag_s):
     sensors = replace(SENSORS, tick_s=tick_s, lag_s=lag_s, missing=0.1)
-    row = measured(card(constant_time(3e-4, 412.0), sensors), SUBJECT, Tier.COARSE, None, SensorTraits(tick_s, 1.0))
+    row = measured(card(constant_time(3e-4, 412.0), sensors), SUBJECT, Tier.COARSE, None, Probe(tick_s, 1.0))
     assert row["power_w"] == pytest.approx(412.0, rel=0.01)
     assert row["energy_j"] == pytest.approx(412.0 * 3e-4, rel=0.01)
     assert row["energy_low_j"] <= row["energy_j"] <= row["energy_high_j"]
@@ -154,7 +154,7 @@ def test_energy_uses_the_launch_time_of_its_own_window():
     assert row["energy_j"] == pytest.approx(300.0 * 1.2e-3, rel=0.01)
 
 
-@pytest.mark.parametrize("traits", [SensorTraits(None, None), SensorTraits(0.1, 0.55)])
+@pytest.mark.parametrize("traits", [Probe(None, None), Probe(0.1, 0.55)])
 def test_untrusted_counter_gives_no_energy_but_all_other_values(traits):
     row = measured(card(constant_time(1e-3)), SUBJECT, Tier.COARSE, None, traits)
     assert row["latency_s"] == pytest.approx(1e-3)
@@ -182,7 +182,7 @@ def test_probe_finds_tick_ratio_and_idle_power(tick_s, lag_s, scale):
     assert sensors.tick_s == pytest.approx(tick_s, abs=0.004)
     assert sensors.ratio == pytest.approx(scale, rel=0.02)
     assert sensors.idle_w == pytest.approx(60.0 * scale, rel=0.02)
-    assert sensors.traits.measures_energy is (scale == 1.0)
+    assert sensors.measures_energy is (scale == 1.0)
 
 
 def trace(

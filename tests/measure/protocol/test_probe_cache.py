@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from kernrec.measure.device.interface import DeviceInfo
-from kernrec.measure.protocol.probe import Probe, load_probe, save_probe
+from kernrec.measure.protocol.measure_config import Probe
+from kernrec.measure.protocol.probe import load_probe, save_probe
 
 INFO = DeviceInfo(
     "h200-sxm", "NVIDIA H200", 90, 50 << 20, 1 << 34, "hopper", uuid_hash="0123456789abcdef", driver="580"

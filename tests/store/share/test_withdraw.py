@@ -8,12 +8,11 @@ import pytest
 from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.store import Database
-from kernrec.store.intake import merge
 from kernrec.store.keys import Signer, key_file, trust
 from kernrec.store.share.servers import place_of
 from kernrec.store.share.withdraw import forget, publish, withdraw_copies
 from tests.helpers.reading import reading_here
-from tests.helpers.sharing import Person, measurements, sessions
+from tests.helpers.sharing import Person, measurements, merge, sessions
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +90,7 @@ def test_withdrawal_of_rows_from_others_is_refused(base, alice, bob):
     with mallory.at_work(), Database.open(paths.pulled()) as pulled:
         from kernrec.store.share.outgoing import likeness_key
 
-        rows = pulled.query(f"SELECT {likeness_key(pulled.columns('measurement'))} FROM db.measurement")
+        rows = pulled.query(f"SELECT {likeness_key(pulled)} FROM db.measurement")
     with mallory.at_work():
         named = {"monday": [row for (row,) in rows]}
         publish(place_of(str(base / "team")), paths.pulled(), named, Signer.of(key_file()), "forged")
