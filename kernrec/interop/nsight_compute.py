@@ -19,13 +19,12 @@ from kernrec.interop.results import (
     ForeignResult,
     ForeignResults,
     ReadOptions,
-    code_of,
     latency_of,
     of_kernels,
+    ran,
     text_of,
 )
 from kernrec.interop.table import csv_rows
-from kernrec.store.measurement import Outcome
 
 TOOL = "Nsight Compute"
 NCU_HEADER = re.compile(r'^"ID","Process ID","Process Name","Host Name","Kernel Name",', re.MULTILINE)
@@ -107,15 +106,9 @@ def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
     if static is not None and dynamic is not None and (static + dynamic).is_integer():
         exact = all(metrics[name][1].startswith("byte") for name in (*_STATIC, *_DYNAMIC) if name in metrics)
         code["smem_bytes"] = static + dynamic if exact else None  # A size rounded to kilobytes is not exact.
-    return ForeignResult(
-        {},
-        Outcome.OK,
-        None,
-        latency_of(latency, 1.0),
-        sm_clock_hz=_metric(metrics, _CLOCKS, _HERTZ),
-        launch=(_sizes(row, "Grid Size"), _sizes(row, "Block Size"), dynamic),
-        **code_of(code),
-    )
+    launch = _sizes(row, "Grid Size"), _sizes(row, "Block Size"), dynamic
+    clock_hz = _metric(metrics, _CLOCKS, _HERTZ)
+    return ran({}, latency_of(latency, 1.0), code, sm_clock_hz=clock_hz, launch=launch)
 
 
 def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:

@@ -55,11 +55,10 @@ from kernrec.interop.results import (
     ForeignResults,
     ReadOptions,
     StatedProblem,
-    code_of,
     config_of,
-    energy_of,
     latency_of,
     name_of,
+    ran,
     samples_of,
     split_limits,
     text_of,
@@ -144,13 +143,7 @@ def _cache_entry(entry: object, keys: list[str]) -> ForeignResult:
         raise ValueError("missing 'time'")
     latency = latency_of(entry["time"], _MILLI)
     samples = samples_of(entry["times"], _MILLI) if "times" in entry else ()
-    joules = {name: finite(entry[name], name) for name, _ in ENERGIES if name in entry}
-    watts = {name: finite(entry[name], name) for _, name in ENERGIES if name in entry}
-    energy = energy_of(joules, watts, latency)
-    code = code_of(entry)
-    return ForeignResult(
-        config, Outcome.OK, None, latency, samples, measured_at=measured_at, **energy, **limits, **code
-    )
+    return ran(config, latency, entry, samples, measured_at=measured_at, **limits)
 
 
 def _error(entry: Mapping[str, Any]) -> str | None:
@@ -213,7 +206,10 @@ def _t4_result(timeunit: object, of_ktt: bool, entry: object) -> ForeignResult:
     invalidity = entry.get("invalidity")
     if not isinstance(invalidity, str) or invalidity not in INVALIDITIES:
         raise unknown("invalidity", invalidity, INVALIDITIES)
-    config, limits = split_limits(config_of(_numbers(configuration) if of_ktt else configuration))
+    if of_ktt:
+        texts = {name: value for name, value in configuration.items() if isinstance(value, str)}
+        configuration |= {name: int(value) for name, value in texts.items() if _INTEGER.fullmatch(value)}
+    config, limits = split_limits(config_of(configuration))
     measured = _measurements(entry.get("measurements", []))
     fields: dict[str, Any] = {"measured_at": time_of(entry.get("timestamp")), **limits}
     outcome = INVALIDITIES[invalidity]
@@ -233,18 +229,13 @@ def _t4_result(timeunit: object, of_ktt: bool, entry: object) -> ForeignResult:
         latency = sum(samples) / len(samples)
     else:
         raise ValueError("it is marked correct, but has neither a measurement named time nor runtimes")
-    joules = {name: _number(measured, name, _JOULES) for name, _ in ENERGIES if name in measured}
-    watts = {name: _number(measured, name, _WATTS) for _, name in ENERGIES if name in measured}
+    values = {name: value for name, (value, _) in measured.items()}
+    for names, units in zip(zip(*ENERGIES, strict=True), (_JOULES, _WATTS), strict=True):
+        for name in names:
+            if name in measured:
+                values[name] = finite(measured[name][0], name) * _unit(name, measured[name][1], units)
     compiled = entry.get("compilation_data") if of_ktt else None
-    fields |= code_of(compiled if isinstance(compiled, dict) else {n: value for n, (value, _) in measured.items()})
-    return ForeignResult(config, Outcome.OK, None, latency, samples, **fields, **energy_of(joules, watts, latency))
-
-
-def _numbers(configuration: Mapping[str, object]) -> dict[str, object]:
-    return {
-        name: int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
-        for name, value in configuration.items()
-    }
+    return ran(config, latency, values | compiled if isinstance(compiled, dict) else values, samples, **fields)
 
 
 def _measurements(values: object) -> dict[str, tuple[object, str]]:
@@ -257,11 +248,6 @@ def _seconds(unit: object) -> float:
     if unit in (None, ""):
         raise ValueError("its times have no unit; add it to each time, or set metadata.timeunit")
     return _unit("time", str(unit), SECONDS)
-
-
-def _number(measured: Mapping[str, tuple[object, str]], name: str, units: Mapping[str, float]) -> float:
-    value, unit = measured[name]
-    return finite(value, name) * _unit(name, unit, units)
 
 
 def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
@@ -315,7 +301,7 @@ def _ktt_result(unit_s: float, entry: object) -> ForeignResult:
         data = launches[0].get("CompilationData")
         compiled = {"registers": data.get("RegistersCount")} if isinstance(data, dict) else {}
     latency_s = latency_of(entry.get("TotalDuration"), unit_s)
-    return ForeignResult(config, outcome, None, latency_s, kernel=kernel, **code_of(compiled))
+    return ran(config, latency_s, compiled, kernel=kernel)
 
 
 _CLBLAST = "CLBlast"
@@ -358,4 +344,4 @@ def _clblast_result(entry: object, problem: StatedProblem) -> ForeignResult | No
     config = config_of({name: value for name, value in entry["parameters"].items() if name != "PRECISION"})
     if finite(entry.get("time"), "time") == 0:
         return None
-    return ForeignResult(config, Outcome.OK, None, latency_of(entry["time"], _MILLI), problem=problem)
+    return ran(config, latency_of(entry["time"], _MILLI), {}, problem=problem)

@@ -110,7 +110,7 @@ TABLES = {
     "an unknown column": ("bx,tlie,time_ms\n32,1,5\n", "column 'tlie' is neither a tunable .* did you mean tile\\?"),
     "joules that are watts": ("bx,tile,time_ms,energy_j\n32,1,0.5,300\n", "6e\\+05 W, which no GPU draws"),
     "a line too short": ("bx,tile,time_ms\n32,1\n", "line 2 has 2 values for 3 columns"),
-    "words for numbers": ("bx,tile,time_ms\n32,1,fast\n", "time is 'fast', not a number"),
+    "words for numbers": ("bx,tile,time_ms\n32,1,fast\n", "time_ms is 'fast', not a number"),
     "an unknown outcome": ("bx,tile,time_ms,outcome\n32,1,5,dunno\n", "'dunno' is neither a time nor a known error"),
     "two devices": ("bx,tile,time_ms,gpu\n32,1,5,T4\n64,1,5,L4\n", "rows of 2 devices"),
     "a column twice": ("bx,BX,tile,time_ms\n32,32,1,5\n", "names a column twice"),
