@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -77,9 +78,7 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
     """
     if wanted.measure:
         raise UsageError("--measure is for one kernel and one GPU: name the kernel as in file.cu:kernel")
-    stated = [
-        name for name in ("shape", "grid", "block", "arguments", "arg", "tune", "shared") if getattr(wanted, name)
-    ]
+    stated = [name for name in ("shape", "grid", "block", "arguments", "tune", "shared") if getattr(wanted, name)]
     if len(entries) > 1 and stated:
         raise UsageError(
             f"{wanted.source} has {counted(len(entries), 'kernel')} ({', '.join(map(str, entries))}), and"
@@ -106,7 +105,7 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
     from kernrec.recommender.request import Objective
 
     single = copy(wanted)
-    single.gpu, single.entry, single.source = gpu, entry, wanted.file
+    single.gpu, single.source = gpu, Path(f"{wanted.file}:{entry}") if entry else wanted.file
     objective = Objective.LATENCY if wanted.query.objective is Objective.PARETO else wanted.query.objective
     single.query = replace(wanted.query, objective=objective, top=sys.maxsize, each_config=True)
     draft = None
@@ -243,7 +242,7 @@ class ProgramTimes:
         from kernrec.gpu import find_gpu
 
         database = self._wanted.db or paths.user_database()
-        seconds = call.seconds(find_gpu(self._wanted.gpu), database, self._wanted.budget)
+        seconds = call.seconds(find_gpu(self._wanted.gpu), database)
         self._times.setdefault(call.entry, []).append((call.launches, seconds))
 
     def print_table(self) -> None:

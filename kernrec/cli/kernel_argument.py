@@ -40,12 +40,8 @@ class AnalyzeOptions(options.Options):
     top: options.Top = None
     why: options.Why = False
     spec: Annotated[Path | None, option("kernel.toml or T1 .json; for Triton the call's .toml.", panel=_LAUNCH)] = None
-    entry: Annotated[str | None, option("Kernel, or instance of a template: 'f<float, 4>'.", panel=_LAUNCH)] = None
     grid: Annotated[str | None, option('Grid size: "ceil(n/block_x)".', panel=_LAUNCH)] = None
     block: Annotated[str | None, option("Block sizes to try: 64,128 or 16x16,32x8.", panel=_LAUNCH)] = None
-    arg: Annotated[list[str] | None, option("Argument or variable: n=4096, x=f32\\[n]; repeatable.", panel=_LAUNCH)] = (
-        None
-    )
     tune: Annotated[list[str] | None, option("Macro and values to try: TILE=1,2,4.", panel=_LAUNCH)] = None
     shared: Annotated[str | None, option("Dynamic shared memory in bytes.", panel=_LAUNCH)] = None
     include: Annotated[
@@ -54,7 +50,6 @@ class AnalyzeOptions(options.Options):
     define: Annotated[list[str] | None, option(options.DEFINE, "-D", panel=_LAUNCH)] = None
     init: Annotated[bool, option("Write a draft of a spec, and stop.", "--init", panel=_LAUNCH)] = False
     effort: Annotated[str | None, option("How many configs: quick, normal, exhaustive or recorded.")] = None
-    budget: Annotated[int, option("Maximum instructions per block.")] = 20_000_000
     measure: Annotated[bool, option("Also measure on this machine's GPU.", "--measure")] = False
     as_json: AsJson = False
 
@@ -69,15 +64,14 @@ class AnalyzeOptions(options.Options):
         from kernrec.interop.spec_text import LaunchWords
         from kernrec.kernel.source_files import compile_flags
 
-        arguments = [*(self.arguments or ()), *(self.arg or ())]
         flags = compile_flags(self.file, self.define or (), self.include or ())
-        launch = self.kernel_name, self.grid, self.block, arguments, self.tune or (), self.shared
+        launch = self.kernel_name, self.grid, self.block, self.arguments or (), self.tune or (), self.shared
         return replace(LaunchWords(*launch, **vars(flags)), assumed=self.assumed)
 
     @property
     def kernel_name(self) -> str | None:
-        """Return the kernel's name from --entry or the path (`kernel.cu:name`), or None if the user gave no name."""
-        return self.entry or with_entry(self.source)[1]
+        """Return the kernel's name in the path (`kernel.cu:name`), or None if the user gave no name."""
+        return with_entry(self.source)[1]
 
 
 def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
@@ -102,11 +96,7 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
         )
     if (spec or wanted.shape) and ptx:
         raise UsageError("--spec and --shape are for source code; PTX takes --grid, --block and arguments")
-    names = [
-        name
-        for name in ("entry", "grid", "block", "arg", "tune", "shared", "include", "define")
-        if getattr(wanted, name)
-    ]
+    names = [name for name in ("grid", "block", "tune", "shared", "include", "define") if getattr(wanted, name)]
     used = [f"--{name}" for name in names] + [f"argument {text!r:.60}" for text in wanted.arguments or ()]
     if spec and used:
         raise UsageError(f"{used[0]} cannot be used with {spec.name}, which describes the launch")
@@ -126,16 +116,12 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
     if wanted.tune:
         raise UsageError("--tune needs source code: the macros of PTX are fixed")
-    arguments = [
-        *(wanted.arguments or []),
-        *(wanted.arg or []),
-    ]  # The position of arguments that set variables does not matter.
     source, entry = wanted.file, wanted.kernel_name
     grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
     shared = (wanted.shared or "0").strip()
     if not shared.lstrip("-").isdecimal():
         raise UsageError(f"--shared {shared!r:.40}: expected a number of bytes")
-    return *kernel_of_ptx(source, entry, grid, block, arguments, int(shared)), source.parent
+    return *kernel_of_ptx(source, entry, grid, block, wanted.arguments or [], int(shared)), source.parent
 
 
 def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:

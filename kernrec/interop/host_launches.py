@@ -59,7 +59,7 @@ class HostLaunch:
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
-    """Known arguments, in the form of `kernrec analyze --arg`: `n=4096` and `x=[n]`."""
+    """Known arguments, as arguments of `kernrec analyze`: `n=4096` and `x=[n]`."""
 
 
 def host_launches(

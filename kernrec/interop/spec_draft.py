@@ -99,7 +99,7 @@ def draft_spec(
     compiled: dict[tuple[object, ...], Result] = {}
     added = words.assumed
     instance = example_entry(whole_source(source, words.include), words.entry) if assume else None
-    named = (*((f"--entry '{instance}'",) if instance else ()), *words.assumed)
+    named = (*((f"'{source.name}:{instance}'",) if instance else ()), *words.assumed)
     words = with_words(replace(words, entry=instance or words.entry, assumed=()), words.assumed)
     try:
         drafter = _Drafter(source, words, sm, suggest, compiled)
