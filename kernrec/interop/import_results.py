@@ -9,7 +9,7 @@ from pathlib import Path
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
-from kernrec.interop.bind_rows import bind_rows, by_problem, match_launches, names_of, other_code, without_repeats
+from kernrec.interop.bind_rows import as_runs, bind_rows, by_problem, match_launches, names_of, other_code
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import (
     ForeignResult,
@@ -182,13 +182,19 @@ def _bound(
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, measured_gpu))
     bound, excluded = bind_rows(file, kernel, problem, measured_gpu, recording.ignored)
-    rows, merged = without_repeats(bound.results, recording.ignored)
+    rows = as_runs(bound.results) if recording.ignored else bound.results
     if wrong := implausible(_times(rows), problem, measured_gpu):
         raise UsageError(wrong)
     other, note = other_code(rows, kernel, problem, measured_gpu)
     if other:
         raise UsageError(other)
-    notes = [text for text in (note, merged) if text]
+    notes = [note] if note else []
+    if skipped := len(bound.results) - len(rows):
+        apart = max((max(row.samples_s) / min(row.samples_s) for row in rows if row.samples_s), default=1.0)
+        notes.append(
+            f"{counted(skipped, 'row')} repeated a config, up to a factor of {apart:.2f} apart in time; the median of"
+            " each config was kept"
+        )
     if excluded:
         notes.append(f"skipped {counted(excluded, 'failure')}: {kernel.name} excludes these configs")
     return replace(bound, results=rows), notes

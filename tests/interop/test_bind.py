@@ -211,7 +211,7 @@ def test_median_of_repeated_rows_is_stored(kernel, tmp_path):
     done, times = imported(kernel, tmp_path, ignored=("padding",))
     assert times == pytest.approx([0.3e-3, 0.3e-3, 0.4e-3])
     assert (done.results, sum(done.parts[0].outcomes.values()) - done.parts[0].outcomes["ok"]) == (4, 1)
-    note = "1 config had several times, up to a factor of 2.50 apart; the median of each was kept, 3 rows were skipped"
+    note = "3 rows repeated a config, up to a factor of 2.50 apart in time; the median of each config was kept"
     assert note in done.notes
 
 
