@@ -139,7 +139,7 @@ def main() -> int:
 
 def _analyze(folder: Path, names: Sequence[str]) -> int:
     """Print whether each kernel's most frequent launch can be analyzed. The result counts for all its launches."""
-        database, gpu = paths.user_database(), find_gpu("a100")
+    database, gpu = paths.user_database(), find_gpu("a100")
     launches: Counter[bool] = Counter()
     for program in sorted(path for path in folder.iterdir() if path.name in names or not names):
         kernels: dict[str, list[CudaCall]] = {}

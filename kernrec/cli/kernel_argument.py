@@ -164,9 +164,4 @@ def _triton_kernel(path: Path, wanted: AnalyzeOptions) -> tuple["Kernel", list[s
 
     target = None if path == wanted.source else str(wanted.source)
     call = read_call(path, target, parse_shape(wanted.shape) if wanted.shape else {})
-    if call.configs_file is not None:
-        from kernrec.interop.read_results import read_config_list
-        from kernrec.kernel.source_files import read_text
-
-        call = replace(call, configs=read_config_list(call.configs_file, read_text(call.path, call.path.name)))
     return *kernel_of_triton(call), call.path.parent
