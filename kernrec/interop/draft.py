@@ -131,14 +131,6 @@ def _instances(text: str, template: Signature) -> list[str]:
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
 
 
-class IncludedError(UsageError):
-    """A file cannot be compiled alone, but another program includes it."""
-
-    def __init__(self, message: str, includer: Path, kernel: str) -> None:
-        super().__init__(f"{message}; {includer.name} includes this file: kernrec analyze {includer}")
-        self.includer, self.kernel = includer, kernel
-
-
 def includer_of(source: Path) -> Path | None:
     """Return a program in the same folder that includes this file, or None."""
     pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)

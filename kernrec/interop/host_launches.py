@@ -433,7 +433,7 @@ def _parameter_names(function: "Node") -> list[str]:
 def _stripped_node(node: "Node") -> "Node":
     while True:
         inputs = _inputs(node) if node.type == "call_expression" else []
-        cast = re.match(r"(?:reinterpret|static|const)_cast\b|thrust::raw_pointer_cast", text_of(node))
+        cast = re.match(r"(?:reinterpret|static|const)_cast\b", text_of(node))
         if node.type in ("parenthesized_expression", "cast_expression", "pointer_expression"):
             inner = node.child_by_field_name("value") or node.child_by_field_name("argument")
             node = inner or node.named_children[-1]

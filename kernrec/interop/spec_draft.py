@@ -20,7 +20,6 @@ from kernrec.interop.draft import (
     Draft,
     DraftLaunch,
     DraftTunable,
-    IncludedError,
     compiled_name,
     example_entry,
     includer_of,
@@ -72,17 +71,8 @@ _BLOCKS = {
 """Block sizes to try by default, keyed by the number of axes. They are common choices in hand-written kernels."""
 
 
-def draft_spec(
-    source: Path,
-    words: LaunchWords,
-    sm: int = 80,
-    suggest: bool = False,
-    assume: bool = False,
-    parts: tuple[Path, ...] = (),
-) -> Draft:
+def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False, assume: bool = False) -> Draft:
     """Draft the spec of a kernel in a CUDA source.
-
-    If the file cannot be compiled alone, the draft is for a program in the same folder that includes the file.
 
     Args:
         words: The user's options, which describe the launch.
@@ -90,27 +80,16 @@ def draft_spec(
         suggest: Whether macros that the source defines between #ifndef and #endif become tunables. The values of such
             a tunable are the macro's value in the source, half this value and twice this value.
         assume: Whether to choose missing parts of the launch (see `Draft.chosen`), if this completes the draft.
-        parts: Files that `source` includes and that cannot be compiled alone.
 
     Raises:
         UsageError: A kernel, parameter or macro does not exist, or a value is invalid.
         CompileError: The compiler rejects the source.
     """
     compiled: dict[tuple[object, ...], Result] = {}
-    added = words.assumed
     instance = example_entry(whole_source(source, words.include), words.entry) if assume else None
     named = (*((f"'{source.name}:{instance}'",) if instance else ()), *words.assumed)
     words = with_words(replace(words, entry=instance or words.entry, assumed=()), words.assumed)
-    try:
-        drafter = _Drafter(source, words, sm, suggest, compiled)
-    except IncludedError as error:
-        if error.includer in parts:  # The files include each other.
-            raise
-        with suppress(UsageError, CompileError):
-            alike = replace(words, entry=words.entry or error.kernel, assumed=added)
-            draft = draft_spec(error.includer, alike, sm, suggest, assume, (*parts, source))
-            return replace(draft, assumed=(f"{source.name} is a part of {error.includer.name}", *draft.assumed))
-        raise
+    drafter = _Drafter(source, words, sm, suggest, compiled)
     draft = drafter.draft()
     if not draft.missing or suggest:
         return replace(draft, chosen=named)
@@ -346,7 +325,7 @@ class _Drafter:
             if self.absent and including is None:
                 raise UsageError(f"{result}; {self.absent[0]} may declare it: name its folder with --include")
             if including is not None:
-                raise IncludedError(str(result), including, self.signature.name)
+                raise UsageError(f"{result}; {including.name} includes this file: kernrec analyze {including}")
             raise result
         module = parse(result.ptx)
         counts = {name: len(each.parameters) for name, each in module.functions.items() if each.entry}
