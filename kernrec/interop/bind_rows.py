@@ -84,7 +84,10 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
                 raise UsageError(f"the rows contain tunable {tunables[folded]} of {kernel.name} twice")
             places[name] = tunables[folded]
         elif folded in macros:
-            _check_macro(file, name, macros[folded], kernel)
+            for number, result in enumerate(file.results, 1):
+                recorded, value = result.config.get(name), macros[folded]
+                if value not in (str(recorded), str(_whole(recorded))):
+                    raise UsageError(f"result {number} has {name}={recorded}, but {kernel.name} defines it as {value}")
         elif folded not in left_out:
             strange.append(name)
     if strange:
@@ -104,13 +107,6 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
                 " one value, set it in the spec"
             )
     return places
-
-
-def _check_macro(file: ForeignResults, name: str, value: str, kernel: Kernel) -> None:
-    for number, result in enumerate(file.results, 1):
-        recorded = result.config.get(name)
-        if str(recorded) != value and str(_whole(recorded)) != value:
-            raise UsageError(f"result {number} has {name}={recorded}, but {kernel.name} defines it as {value}")
 
 
 def _config(number: int, result: ForeignResult, kernel: Kernel, places: Mapping[str, str]) -> dict[str, int]:

@@ -92,7 +92,11 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
     entries = document.get("cache") if isinstance(document, dict) else None
     if not isinstance(entries, dict):
         raise ValueError("missing 'cache' (expected an object)")
-    keys, results = _keys(document), []
+    keys, params, results = document.get("tune_params_keys"), document.get("tune_params"), []
+    if not keys and isinstance(params, dict):
+        keys = list(params)
+    if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
+        raise ValueError("missing 'tune_params_keys' (expected the names of the tunables) before the entries")
     for name, entry in entries.items():
         try:
             results.append(_cache_entry(entry, keys))
@@ -118,15 +122,6 @@ def _closed(text: str) -> tuple[Any, int]:
     raise ValueError("it is cut short before its first complete entry")
 
 
-def _keys(header: Mapping[str, Any]) -> list[str]:
-    keys, params = header.get("tune_params_keys"), header.get("tune_params")
-    if not keys and isinstance(params, dict):
-        keys = list(params)
-    if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
-        raise ValueError("missing 'tune_params_keys' (expected the names of the tunables) before the entries")
-    return keys
-
-
 def _cache_entry(entry: object, keys: list[str]) -> ForeignResult:
     if not isinstance(entry, dict):
         raise ValueError(f"expected an object, found {entry!r:.40}")
@@ -136,21 +131,15 @@ def _cache_entry(entry: object, keys: list[str]) -> ForeignResult:
     if not config:
         raise ValueError("it has no tunables except limits of the GPU")
     measured_at = time_of(entry.get("timestamp"))
-    error = _error(entry)
-    if error is not None:
-        return ForeignResult(config, outcome_of(error), error, measured_at=measured_at, **limits)
+    texts = [entry[name] for name in ("__error__", "time") if isinstance(entry.get(name), str)]
+    texts += [value for value in entry.values() if isinstance(value, str) and value in _OUTCOMES]
+    if texts:
+        return ForeignResult(config, outcome_of(texts[0]), texts[0], measured_at=measured_at, **limits)
     if "time" not in entry:
         raise ValueError("missing 'time'")
     latency = latency_of(entry["time"], _MILLI)
     samples = samples_of(entry["times"], _MILLI) if "times" in entry else ()
     return ran(config, latency, entry, samples, measured_at=measured_at, **limits)
-
-
-def _error(entry: Mapping[str, Any]) -> str | None:
-    for name in ("__error__", "time"):
-        if isinstance(entry.get(name), str):
-            return str(entry[name])
-    return next((value for value in entry.values() if isinstance(value, str) and value in _OUTCOMES), None)
 
 
 _T4 = "T4"
@@ -210,7 +199,10 @@ def _t4_result(timeunit: object, of_ktt: bool, entry: object) -> ForeignResult:
         texts = {name: value for name, value in configuration.items() if isinstance(value, str)}
         configuration |= {name: int(value) for name, value in texts.items() if _INTEGER.fullmatch(value)}
     config, limits = split_limits(config_of(configuration))
-    measured = _measurements(entry.get("measurements", []))
+    entries = entry.get("measurements", [])
+    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
+        raise ValueError("measurements is not a list of objects")
+    measured = {str(each.get("name")): (each.get("value"), str(each.get("unit") or "")) for each in entries}
     fields: dict[str, Any] = {"measured_at": time_of(entry.get("timestamp")), **limits}
     outcome = INVALIDITIES[invalidity]
     if outcome == Outcome.OK and finite(entry.get("correctness"), "correctness") == 0:
@@ -236,12 +228,6 @@ def _t4_result(timeunit: object, of_ktt: bool, entry: object) -> ForeignResult:
                 values[name] = finite(measured[name][0], name) * _unit(name, measured[name][1], units)
     compiled = entry.get("compilation_data") if of_ktt else None
     return ran(config, latency, values | compiled if isinstance(compiled, dict) else values, samples, **fields)
-
-
-def _measurements(values: object) -> dict[str, tuple[object, str]]:
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise ValueError("measurements is not a list of objects")
-    return {str(value.get("name")): (value.get("value"), str(value.get("unit") or "")) for value in values}
 
 
 def _seconds(unit: object) -> float:
