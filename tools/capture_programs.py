@@ -139,7 +139,7 @@ def main() -> int:
 
 def _analyze(folder: Path, names: Sequence[str]) -> int:
     """Print whether each kernel's most frequent launch can be analyzed. The result counts for all its launches."""
-    database, gpu = paths.user_database(), find_gpu("a100")
+    database, gpu, budget = paths.user_database(), find_gpu("a100"), 20_000_000
     launches: Counter[bool] = Counter()
     for program in sorted(path for path in folder.iterdir() if path.name in names or not names):
         kernels: dict[str, list[CudaCall]] = {}
@@ -148,7 +148,7 @@ def _analyze(folder: Path, names: Sequence[str]) -> int:
         for calls in kernels.values():
             problem = ""
             try:
-                max(calls, key=lambda call: call.launches).seconds(gpu, database)
+                max(calls, key=lambda call: call.launches).seconds(gpu, database, budget)
             except Exception as error:  # Report any failure as a result.
                 problem = f"{type(error).__name__}: {error}"
             count = sum(call.launches for call in calls)

@@ -37,17 +37,18 @@ class CudaCall:
         """Return (launched kernel, notes on it for the user)."""
         return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared, captured=True)
 
-    def seconds(self, gpu: GPU, database: Path) -> float:
+    def seconds(self, gpu: GPU, database: Path, budget: int) -> float:
         """Return the predicted time of one launch in seconds, with the block size that the program used.
 
         Args:
             database: Path of the database for the profiles.
+            budget: Maximum number of PTX instructions that a thread block may execute in the emulator.
         """
         kernel, _ = self.kernel()
         problem = kernel.definition.problem()
         x, y = (*self.block, 1)[:2]
         config = {"block_x": x, "block_y": y}
-        options = ProfilingOptions(folder=self.path.parent, only=[config], processes=1)
+        options = ProfilingOptions(folder=self.path.parent, only=[config], budget=budget, processes=1)
         analysis: Analysis = analyze(kernel, problem, gpu, database, Query(each_config=True, top=1 << 20), options)
         rows = [row for row in analysis.answer.recommendations if dict(row.config) == config]
         return float((rows or list(analysis.answer.recommendations))[0].latency_s.value)

@@ -219,6 +219,7 @@ def _analysis(
     profiling = ProfilingOptions(
         folder=folder,
         processes=_usable_cpus(),
+        budget=wanted.budget,
         only=only,
         whole=wanted.effort == "exhaustive",
         progress=report,

@@ -242,7 +242,7 @@ class ProgramTimes:
         from kernrec.gpu import find_gpu
 
         database = self._wanted.db or paths.user_database()
-        seconds = call.seconds(find_gpu(self._wanted.gpu), database)
+        seconds = call.seconds(find_gpu(self._wanted.gpu), database, self._wanted.budget)
         self._times.setdefault(call.entry, []).append((call.launches, seconds))
 
     def print_table(self) -> None:

@@ -13,9 +13,6 @@ from kernrec.cli.output import print_notes
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
 
-_BUDGET = 2_000_000_000
-"""Maximum number of PTX instructions for a batch of thread blocks."""
-
 
 class CaptureOptions(options.Options):
     databases_used = options.OWN
@@ -27,6 +24,8 @@ class CaptureOptions(options.Options):
     gpu: Annotated[str, option("GPU that the program sees.", "--gpu")] = "a100"
     include: Annotated[list[Path] | None, option("Folder with headers for FILE.cu.", "--include", "-I")] = None
     define: Annotated[list[str] | None, option("Macro for FILE.cu: NAME=VALUE.", "-D")] = None
+
+    budget: Annotated[int, option("Maximum PTX instructions per batch of blocks.")] = 2_000_000_000
 
     @property
     def build_options(self) -> list[str]:
@@ -57,7 +56,7 @@ def capture(wanted: CaptureOptions) -> None:
     before = set(folder.glob("*.toml"))
     recorder = Recorder(f"captured by kernrec {__version__}, as on {gpu.title}")
     sys.stdout.flush()
-    status = run_program(wanted.command, gpu, folder, recorder, wanted.build_options, _BUDGET)
+    status = run_program(wanted.command, gpu, folder, recorder, wanted.build_options, wanted.budget)
     if recorder.launches:
         recorder.write(folder)
     written = sorted(set(folder.glob("*.toml")) - before)

@@ -50,6 +50,7 @@ class AnalyzeOptions(options.Options):
     define: Annotated[list[str] | None, option(options.DEFINE, "-D", panel=_LAUNCH)] = None
     init: Annotated[bool, option("Write a draft of a spec, and stop.", "--init", panel=_LAUNCH)] = False
     effort: Annotated[str | None, option("How many configs: quick, normal, exhaustive or recorded.")] = None
+    budget: Annotated[int, option("Maximum instructions per block.")] = 20_000_000
     measure: Annotated[bool, option("Also measure on this machine's GPU.", "--measure")] = False
     as_json: AsJson = False
 
