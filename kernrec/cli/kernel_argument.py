@@ -70,6 +70,16 @@ class AnalyzeOptions(options.Options):
         return replace(LaunchWords(*launch, **vars(flags)), assumed=self.assumed)
 
     @property
+    def draft(self) -> "Draft | None":
+        """Return the draft of a CUDA kernel's spec, or None if the user gave a spec or another kind of file."""
+        from kernrec.gpu import find_gpu
+        from kernrec.interop.spec_draft import draft_spec
+
+        if self.spec is not None or self.file.suffix in (".ptx", ".py", ".toml") or ":" in self.file.name:
+            return None
+        return draft_spec(self.file, self.words, find_gpu(self.gpu).sm, assume=True)
+
+    @property
     def kernel_name(self) -> str | None:
         """Return the kernel's name in the path (`kernel.cu:name`), or None if the user gave no name."""
         return with_entry(self.source)[1]
@@ -106,7 +116,14 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     if triton and spec is not None:
         return _triton_kernel(spec, wanted)
     if spec is None:
-        return _drafted_kernel(wanted)
+        draft = wanted.draft
+        assert draft is not None
+        try:
+            kernel = draft.kernel()
+        except UsageError as error:
+            raise UsageError(f"{error}; such as {draft.command(wanted.gpu)}") if draft.missing else error from None
+        notes = [draft.note, f"assumed: {'; '.join(draft.assumed)}" if draft.assumed else "", draft.unset]
+        return kernel, [note for note in notes if note], source.parent
     from kernrec.interop.t1 import load_spec
 
     return *load_spec(spec, source), spec.parent
@@ -125,19 +142,6 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     return *kernel_of_ptx(source, entry, grid, block, wanted.arguments or [], int(shared)), source.parent
 
 
-def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
-    from kernrec.gpu import find_gpu
-    from kernrec.interop.spec_draft import draft_spec
-
-    draft = draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm, assume=True)
-    try:
-        kernel = draft.kernel()
-    except UsageError as error:
-        raise UsageError(f"{error}; such as {draft.command(wanted.gpu)}") if draft.missing else error from None
-    notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
-    return kernel, [*filter(None, [draft.note]), *notes, *filter(None, [draft.unset])], wanted.file.parent
-
-
 def write_draft(wanted: AnalyzeOptions) -> None:
     """Write the draft of a spec next to a CUDA source, and print the parts that the user must fill in."""
     from kernrec.cli.output import print_notes
@@ -153,9 +157,9 @@ def write_draft(wanted: AnalyzeOptions) -> None:
     draft: Draft = draft_spec(source, wanted.words, suggest=True)
     write_file(path, draft.text.encode())
     print(path)
-    notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
-    notes += [draft.unset] if draft.unset else []
-    print_notes([*notes, *([f'fill in each "?": {"; ".join(draft.missing)}'] if draft.missing else [])])
+    notes = [f"assumed: {'; '.join(draft.assumed)}" if draft.assumed else "", draft.unset]
+    notes += [f'fill in each "?": {"; ".join(draft.missing)}'] if draft.missing else []
+    print_notes(note for note in notes if note)
 
 
 def _triton_kernel(path: Path, wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:

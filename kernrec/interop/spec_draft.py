@@ -117,7 +117,17 @@ class _Drafter:
         self.signature, self.instance = select_kernel(self._with_defines(whole), source, words.entry)
         code = device_code(whole, self.instance)
         self.whole, self.text, self.host_code = whole, code.text, False
-        self.launch = self._host_launch(self._with_defines(whole))
+        parameters = [
+            (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
+        ]
+        launches = host_launches(
+            self._with_defines(whole), self.signature.name, parameters, make_arguments(source.parent)
+        )
+        self.launch: HostLaunch | None = max(  # the launch in the host code with the most known values
+            launches,
+            key=lambda each: (each.kernel == self.instance, (each.grid is not None) + len(each.arguments)),
+            default=None,
+        )
         self.macros = {macro.name: macro for macro in macros(self.text)}
         self.tunables: dict[str, DraftTunable] = {}
         self.missing: list[str] = []
@@ -136,18 +146,6 @@ class _Drafter:
     def _with_defines(self, text: str) -> str:
         """Append the user's macros to a source text, where they override earlier definitions."""
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
-
-    def _host_launch(self, whole: str) -> HostLaunch | None:
-        """Return the launch of the kernel in the host code with the most known values, or None if there is none."""
-        parameters = [
-            (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
-        ]
-        launches = host_launches(whole, self.signature.name, parameters, make_arguments(self.source.parent))
-        return max(
-            launches,
-            key=lambda each: (each.kernel == self.instance, (each.grid is not None) + len(each.arguments)),
-            default=None,
-        )
 
     def _filled(self) -> dict[str, str]:
         """Return the values of the device variables that the host code sets. Omit single integers of unknown value."""
@@ -224,7 +222,14 @@ class _Drafter:
                 "[tunables]",
             )
             lines.add(*(tunable.line(name) for name, tunable in self.tunables.items()))
-        lines.add(*self._fixed_macros())
+        if self.suggest and (
+            fixed := [f"{each.name} ({each.value})" for each in self.macros.values() if not each.guarded]
+        ):
+            lines.add(
+                "",
+                f"# Macros that the source fixes: {', '.join(fixed)}. Between #ifndef NAME and #endif they could be"
+                " tuned.",
+            )
         lines.add("", "[[launch]]", f"entry = {quoted(self.entry)}")
         lines.add(
             f"grid = {listed(launch.grid)}"
@@ -275,13 +280,6 @@ class _Drafter:
                     around = sorted({macro.value // 2 or 1, macro.value, 2 * macro.value})
                     meaning = f"{macro.value} in the source"
                     self.tunables[identifier(macro.name)] = DraftTunable(around, meaning, define=macro.name)
-
-    def _fixed_macros(self) -> list[str]:
-        fixed = [macro for macro in self.macros.values() if not macro.guarded and self.suggest]
-        if not fixed:
-            return []
-        listed = ", ".join(f"{macro.name} ({macro.value})" for macro in fixed)
-        return ["", f"# Macros that the source fixes: {listed}. Between #ifndef NAME and #endif they could be tuned."]
 
     def _compiled(self, sm: int) -> CodeFacts:
         """Compile the kernel, and return the properties of its code. Undefined macros become tunables."""
