@@ -32,7 +32,6 @@ from kernrec.interop.spec_arguments import SpecArguments, read_arguments
 from kernrec.interop.spec_text import (
     MARK,
     LaunchWords,
-    Lines,
     blocks_to_try,
     listed,
     one_line,
@@ -187,58 +186,47 @@ class _Drafter:
         for name, tunable in self.tunables.items():
             if tunable.values is None:
                 self.missing.append(f"--tune {tunable.define or name}=VALUES")
-        lines = Lines()
-        name, stem = one_line(self.source.name), one_line(self.source.stem)
-        lines.add(
+        name, stem, words = one_line(self.source.name), one_line(self.source.stem), self.words
+        defines = ", ".join(f"{macro} = {quoted(text)}" for macro, text in words.defines.items())
+        top = {
+            "name": quoted(identifier(self.signature.name)),
+            "source": quoted(self.source.name),
+            "include": words.include and listed(words.include),
+            "options": words.options and listed(words.options),
+            "defines": defines and f"{{ {defines} }}",
+            "host_code": self.host_code and "true  # nvcc compiles it",
+            "template": self.instance and quoted(self.instance),
+        }
+        launched = {
+            "entry": quoted(self.entry),
+            "grid": listed(launch.grid)
+            + "  # blocks along each axis, such as ceil_div(n, block_x)" * (MARK in launch.grid),
+            "block": listed(launch.block),
+            "shared": launch.shared != "0" and f"{quoted(launch.shared)}  # bytes of dynamic shared memory",
+            "arguments": f"[{', '.join(quoted(text) for text in self.arguments.passed)}]",
+        }
+        lines = [
             f"# What kernrec tunes, launches and fills for {name}:"
             f" `kernrec analyze {name} --spec {stem}.toml --gpu GPU`."
-        )
+        ]
         if self.missing or self.suggest:
-            lines.add(f"# Fill in what is {MARK}. Expressions use the tunables and dimensions below.")
-        lines.add(f"name = {quoted(identifier(self.signature.name))}", f"source = {quoted(self.source.name)}")
-        if self.words.include:
-            lines.add(f"include = {listed(self.words.include)}")
-        if self.words.options:
-            lines.add(f"options = {listed(self.words.options)}")
-        if self.words.defines:
-            lines.add(
-                f"defines = {{ {', '.join(f'{name} = {quoted(text)}' for name, text in self.words.defines.items())} }}"
-            )
-        if self.host_code:
-            lines.add("host_code = true  # nvcc compiles it")
-        if self.instance is not None:
-            lines.add(f"template = {quoted(self.instance)}")
+            lines.append(f"# Fill in what is {MARK}. Expressions use the tunables and dimensions below.")
+        lines += [f"{key} = {value}" for key, value in top.items() if value]
         if launch.constraints:
-            lines.add(
-                "constraints = [", *(f"    {quoted(text)},  # {why}" for text, why in launch.constraints.items()), "]"
-            )
-        lines.add(
-            "", "[problem]", *self.arguments.problem_lines(), "", "[problem.tensors]", *self.arguments.tensor_lines()
-        )
+            constraints = (f"    {quoted(text)},  # {why}" for text, why in launch.constraints.items())
+            lines += ["constraints = [", *constraints, "]"]
+        lines += ["", "[problem]", *self.arguments.problem_lines()]
+        lines += ["", "[problem.tensors]", *self.arguments.tensor_lines()]
         if self.tunables:
-            lines.add(
+            lines += ["", "# Values to try. A macro of the source has the name in upper case, or that of `define`."]
+            lines += ["[tunables]", *(tunable.line(name) for name, tunable in self.tunables.items())]
+        fixed = ", ".join(f"{macro.name} ({macro.value})" for macro in self.macros.values() if not macro.guarded)
+        if fixed and self.suggest:
+            lines += [
                 "",
-                "# Values to try. A macro of the source has the name in upper case, or that of `define`.",
-                "[tunables]",
-            )
-            lines.add(*(tunable.line(name) for name, tunable in self.tunables.items()))
-        if self.suggest and (
-            fixed := [f"{each.name} ({each.value})" for each in self.macros.values() if not each.guarded]
-        ):
-            lines.add(
-                "",
-                f"# Macros that the source fixes: {', '.join(fixed)}. Between #ifndef NAME and #endif they could be"
-                " tuned.",
-            )
-        lines.add("", "[[launch]]", f"entry = {quoted(self.entry)}")
-        lines.add(
-            f"grid = {listed(launch.grid)}"
-            + ("  # blocks along each axis, such as ceil_div(n, block_x)" if MARK in launch.grid else "")
-        )
-        lines.add(f"block = {listed(launch.block)}")
-        if launch.shared != "0":
-            lines.add(f"shared = {quoted(launch.shared)}  # bytes of dynamic shared memory")
-        lines.add(f"arguments = [{', '.join(quoted(text) for text in self.arguments.passed)}]")
+                f"# Macros that the source fixes: {fixed}. Between #ifndef NAME and #endif they could be tuned.",
+            ]
+        lines += ["", "[[launch]]", *(f"{key} = {value}" for key, value in launched.items() if value)]
         unsized = {each.name for each in self.signature.parameters} - self.sized
         buffers = {
             name: f"{tensor.parameter.name}={'zeros:' if tensor.values == 'zeros' else ''}{tensor.dtype}"
@@ -246,7 +234,8 @@ class _Drafter:
             if tensor.dtype and tensor.parameter.name in unsized
         }
         entry, missing, assumed = self.instance or self.signature.name, tuple(self.missing), tuple(self.assumed)
-        return Draft(self.source, entry, lines.text, missing, assumed, self.launch, self.arguments.unset, buffers)
+        text = "\n".join([*lines, ""])
+        return Draft(self.source, entry, text, missing, assumed, self.launch, self.arguments.unset, buffers)
 
     def assumed_words(self) -> tuple[str, ...] | None:
         """Return values for the missing parts (see `kernrec.interop.assumed_words`)."""
