@@ -315,6 +315,6 @@ def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
     for rows in groups.values():
         times = tuple(row.latency_s for row in rows if row.latency_s is not None)
         middle = statistics.median(times) if times else 0.0
-        kept = min(rows, key=lambda row: math.inf if row.latency_s is None else abs(row.latency_s - middle))
-        runs.append(replace(kept, latency_s=middle, samples_s=times) if len(times) > 1 else kept)
+        nearest = min(rows, key=lambda row: math.inf if row.latency_s is None else abs(row.latency_s - middle))
+        runs.append(replace(nearest, latency_s=middle, samples_s=times) if len(times) > 1 else nearest)
     return runs

@@ -362,9 +362,9 @@ def ran(
 
 def _energy_of(values: Mapping[str, object], latency_s: float) -> dict[str, Any]:
     """Return energy fields of a `ForeignResult` for a launch, or an empty dictionary if no value is plausible."""
-    known = {name: finite(values[name], name) for pair in ENERGIES for name in pair if name in values}
+    quantities = {name: finite(values[name], name) for pair in ENERGIES for name in pair if name in values}
     for energy_name, power_name in ENERGIES:
-        energy, power, method = known.get(energy_name), known.get(power_name), energy_name
+        energy, power, method = quantities.get(energy_name), quantities.get(power_name), energy_name
         if energy is None and power is not None:
             energy, method = power * latency_s, f"{power_name} x time"
         if energy is None or not _LEAST_W <= energy / latency_s <= _MOST_W:

@@ -188,9 +188,9 @@ class _Reader:
                 stated = "columns {} are neither tunables of the spec nor known quantities"
             leaves = f"--map ignore={','.join(strange)} leaves {'it' if len(strange) == 1 else 'them'} out"
             raise ValueError(f"{stated.format(listed)}{hint} ({leaves})")
-        known = [(each, *_QUANTITIES[each.name.casefold()]) for each in others]
-        self._texts = {quantity: each.column for each, quantity, _ in known if quantity in _TEXTS}
-        self._numbers = [entry for entry in known if entry[1] not in _TEXTS]
+        meanings = [(each, *_QUANTITIES[each.name.casefold()]) for each in others]
+        self._texts = {quantity: each.column for each, quantity, _ in meanings if quantity in _TEXTS}
+        self._numbers = [entry for entry in meanings if entry[1] not in _TEXTS]
 
     def result(self, row: Mapping[str, Any]) -> ForeignResult | None:
         """Return the result in a row, or None if the config never ran."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop.import_results import ImportSummary, Recording, import_bound
+from kernrec.interop.import_results import ImportSummary, import_results
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import MappedColumn, ReadOptions, StatedProblem
 from kernrec.kernel import Kernel, load_kernel
@@ -40,7 +40,7 @@ def database():
 
 
 def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type: ignore[no-untyped-def]
-    return import_bound(database, Recording(path, **inputs), kernel, kernel.definition.problem())
+    return import_results(database, path, kernel.definition.problem(), kernel=kernel, **inputs)
 
 
 def test_bound_rows_get_the_kernel_hash_and_keep_their_recorder(database, kernel, write):
@@ -130,7 +130,7 @@ def test_map_option_names_column_and_factor(text, mapped):
 def test_mapped_columns_are_imported_in_si_units(database, kernel, write):
     path = write("block,t,time (us)\n32,1,500\n64,2,250\n", "rows.csv")
     mapped = [MappedColumn.parse(text) for text in ("latency_s=time (us)*1e-6", "bx=block", "tile=t")]
-    import_bound(database, Recording(path, "rtx3090", mapped=tuple(mapped)), kernel, StatedProblem())
+    import_results(database, path, StatedProblem(), "rtx3090", kernel, mapped=tuple(mapped))
     times = sorted((dict(m.identity.config)["bx"], m.latency_s) for m in database.measurements())
     assert times == [(32, pytest.approx(5e-4)), (64, pytest.approx(2.5e-4))]
 
@@ -201,8 +201,8 @@ def imported(kernel: Kernel, folder: Path, rows: str = ROWS, **recording: object
     path = folder / "rows.csv"
     path.write_text(rows)
     with Database.memory() as database:
-        stated = Recording(path, gpu="rtx3090", **recording)  # type: ignore[arg-type]
-        done = import_bound(database, stated, kernel, kernel.definition.problem())
+        problem = kernel.definition.problem()
+        done = import_results(database, path, problem, "rtx3090", kernel, **recording)  # type: ignore[arg-type]
         times = [row["latency_s"] for row in database.rows("measurement") if row["latency_s"] is not None]
         return done, sorted(float(str(time)) for time in times)
 
