@@ -73,22 +73,6 @@ class Decoder:
     quantization: Quantization
 
 
-def read_decoder(place: str, text: str | None = None) -> Decoder:
-    """Read the layer sizes of a language model from its `config.json`.
-
-    Args:
-        place: Path of the `config.json`, or of its folder.
-        text: Content of the file, or None to read the file.
-
-    Raises:
-        UsageError: There is no such file, or a field is missing or invalid. The message names the field.
-    """
-    document, path, title = (
-        config_document(place, False) if text is None else (parsed_config(text, place), place, Path(place).stem)
-    )
-    return _DecoderFields(document, path).decoder(title)
-
-
 class _DecoderFields(ConfigFields):
     """Reader of the config fields that determine the layer sizes of a language model."""
 
@@ -227,7 +211,10 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
         UsageError: The config lacks a field, the architecture is unknown, or the context is longer than the model
             accepts.
     """
-    model = read_decoder(place, text)
+    document, path, title = (
+        config_document(place, False) if text is None else (parsed_config(text, place), place, Path(place).stem)
+    )
+    model = _DecoderFields(document, path).decoder(title)
     if model.kind not in FAMILIES:
         names = ", ".join(sorted(FAMILIES))
         raise UsageError(f"{place}: unknown architecture {model.kind!r}; known: {names}")

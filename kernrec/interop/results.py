@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from math import sqrt
 from typing import Any
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError
 from kernrec.interop.json_document import finite
 from kernrec.op import Problem
 from kernrec.store import content_hash
@@ -392,27 +392,3 @@ def _code_of(values: Mapping[str, object]) -> dict[str, Any]:
                 code[column] = int(number)
                 break
     return code
-
-
-def of_kernels(names: Iterable[str], options: ReadOptions, title: str) -> str:
-    """Select the kernel of a file that may contain results of several kernels, and return its name.
-
-    Args:
-        options: Options with the possible names of the kernel.
-        title: Noun for a kernel in this file format, such as "benchmark".
-
-    Raises:
-        UsageError: The file has no results, or it has several kernels and `options.kernels` selects none of them.
-    """
-    there = list(dict.fromkeys(names))
-    folded = {name.casefold() for name in options.kernels}
-    if chosen := [name for name in there if name.casefold() in folded]:
-        return chosen[0]
-    if not there:
-        raise UsageError("it holds no results")
-    if len(there) == 1:
-        return there[0]
-    listed = ", ".join(there[:6]) + (", ..." if len(there) > 6 else "")
-    if options.kernels:
-        raise unknown(title, options.kernels[0], there)
-    raise UsageError(f"it has results of several {title}s ({listed}); select one with --kernel")

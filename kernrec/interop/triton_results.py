@@ -75,7 +75,10 @@ def read_autotune_times(file: TextFile) -> tuple[str | None, list[tuple[Config, 
     for number, (config, _) in enumerate(configs, 1):
         if odd := sorted(config.keys() ^ configs[0][0].keys()):
             raise ValueError(f"config {number}: {odd[0]!r:.40} is not a parameter of every config")
-    names = [name for name in configs[0][0] if not _usual(name, configs)] if configs else []
+    usual = {
+        name for name, default in _LAUNCH.items() if {config.get(name) for config, _ in configs} <= {NOT_GIVEN, default}
+    }
+    names = [name for name in configs[0][0] if name not in usual] if configs else []
     name = file.path.name
     kernel = name.removesuffix(".gz").removesuffix(ENDING) if ENDING in name else None
     return kernel or None, [({name: config[name] for name in names}, times) for config, times in configs]
@@ -105,10 +108,6 @@ def _config_and_times(entry: object) -> tuple[Config, Times | None]:
     if not low <= middle <= high:
         raise ValueError(f"its times {times!r:.60} are not median, 20th and 80th percentile")
     return config, (middle, low, high)
-
-
-def _usual(name: str, configs: list[tuple[Config, Times | None]]) -> bool:
-    return name in _LAUNCH and {config[name] for config, _ in configs} <= {NOT_GIVEN, _LAUNCH[name]}
 
 
 TEMPLATE = "triton::mm"
