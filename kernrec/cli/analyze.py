@@ -159,9 +159,8 @@ def _analyze(
 
             if enlarge(wanted, str(error)):
                 return _analyze(wanted, silent, notes, processors)
-        unset = next((note for note in left_out if note.startswith("read as zero")), None)
-        if measuring is None and unset and drafted and not isinstance(error, CompileError):
-            raise type(error)(f"{error} ({unset})") from None
+            if unset := next((note for note in left_out if note.startswith("read as zero")), None):
+                raise type(error)(f"{error} ({unset})") from None
         if measuring is None or isinstance(error, UsageError | CompileError):
             raise
         measuring.alone(error, wanted.as_json)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,7 +18,6 @@ from kernrec.util.human import counted
 
 if TYPE_CHECKING:
     from kernrec.capture.call_file import CudaCall
-    from kernrec.interop.draft import Draft
     from kernrec.recommender import Recommendation
     from kernrec.recommender.analyze.kernel import Analysis
 
@@ -77,9 +77,7 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
     """
     if wanted.measure:
         raise UsageError("--measure is for one kernel and one GPU: name the kernel as in file.cu:kernel")
-    stated = [
-        name for name in ("shape", "grid", "block", "arguments", "arg", "tune", "shared") if getattr(wanted, name)
-    ]
+    stated = [name for name in ("shape", "grid", "block", "arguments", "tune", "shared") if getattr(wanted, name)]
     if len(entries) > 1 and stated:
         raise UsageError(
             f"{wanted.source} has {counted(len(entries), 'kernel')} ({', '.join(map(str, entries))}), and"
@@ -106,40 +104,31 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
     from kernrec.recommender.request import Objective
 
     single = copy(wanted)
-    single.gpu, single.entry, single.source = gpu, entry, wanted.file
+    single.gpu, single.source = gpu, Path(f"{wanted.file}:{entry}") if entry else wanted.file
     objective = Objective.LATENCY if wanted.query.objective is Objective.PARETO else wanted.query.objective
     single.query = replace(wanted.query, objective=objective, top=sys.maxsize, each_config=True)
-    draft = None
+    draft = analysis = failure = None
     try:
-        draft = _draft(single) if single.file.suffix == ".cu" and wanted.spec is None else None
-        name = draft.entry if draft else entry or single.file.stem
+        draft = single.draft
         if draft is not None and draft.missing:
-            return _Row(name, gpu, error=f"needs {'; '.join(draft.missing)}", command=draft.command(gpu))
+            return _Row(draft.entry, gpu, error=f"needs {'; '.join(draft.missing)}", command=draft.command(gpu))
         analysis = run(single)
-        draft = _draft(single) if draft and single.assumed else draft
     except KernrecError as error:
+        failure = error
+    if draft and single.assumed:  # The analysis enlarged buffers.
+        draft = single.draft
+    name = (draft.entry if draft else entry) or single.file.stem
+    if analysis is None:
         from kernrec.interop.draft import analyze_command
 
-        draft = _draft(single) if draft and single.assumed else draft
-        name = (draft.entry if draft else entry) or single.file.stem
         command = draft.command(gpu) if draft and draft.chosen else analyze_command(single.file, name, gpu)
-        return _Row(name, gpu, error=str(error).removesuffix(f"{_CORRECT} {command}"), command=command)
+        return _Row(name, gpu, error=str(failure).removesuffix(f"{_CORRECT} {command}"), command=command)
     block = draft.launch.block if draft and draft.launch else None
     launched = None
-    for recommendation in analysis.answer.recommendations if block else ():
-        if (
-            recommendation.launches[0].block == (*(block or ()), 1, 1)[:3]
-            and recommendation.point == analysis.answer.point
-        ):
-            launched = recommendation
+    for each in analysis.answer.recommendations if block else ():
+        if each.launches[0].block == (*(block or ()), 1, 1)[:3] and each.point == analysis.answer.point:
+            launched = each
     return _Row(name, gpu, analysis, launched, notes=tuple(filter(None, [draft.note, draft.unset])) if draft else ())
-
-
-def _draft(wanted: AnalyzeOptions) -> "Draft":
-    from kernrec.gpu import find_gpu
-    from kernrec.interop.spec_draft import draft_spec
-
-    return draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm, assume=True)
 
 
 def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
@@ -162,7 +151,8 @@ def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
     access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) accesses .*?(?:bytes(?= \(address )|in no buffer)", error)
     if access is None:
         return False
-    draft = _draft(wanted)
+    if (draft := wanted.draft) is None:
+        return False
     if (words := enlarged_words(wanted.words, draft, error)) is not None:
         wanted.assumed = tuple(words.assumed)
         return True
@@ -190,14 +180,11 @@ def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
         ]
         if own:
             gain = [b.latency_s.value / n.latency_s.value - 1 for b, n in zip(best, now, strict=True)]
-            columns += [
-                Column(
-                    "best block",
-                    "right",
-                    [_config(row, recommendation) for row, recommendation in zip(shown, best, strict=True)],
-                ),
-                Column("change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain]),
-            ]
+            blocks = [_config(row, recommendation) for row, recommendation in zip(shown, best, strict=True)]
+            columns.append(Column("best block", "right", blocks))
+            columns.append(
+                Column("change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain])
+            )
         title = f"{wanted.file.name}, predicted; grid and block as in the host code, if it states them"
         print_columns(title, columns)
     notes = []

@@ -60,15 +60,20 @@ def audit(wanted: AuditOptions) -> None:
         return
     if not wanted.engine:
         raise UsageError("--engine is missing: vllm or sglang")
-    names, write, measure = wanted.names, wanted.write, wanted.measure
-    engine, release, triton = _releases(wanted.engine)
+    write, measure = wanted.write, wanted.measure
+    pins = _pins(wanted.engine)
+    triton, engines = pins.pop("triton", None), list(pins)
+    if len(engines) != 1:
+        raise UsageError(
+            f"--engine {wanted.engine!r:.60}: expected one engine, such as vllm or sglang==0.5.3,triton==3.4.0"
+        )
     model = wanted.model[0].removeprefix("hf:")
-    if names and (write is not None or measure):
+    if wanted.names and (write is not None or measure):
         other = "--measure" if measure else "--write"
         raise UsageError(f"--names predicts no gains, which {other} needs: omit one of them")
     request = AuditRequest(
-        model, wanted.gpu, engine, wanted.tp, wanted.ep, triton, release, compare=not names,
-        download=model != wanted.model[0],
+        model, wanted.gpu, engines[0], wanted.tp, wanted.ep, triton or None, pins[engines[0]] or None,
+        compare=not wanted.names, download=model != wanted.model[0],
     )  # fmt: skip
     report = None if wanted.as_json else lambda step: print(step, file=sys.stderr)
     audit = run(request, report)
@@ -83,9 +88,10 @@ def audit(wanted: AuditOptions) -> None:
         print_json({**audit.as_dict(), "written": [str(path) for path in written]})
         return
     _print_files(audit)
+    columns = ("tokens", "default", "best", "default / best", "90 %", "best config")
     for audited in audit.files:
         if audited.comparisons:
-            _print_comparisons(audited)
+            print_table(f"{_short(audited)}: {audited.verdict.value}", columns, map(_row, audited.comparisons))
     notes = [*_details(audit), *audit.notes]
     if write is not None and not written:
         notes.append(f"{write} was not written: no file is worth it")
@@ -122,15 +128,6 @@ def _pins(text: str) -> dict[str, str]:
     return {name: version for part in text.split(",") if part for name, _, version in [part.strip().partition("==")]}
 
 
-def _releases(text: str) -> tuple[str, str | None, str | None]:
-    """Parse --engine, such as `sglang==0.5.3,triton==3.4.0`, into engine, engine version and Triton version."""
-    pins = _pins(text)
-    engine = next((name for name in pins if name != "triton"), "")
-    if len(pins.keys() - {"triton"}) != 1:
-        raise UsageError(f"--engine {text!r:.60}: expected one engine, such as vllm or sglang==0.5.3,triton==3.4.0")
-    return engine, pins[engine] or None, pins.get("triton") or None
-
-
 def _print_files(audit: "ServingAudit") -> None:
     from kernrec.recommender.serving.compared import Verdict
 
@@ -142,20 +139,13 @@ def _print_files(audit: "ServingAudit") -> None:
     if not audit.files:
         return
     print_line(f"* is {served.device_name}")
+    verdicts = ["missing" if each.verdict is Verdict.UNKNOWN else each.verdict.value for each in audit.files]
     rows = [
-        [
-            "missing" if audited.verdict is Verdict.UNKNOWN else audited.verdict.value,
-            audited.file.kind.value,
-            _short(audited),
-            audited.file.layers,
-        ]
-        for audited in audit.files
+        [verdict, audited.file.kind.value, _short(audited), audited.file.layers]
+        for verdict, audited in zip(verdicts, audit.files, strict=True)
     ]
-    print_table(
-        f"tuned files that the engine looks for, according to {audit.shipped.source}",
-        ("", "kernel", "file", "layers"),
-        rows,
-    )
+    title = f"tuned files that the engine looks for, according to {audit.shipped.source}"
+    print_table(title, ("", "kernel", "file", "layers"), rows)
 
 
 def _short(audited: "AuditedFile") -> str:
@@ -180,11 +170,6 @@ def _details(audit: "ServingAudit") -> list[str]:
             together.setdefault(text, []).append(f"{audited.file.kind.value} {_short(audited)}")
     kinds = [(text, names[0] if len(names) == 1 else f"{len(names)} files") for text, names in together.items()]
     return [f"{names}: {text}" for text, names in kinds]
-
-
-def _print_comparisons(audited: "AuditedFile") -> None:
-    names = ("tokens", "default", "best", "default / best", "90 %", "best config")
-    print_table(f"{_short(audited)}: {audited.verdict.value}", names, map(_row, audited.comparisons))
 
 
 def _row(made: "Comparison") -> list[str]:

@@ -24,6 +24,7 @@ class CaptureOptions(options.Options):
     gpu: Annotated[str, option("GPU that the program sees.", "--gpu")] = "a100"
     include: Annotated[list[Path] | None, option("Folder with headers for FILE.cu.", "--include", "-I")] = None
     define: Annotated[list[str] | None, option("Macro for FILE.cu: NAME=VALUE.", "-D")] = None
+
     budget: Annotated[int, option("Maximum PTX instructions per batch of blocks.")] = 2_000_000_000
 
     @property

@@ -81,8 +81,13 @@ def check(wanted: CheckOptions) -> None:
     """
     path, entry = with_entry(wanted.source)
     program = wanted.runs or (path.suffix == ".cu" and _sets_only_variables(wanted, path))
-    if program:
-        _refuse_launch_options(wanted, path)
+    for name in ("grid", "block", "shared", "blocks_of_cluster", "save") if program else ():
+        if getattr(wanted, name) != getattr(CheckOptions, name):  # The program makes its own launches.
+            flag = "cluster" if name == "blocks_of_cluster" else name
+            raise UsageError(
+                f"--{flag} needs one kernel and its arguments, as in {path.name}:KERNEL --{flag} ... a=f32[4096]; "
+                f"without them, kernrec checks the launches in the host code of {path}"
+            )
     status, errors = 0, dict[str, str]()
     if wanted.runs:
         results, status = _check_run(wanted)
@@ -103,18 +108,6 @@ def check(wanted: CheckOptions) -> None:
         raise typer.Exit(status)
     if errors:
         raise KernrecError(f"{len(errors)} of {len(errors) + len(results)} kernels could not be checked")
-
-
-def _refuse_launch_options(wanted: CheckOptions, path: Path) -> None:
-    """Raise `UsageError` if the user gave options that describe a launch, because the program makes its own
-    launches."""
-    for name in ("grid", "block", "shared", "blocks_of_cluster", "save"):
-        if getattr(wanted, name) != getattr(CheckOptions, name):
-            flag = "cluster" if name == "blocks_of_cluster" else name
-            raise UsageError(
-                f"--{flag} needs one kernel and its arguments, as in {path.name}:KERNEL --{flag} ... a=f32[4096]; "
-                f"without them, kernrec checks the launches in the host code of {path}"
-            )
 
 
 def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
@@ -230,7 +223,16 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
 def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str, str], has_counts: bool) -> None:
     """Print the errors of each kernel. If `has_counts`, also print counts for a kernel without errors."""
     if wanted.as_json:
-        answers: dict[str, Any] = {name: _as_dict(checked) for name, checked in results.items()}
+        answers: dict[str, Any] = {
+            name: {
+                "findings": [finding.as_dict() for finding in checked.findings],
+                "blocks": checked.blocks,
+                "of_blocks": checked.of_blocks,
+                "notes": list(checked.notes),
+                "counts": dict(sorted(checked.counts.items())),
+            }
+            for name, checked in results.items()
+        }
         answers |= {name: {"error": error} for name, error in errors.items()}
         if has_counts:
             (answer,) = answers.values()
@@ -253,16 +255,6 @@ def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str
         if not checked.findings:
             notes.append(f"{name}: no errors in {ran} blocks; counted by the emulator, not measured on a GPU")
     print_notes([*notes, *(f"{name}: not checked: {error}" for name, error in errors.items())])
-
-
-def _as_dict(checked: "Checked") -> dict[str, Any]:
-    return {
-        "findings": [finding.as_dict() for finding in checked.findings],
-        "blocks": checked.blocks,
-        "of_blocks": checked.of_blocks,
-        "notes": list(checked.notes),
-        "counts": dict(sorted(checked.counts.items())),
-    }
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:

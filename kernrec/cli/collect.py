@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -169,6 +170,7 @@ def collect(wanted: CollectOptions) -> None:
     from kernrec.measure.collect import collect_at
 
     request, points = wanted.request(), wanted.points()
+    show = partial(print_result, request=request)
     if wanted.cluster is not None:
         from kernrec.cluster.commands import collect_on
         from kernrec.cluster.ray_cluster import RayCluster
@@ -179,15 +181,9 @@ def collect(wanted: CollectOptions) -> None:
             )
         request.check(many_gpus=True)
         cluster = RayCluster(wanted.cluster, request.database, request.recording is not None)
-        run_measuring(
-            lambda report, stopping: [(request.point, collect_on(cluster, request, report, stopping))],
-            lambda result: print_result(result, request),
-        )
+        run_measuring(lambda report, stopping: [(request.point, collect_on(cluster, request, report, stopping))], show)
     else:
-        run_measuring(
-            lambda report, stopping: collect_at(points, request, report, stopping),
-            lambda result: print_result(result, request),
-        )
+        run_measuring(lambda report, stopping: collect_at(points, request, report, stopping), show)
 
 
 def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path | None]:
@@ -213,13 +209,6 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
         file = shipped_recording()
     print_notes([f"{DESCRIPTION}; rows go to {chosen}"])
     return file, chosen
-
-
-def limit_text(point: "OperatingPoint") -> str:
-    """Describe the power limit and clock that kernrec has set. Return an empty text if it has set neither."""
-    limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
-    clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
-    return ", ".join(limit + clock)
 
 
 class Stop:
@@ -272,8 +261,10 @@ def run_measuring(
     with stop:
         results = measure(Lines().show, stop)
     for point, result in results:
-        if text := limit_text(point):
-            print(text)
+        limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
+        clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
+        if limit or clock:
+            print(", ".join(limit + clock))
         show(result)
     exit_early(result, stop)
 

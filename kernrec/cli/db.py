@@ -84,7 +84,7 @@ def import_(wanted: ImportOptions) -> None:
 
 def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, list[str]]":
     """Import the results of another tuner, for the spec's kernel if there is one. Return (summary, notes)."""
-    from kernrec.interop.import_results import Recording, import_bound, import_results
+    from kernrec.interop.import_results import import_results
     from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.interop.t1 import load_spec
     from kernrec.op import parse_shape
@@ -108,9 +108,8 @@ def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, 
     ignored = tuple(column for name, _, value in words if name == "ignore" for column in value.split(","))
     by = next((value for name, _, value in words if name == "by"), None)
     mapped = tuple(MappedColumn.parse("".join(word)) for word in words if word[0] not in ("ignore", "by"))
-    recording = Recording(wanted.file, wanted.gpu, by, mapped, ignored)
     with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
-        return import_bound(database, recording, own, problem), notes
+        return import_results(database, wanted.file, problem, wanted.gpu, own, by, mapped, ignored), notes
 
 
 class ExportOptions(options.Options):

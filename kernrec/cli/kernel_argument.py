@@ -40,12 +40,8 @@ class AnalyzeOptions(options.Options):
     top: options.Top = None
     why: options.Why = False
     spec: Annotated[Path | None, option("kernel.toml or T1 .json; for Triton the call's .toml.", panel=_LAUNCH)] = None
-    entry: Annotated[str | None, option("Kernel, or instance of a template: 'f<float, 4>'.", panel=_LAUNCH)] = None
     grid: Annotated[str | None, option('Grid size: "ceil(n/block_x)".', panel=_LAUNCH)] = None
     block: Annotated[str | None, option("Block sizes to try: 64,128 or 16x16,32x8.", panel=_LAUNCH)] = None
-    arg: Annotated[list[str] | None, option("Argument or variable: n=4096, x=f32\\[n]; repeatable.", panel=_LAUNCH)] = (
-        None
-    )
     tune: Annotated[list[str] | None, option("Macro and values to try: TILE=1,2,4.", panel=_LAUNCH)] = None
     shared: Annotated[str | None, option("Dynamic shared memory in bytes.", panel=_LAUNCH)] = None
     include: Annotated[
@@ -69,15 +65,24 @@ class AnalyzeOptions(options.Options):
         from kernrec.interop.spec_text import LaunchWords
         from kernrec.kernel.source_files import compile_flags
 
-        arguments = [*(self.arguments or ()), *(self.arg or ())]
         flags = compile_flags(self.file, self.define or (), self.include or ())
-        launch = self.kernel_name, self.grid, self.block, arguments, self.tune or (), self.shared
+        launch = self.kernel_name, self.grid, self.block, self.arguments or (), self.tune or (), self.shared
         return replace(LaunchWords(*launch, **vars(flags)), assumed=self.assumed)
 
     @property
+    def draft(self) -> "Draft | None":
+        """Return the draft of a CUDA kernel's spec, or None if the user gave a spec or another kind of file."""
+        from kernrec.gpu import find_gpu
+        from kernrec.interop.spec_draft import draft_spec
+
+        if self.spec is not None or self.file.suffix in (".ptx", ".py", ".toml") or ":" in self.file.name:
+            return None
+        return draft_spec(self.file, self.words, find_gpu(self.gpu).sm, assume=True)
+
+    @property
     def kernel_name(self) -> str | None:
-        """Return the kernel's name from --entry or the path (`kernel.cu:name`), or None if the user gave no name."""
-        return self.entry or with_entry(self.source)[1]
+        """Return the kernel's name in the path (`kernel.cu:name`), or None if the user gave no name."""
+        return with_entry(self.source)[1]
 
 
 def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
@@ -102,11 +107,7 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
         )
     if (spec or wanted.shape) and ptx:
         raise UsageError("--spec and --shape are for source code; PTX takes --grid, --block and arguments")
-    names = [
-        name
-        for name in ("entry", "grid", "block", "arg", "tune", "shared", "include", "define")
-        if getattr(wanted, name)
-    ]
+    names = [name for name in ("grid", "block", "tune", "shared", "include", "define") if getattr(wanted, name)]
     used = [f"--{name}" for name in names] + [f"argument {text!r:.60}" for text in wanted.arguments or ()]
     if spec and used:
         raise UsageError(f"{used[0]} cannot be used with {spec.name}, which describes the launch")
@@ -115,7 +116,14 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     if triton and spec is not None:
         return _triton_kernel(spec, wanted)
     if spec is None:
-        return _drafted_kernel(wanted)
+        draft = wanted.draft
+        assert draft is not None
+        try:
+            kernel = draft.kernel()
+        except UsageError as error:
+            raise UsageError(f"{error}; such as {draft.command(wanted.gpu)}") if draft.missing else error from None
+        notes = [draft.note, f"assumed: {'; '.join(draft.assumed)}" if draft.assumed else "", draft.unset]
+        return kernel, [note for note in notes if note], source.parent
     from kernrec.interop.t1 import load_spec
 
     return *load_spec(spec, source), spec.parent
@@ -126,29 +134,12 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
     if wanted.tune:
         raise UsageError("--tune needs source code: the macros of PTX are fixed")
-    arguments = [
-        *(wanted.arguments or []),
-        *(wanted.arg or []),
-    ]  # The position of arguments that set variables does not matter.
     source, entry = wanted.file, wanted.kernel_name
     grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
     shared = (wanted.shared or "0").strip()
     if not shared.lstrip("-").isdecimal():
         raise UsageError(f"--shared {shared!r:.40}: expected a number of bytes")
-    return *kernel_of_ptx(source, entry, grid, block, arguments, int(shared)), source.parent
-
-
-def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
-    from kernrec.gpu import find_gpu
-    from kernrec.interop.spec_draft import draft_spec
-
-    draft = draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm, assume=True)
-    try:
-        kernel = draft.kernel()
-    except UsageError as error:
-        raise UsageError(f"{error}; such as {draft.command(wanted.gpu)}") if draft.missing else error from None
-    notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
-    return kernel, [*filter(None, [draft.note]), *notes, *filter(None, [draft.unset])], wanted.file.parent
+    return *kernel_of_ptx(source, entry, grid, block, wanted.arguments or [], int(shared)), source.parent
 
 
 def write_draft(wanted: AnalyzeOptions) -> None:
@@ -166,9 +157,9 @@ def write_draft(wanted: AnalyzeOptions) -> None:
     draft: Draft = draft_spec(source, wanted.words, suggest=True)
     write_file(path, draft.text.encode())
     print(path)
-    notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
-    notes += [draft.unset] if draft.unset else []
-    print_notes([*notes, *([f'fill in each "?": {"; ".join(draft.missing)}'] if draft.missing else [])])
+    notes = [f"assumed: {'; '.join(draft.assumed)}" if draft.assumed else "", draft.unset]
+    notes += [f'fill in each "?": {"; ".join(draft.missing)}'] if draft.missing else []
+    print_notes(note for note in notes if note)
 
 
 def _triton_kernel(path: Path, wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
@@ -178,9 +169,4 @@ def _triton_kernel(path: Path, wanted: AnalyzeOptions) -> tuple["Kernel", list[s
 
     target = None if path == wanted.source else str(wanted.source)
     call = read_call(path, target, parse_shape(wanted.shape) if wanted.shape else {})
-    if call.configs_file is not None:
-        from kernrec.interop.read_results import read_config_list
-        from kernrec.kernel.source_files import read_text
-
-        call = replace(call, configs=read_config_list(call.configs_file, read_text(call.path, call.path.name)))
     return *kernel_of_triton(call), call.path.parent

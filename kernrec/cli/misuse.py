@@ -27,7 +27,8 @@ def sentence(error: TyperException) -> str:
     plain, parameter = text.replace("\n", " "), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
     if option and "requires an argument" in text:
-        return f"{option} has no value" + (f"; expected: {_help_of(context, option)}" if context else "")
+        helps = [_help(each) for each in context.command.params if option in each.opts] if context else []
+        return f"{option} has no value" + (f"; expected: {helps[0]}" if helps else "")
     if context is None:
         return plain
     lists = f"{context.command_path} --help"
@@ -38,7 +39,10 @@ def sentence(error: TyperException) -> str:
             return f"{option} {_removed(instead)}"
         if instead := _elsewhere(f"{command} {option}", context) or _elsewhere(option, context):
             return f"unknown option {option!r}; use {instead}"
-        if "--shape" in _options(context) and (name := option.lstrip("-").lower()) in _dimensions():
+        from kernrec.op.registry import all_ops
+
+        dimensions = {dim.name for op in all_ops() for dim in op.dims}
+        if "--shape" in _options(context) and (name := option.lstrip("-").lower()) in dimensions:
             return f"unknown option {option!r}; a dimension is a part of the shape, such as --shape {name}=64"
         return str(unknown("option", option, _options(context), lists))
     if match := re.match(r"No such command '(.*?)'", text, re.DOTALL):
@@ -101,12 +105,6 @@ def asked_twice(parameters: Iterable[Any]) -> None:
         seen.add(parameter)
 
 
-def _dimensions() -> set[str]:
-    from kernrec.op.registry import all_ops
-
-    return {dim.name for op in all_ops() for dim in op.dims}
-
-
 def _is_op(name: str) -> bool:
     from kernrec.op.registry import find_op
 
@@ -128,7 +126,3 @@ def _name(parameter: Any) -> str:
 def _help(parameter: Any) -> str:
     text = str(getattr(parameter, "help", None) or "a value").rstrip(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
-
-
-def _help_of(context: Any, option: str) -> str:
-    return next((_help(parameter) for parameter in context.command.params if option in parameter.opts), "a value")

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,7 +50,9 @@ def monitor(wanted: MonitorOptions) -> None:
     with nullcontext() if wanted.trace is None else TraceFile(wanted.trace) as file:
 
         def show(sample: "SensorReading") -> None:
-            _show_live(sample, samples)
+            before_s = samples[-1].time_s if samples else -_SHOWN_EVERY_S
+            if sys.stderr.isatty() and sample.time_s // _SHOWN_EVERY_S > before_s // _SHOWN_EVERY_S:
+                print(f"\r{line(sample)}   ", end="", file=sys.stderr, flush=True)
             samples.append(sample)
             if file is not None:
                 file.add(sample)
@@ -70,12 +71,6 @@ def monitor(wanted: MonitorOptions) -> None:
         print_notes(notes)
     if status:
         raise typer.Exit(status)
-
-
-def _show_live(sample: "SensorReading", earlier: Sequence["SensorReading"]) -> None:
-    before_s = earlier[-1].time_s if earlier else -_SHOWN_EVERY_S
-    if sys.stderr.isatty() and sample.time_s // _SHOWN_EVERY_S > before_s // _SHOWN_EVERY_S:
-        print(f"\r{line(sample)}   ", end="", file=sys.stderr, flush=True)
 
 
 def line(sample: "SensorReading") -> str:

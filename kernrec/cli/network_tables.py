@@ -64,28 +64,27 @@ def print_network(answer: "NetworkAnswer", layers: int | None, notes: NotePrinte
     notes.print([*answer.notes, SHARED_ERROR])
 
 
-def _chosen(answer: "NetworkAnswer") -> str:
-    return "".join(f", {op} in layout {layout} (chosen)" for op, layout in answer.layouts_chosen.items())
-
-
-def _title(answer: "NetworkAnswer") -> str:
-    point = answer.query.point
-    limit = human(point.limit_w(answer.gpu), "W")
-    clock = "" if point.clock_hz is None else f", locked to {human(point.clock_hz, 'Hz')}"
-    return (
-        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {answer.gpu.title}{_chosen(answer)}, objective"
-        f" {answer.query.objective}, power limit {limit}{clock}"
-    )
+def _subject(answer: "NetworkAnswer") -> str:
+    chosen = "".join(f", {op} in layout {layout} (chosen)" for op, layout in answer.layouts_chosen.items())
+    return f"{answer.workload.title} in {', '.join(answer.dtypes)} on {answer.gpu.title}{chosen}"
 
 
 def _print_totals(answer: "NetworkAnswer") -> None:
-    count = sum(layer.count for layer in answer.layers)
+    point, count = answer.query.point, sum(layer.count for layer in answer.layers)
+    clock = "" if point.clock_hz is None else f", locked to {human(point.clock_hz, 'Hz')}"
+    limit = f"power limit {human(point.limit_w(answer.gpu), 'W')}{clock}"
     which = f"all {count} layers together"
     if answer.left_out:
         which = f"{count} layers together, without {len(answer.left_out)} distinct ones that the notes name"
     shown = answer.distinct_totals
-    columns = [Column("runs", "left", [total.name for total in shown]), *_cost_columns(shown)]
-    print_columns(f"{_title(answer)}: {which}", [*columns, *_against(shown, "the first")])
+    versus = [total.versus(shown[0]) for total in shown[1:]]
+    columns = [
+        Column("runs", "left", [total.name for total in shown]),
+        *_cost_columns(shown),
+        Column("time vs the first", "right", ["-", *(percent(time) for time, _ in versus)], SELDOM),
+        Column("energy vs the first", "right", ["-", *(percent(energy) for _, energy in versus)], SELDOM),
+    ]
+    print_columns(f"{_subject(answer)}, objective {answer.query.objective}, {limit}: {which}", columns)
     if answer.advice:
         print_line(answer.advice)
 
@@ -100,6 +99,7 @@ def _print_layers(answer: "NetworkAnswer", most: int | None) -> None:
         total = f"all {count} distinct layers, the longest first"
     costs = [layer.run_costs for layer in shown]
     configs = [layer.program[1] for layer in shown]
+    saved = ["" if layer.saved is None else percent(-layer.saved) for layer in shown]
     bottlenecks = ["" if layer.runs_backend or layer.best is None else layer.best.bottleneck for layer in shown]
     columns = [
         Column("layer", "left", [_shortened(layer.name) for layer in shown]),
@@ -108,7 +108,7 @@ def _print_layers(answer: "NetworkAnswer", most: int | None) -> None:
         estimates("latency", "s", [latency for latency, _ in costs], intervals=False),
         estimates("energy", "J", [energy for _, energy in costs], USUALLY, intervals=False),
         Column("runs", "left", [_runs(layer) for layer in shown]),
-        Column(f"kernrec vs {answer.backend}", "right", [_saved(layer) for layer in shown], SELDOM),
+        Column(f"kernrec vs {answer.backend}", "right", saved, SELDOM),
         Column("config", "left", configs, ALWAYS if any(configs) else USUALLY, below=True),
         Column("source", "left", [layer.source for layer in shown], SELDOM),
         Column("bottleneck", "left", bottlenecks, SELDOM),
@@ -130,24 +130,12 @@ def _runs(layer: "LayerAnswer") -> str:
     return layer.baseline.backend if layer.baseline is not None and layer.runs_backend else layer.program[0]
 
 
-def _saved(layer: "LayerAnswer") -> str:
-    return "" if layer.saved is None else percent(-layer.saved)
-
-
 def _cost_columns(totals: "Sequence[Total]") -> list[Column]:
     return [
         estimates("latency", "s", [total.latency_s for total in totals]),
         estimates("energy", "J", [total.energy_j for total in totals]),
         quantities("power", "W", [total.power_w for total in totals], importance=USUALLY),
         Column("source", "left", [total.source for total in totals], USUALLY),
-    ]
-
-
-def _against(totals: "Sequence[Total]", name: str) -> list[Column]:
-    versus = [total.versus(totals[0]) for total in totals[1:]]
-    return [
-        Column(f"time vs {name}", "right", ["-", *(percent(time) for time, _ in versus)], SELDOM),
-        Column(f"energy vs {name}", "right", ["-", *(percent(energy) for _, energy in versus)], SELDOM),
     ]
 
 
@@ -169,9 +157,8 @@ def print_sweep(sweep: "NetworkSweep", notes: NotePrinter) -> None:
         Column("vs default", "right", ["-", *versus[1:]]),
     ]
     title = (
-        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {gpu.title}{_chosen(answer)}, {rows[0].total.name},"
-        f" objective {answer.query.objective}, default power limit {default}: all layers together;"
-        " vs default: time, energy"
+        f"{_subject(answer)}, {rows[0].total.name}, objective {answer.query.objective}, default power limit {default}:"
+        " all layers together; vs default: time, energy"
     )
     print_columns(title, columns)
     print_line(sweep.advice)

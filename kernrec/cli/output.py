@@ -50,10 +50,6 @@ class Column:
         """Return the length of the longest text in the column, in characters."""
         return max(map(len, (self.name, *self.cells)))
 
-    def says_nothing(self) -> bool:
-        """Return whether the column can be dropped because all its cells are empty or zero."""
-        return self.importance < ALWAYS and all(cell in _NOTHING for cell in self.cells)
-
 
 Band = list[tuple[Column, int]]
 """Columns on one line, each with its width in characters. A wide row has several bands."""
@@ -158,7 +154,9 @@ def column_lines(title: str | None, columns: Sequence[Column], width: int) -> li
         title: Title of the table, or None. A long title is wrapped.
         width: Maximum characters per line.
     """
-    bands = _arranged([column for column in columns if not column.says_nothing()], width)
+    # Drop columns whose cells are all empty or zero.
+    shown = [each for each in columns if each.importance == ALWAYS or any(cell not in _NOTHING for cell in each.cells)]
+    bands = _arranged(shown, width)
     heading = [line for number, band in enumerate(bands) for line in _lines(band, None, INDENT * (number > 0))]
     body = [
         [

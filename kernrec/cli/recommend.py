@@ -13,8 +13,7 @@ from kernrec.errors import UsageError
 from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
-    from kernrec.emit.formats import Files, Format
-    from kernrec.kernel import Kernel
+    from kernrec.emit.formats import Format
     from kernrec.recommender import Answer, Recommender
 
 EmitFormat = Annotated[
@@ -88,7 +87,11 @@ def recommend(wanted: RecommendOptions) -> None:
     """
     from kernrec.recommender import Recommender
 
-    emitted = _emitted_format(wanted.emit, wanted.output)
+    emitted = None
+    if wanted.emit is not None:
+        from kernrec.emit.formats import format_named
+
+        emitted = format_named(wanted.emit)
     _refuse_contradictions(wanted, emitted)
     _ = wanted.named_gpus, wanted.query  # Report incorrect usage before opening a database.
     recommender = Recommender(wanted.databases, triton=emitted is None or emitted.language != "cuda")
@@ -112,6 +115,8 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
     shape, form, swept, kernel = wanted.shape, wanted.printed.form, wanted.swept, wanted.kernel
     locked = wanted.clock not in (None, ANY)
     refused = {
+        "--output needs --emit, whose code it writes; to save an answer, use --format FORMAT > FILE": wanted.output
+        and not emitted,
         "--op is missing (`kernrec list ops` lists them); or give a --kernel or a --workload": not (
             wanted.op or kernel or wanted.workload
         ),
@@ -170,7 +175,8 @@ def _print_answers(recommender: "Recommender", wanted: RecommendOptions, answers
     """Print the answers for shapes, with one table per shape if there are several GPUs."""
     form, shapes = wanted.printed.form, len(wanted.shape or [""])
     if form is Form.JSON:
-        _print_objects([_with_regret(recommender, answer) for answer in answers])
+        regrets = [{str(each.objective): each.as_dict() for each in recommender.regrets(answer)} for answer in answers]
+        _print_objects([answer.as_dict() | {"regret": regret} for answer, regret in zip(answers, regrets, strict=True)])
         return
     from kernrec.cli.recommendations import print_gpus, print_recommendations
     from kernrec.recommender.tabular import plain_rows
@@ -188,11 +194,6 @@ def _print_answers(recommender: "Recommender", wanted: RecommendOptions, answers
             print_gpus(group, notes)
         else:
             print_recommendations(group[0], notes)
-
-
-def _with_regret(recommender: "Recommender", answer: "Answer") -> dict[str, Any]:
-    regrets = {str(regret.objective): regret.as_dict() for regret in recommender.regrets(answer)}
-    return answer.as_dict() | {"regret": regrets}
 
 
 def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
@@ -230,61 +231,39 @@ def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> Non
     notes.print([*(row.note for row in rows if not isinstance(row, ComparedGpu)), *missing])
 
 
-def _emitted_format(name: str | None, output: Path | None) -> "Format | None":
-    if name is None and output is not None:
-        raise UsageError("--output needs --emit, whose code it writes; to save an answer, use --format FORMAT > FILE")
-    if name is None:
-        return None
-    from kernrec.emit.formats import format_named
-
-    return format_named(name)
-
-
 def _kernels_written(answers: "Sequence[Answer]") -> str:
     """Describe what was written: the kernel and the config if there is one answer, otherwise the number of problems for
     each kernel."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())
-    best = answers[0].best
-    cost = f"{human(best.latency_s.value, 's')} ({source_text(best)})"
-    return f"written: {best.kernel.name} {config_text(best.config)}, {cost}; source: {_owner(best.kernel)}"
-
-
-def _owner(kernel: "Kernel") -> str:
     from kernrec.kernel import find_kernel, kernel_names
 
-    if kernel.owner is not None:
-        return kernel.owner
-    return "kernrec" if kernel.name in kernel_names() and find_kernel(kernel.name).hash == kernel.hash else "yours"
+    best, kernel = answers[0].best, answers[0].best.kernel
+    own = kernel.name in kernel_names() and find_kernel(kernel.name).hash == kernel.hash
+    cost = f"{human(best.latency_s.value, 's')} ({source_text(best)})"
+    owner = kernel.owner if kernel.owner is not None else "kernrec" if own else "yours"
+    return f"written: {kernel.name} {config_text(best.config)}, {cost}; source: {owner}"
 
 
 def _write_emitted(answers: "Sequence[Answer]", form: "Format", output: Path | None, untrusted: bool) -> None:
     """Write the top recommendations to a file, a folder or standard output, and name their kernels."""
-    from kernrec.emit.formats import emit
+    from kernrec.emit.formats import emit, write_file, write_files
 
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:
         raise UsageError(f"--output {output}: expected a {form.suffix} file, for {form.content}")
     name, folder = f"{form.name}:{form.detail}" if form.detail else form.name, form.writes_folder(output)
-    _write(emit(answers, name, folder, untrusted), form, output, folder)
-    print_notes([_kernels_written(answers)])
-
-
-def _write(files: "Files", form: "Format", output: Path | None, folder: bool) -> None:
-    from kernrec.emit.formats import write_file, write_files
-
-    if output is not None and folder:
+    files = emit(answers, name, folder, untrusted)
+    if output is None:
+        print("".join(content.decode() for content in files.values()), end="")
+    elif folder:
         write_files(output, files)
-        return
-    ((name, content),) = files.items()
-    if output is not None and form.example:
-        from kernrec.emit.tuned_tables import merged
-
-        path = output / name if output.is_dir() else output
-        if path.exists():
-            content = merged(path.read_bytes(), content, str(path))
-        write_file(path, content)
-    elif output is not None:
-        write_file(output, content)
     else:
-        print(content.decode(), end="")
+        ((file, content),) = files.items()
+        if form.example:
+            from kernrec.emit.tuned_tables import merged
+
+            output = output / file if output.is_dir() else output
+            content = merged(output.read_bytes(), content, str(output)) if output.exists() else content
+        write_file(output, content)
+    print_notes([_kernels_written(answers)])

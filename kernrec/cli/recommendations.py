@@ -1,5 +1,6 @@
 """Print tables for one problem: recommended configs, and the baselines of backends."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,10 @@ def print_recommendations(answer: "Answer", notes: NotePrinter | None = None) ->
         return
     about = answer.about_kernel
     title = f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
-    shown = _with_baseline(answer, [*_in_order(answer), *answer.beside])
+    ranked: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
+    if answer.foreign:
+        ranked.sort(key=lambda row: _value(answer, row))
+    shown = _with_baseline(answer, [*ranked, *answer.beside])
     if answer.layout_chosen:
         title += f", layout {answer.problem.layout} chosen"
     if about is None:
@@ -87,7 +91,23 @@ def _print_baselines(answer: "Answer", reason: str, notes: NotePrinter) -> None:
     limit = human(answer.power_limit_w, "W")
     clock = "" if answer.point.clock_hz is None else f", locked to {human(answer.point.clock_hz, 'Hz')}"
     title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: baselines, fastest first"
-    print_columns(title, baseline_columns(answer.baselines))
+    baselines = answer.baselines
+    versus = ["-", *(percent(each.latency_s / baselines[0].latency_s - 1) for each in baselines[1:])]
+    columns = [
+        Column("backend", "left", [each.dated_name for each in baselines]),
+        estimates("latency", "s", [each.latency_s for each in baselines]),
+        Column("vs first", "right", versus),
+        estimates("energy", "J", [each.energy_j for each in baselines], USUALLY),
+        quantities("power", "W", [each.power_w for each in baselines], importance=USUALLY),
+        Column("source", "left", [each.source for each in baselines]),
+        Column(
+            "recorded on",
+            "left",
+            [re.sub(f"^({each.source} )?(on )?(from )?", "", each.basis) for each in baselines],
+            SELDOM,
+        ),
+    ]
+    print_columns(title, columns)
     print_line(f"There are only baselines: {reason}.")
     notes.print(answer.notes)
 
@@ -142,13 +162,6 @@ def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
     )
 
 
-def _in_order(answer: "Answer") -> "list[Recommendation | Foreign]":
-    """Return the recommendations and the other measured kernels, sorted by the objective. If the objective is a Pareto
-    front, sort by latency."""
-    rows: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
-    return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
-
-
 def _value(answer: "Answer", row: "Recommendation | Foreign") -> float:
     return answer.value_of(row.latency_s.value, row.energy_j.value if row.energy_j else None)
 
@@ -173,11 +186,15 @@ def recommendation_columns(shown: "Sequence[Row]", gpus: "Sequence[GPU]", of_op:
         clocks = ["-" if clock is None else f"{clock / 1e6:.0f}" for clock in locked]
         columns.append(quantities("power limit", "W", limits))
         columns.append(Column("locked clock [MHz]", "right", clocks, ALWAYS if any(locked) else USUALLY))
+    sources = [
+        row.source if _is_baseline(row) else source_text(row) + ": may be faster" * getattr(row, "may_be_faster", False)
+        for row in shown
+    ]
     columns += [
         estimates("latency", "s", [row.latency_s for row in shown]),
         estimates("energy", "J", [row.energy_j for row in shown]),
         quantities("power", "W", [row.power_w for row in shown], importance=USUALLY),
-        Column("source", "left", [_source_text(row) for row in shown]),
+        Column("source", "left", sources),
         Column("bottleneck", "left", [getattr(row, "bottleneck", "") for row in shown], USUALLY),
     ]
     if of_op:
@@ -208,12 +225,6 @@ def _name(row: "Row") -> str:
     return row.kernel if isinstance(row.kernel, str) else row.kernel.name
 
 
-def _source_text(row: "Row") -> str:
-    if _is_baseline(row):
-        return row.source
-    return source_text(row) + (": may be faster" if getattr(row, "may_be_faster", False) else "")
-
-
 def _saving_text(saving: "Saving", compared: str) -> str:
     clock = saving.locked_clock_hz
     limit = human(saving.power_limit_w, "W")
@@ -235,7 +246,9 @@ def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
         basis = " predicted" if first.power_predicted else " transferred" * of_others
         power = f"{human(first.power_w, 'W')}{basis}"
         text += f", {human(first.energy_j, 'J')} ({power})"
-    text += f"{_point(first, gpu)}, {first.basis}"
+    limit = "" if first.power_limit_w == gpu.tdp_w else f" at {human(first.power_limit_w, 'W')}"
+    clock = "" if first.locked_clock_hz is None else f" at {human(first.locked_clock_hz, 'Hz')}"
+    text += f"{limit}{clock}, {first.basis}"
     against = ", ".join(f"{each.dated_name} {percent(each.latency_s / first.latency_s - 1)}" for each in others)
     texts = [f"{text}; {against}" if against else text]
     if first.slowdown is not None:
@@ -254,31 +267,3 @@ def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
 
 def _more_or_less(change: float) -> str:
     return f"{percent(abs(change)).removeprefix('+')} {'more' if change >= 0 else 'less'}"
-
-
-def _point(baseline: "Baseline", gpu: "GPU") -> str:
-    limit = "" if baseline.power_limit_w == gpu.tdp_w else f" at {human(baseline.power_limit_w, 'W')}"
-    clock = "" if baseline.locked_clock_hz is None else f" at {human(baseline.locked_clock_hz, 'Hz')}"
-    return limit + clock
-
-
-def baseline_columns(baselines: "Sequence[Baseline]") -> list[Column]:
-    """Return the columns of a table of baselines, for an answer without kernels."""
-    versus = ["-", *(percent(baseline.latency_s / baselines[0].latency_s - 1) for baseline in baselines[1:])]
-    return [
-        Column("backend", "left", [baseline.dated_name for baseline in baselines]),
-        estimates("latency", "s", [baseline.latency_s for baseline in baselines]),
-        Column("vs first", "right", versus),
-        estimates("energy", "J", [baseline.energy_j for baseline in baselines], USUALLY),
-        quantities("power", "W", [baseline.power_w for baseline in baselines], importance=USUALLY),
-        Column("source", "left", [baseline.source for baseline in baselines]),
-        Column(
-            "recorded on",
-            "left",
-            [
-                baseline.basis.removeprefix(f"{baseline.source} ").removeprefix("on ").removeprefix("from ")
-                for baseline in baselines
-            ],
-            SELDOM,
-        ),
-    ]

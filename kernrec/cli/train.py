@@ -43,8 +43,16 @@ def train(wanted: TrainOptions) -> None:
     The models are stored beside the database. With --calibrate, the coefficients of the analytical model are fitted to
     the measurements instead.
     """
+    from kernrec.training.train_op_models import train_op_models
+
     measurements = wanted.measured.measurements
-    results = _calibrate(measurements) if wanted.calibrate else _train(measurements)
+    if wanted.calibrate:
+        results = _calibrate(measurements)
+    else:
+        with Steps("reading measurements") as steps:
+            models, notes = train_op_models(measurements, steps.step)
+        print_notes(notes)
+        results = [{**vars(model), "path": str(model.path)} for model in models]
     if wanted.as_json:
         print_json(results)
         return
@@ -54,15 +62,6 @@ def train(wanted: TrainOptions) -> None:
             continue
         rows = [(name, f"{v:.4g}" if isinstance(v, float) else str(v)) for name, v in figures.items()]
         print_table(f"{result['name']}: {result['path']}", ("figure", "value"), rows)
-
-
-def _train(measurements: "MeasurementRequest") -> list[dict[str, Any]]:
-    from kernrec.training.train_op_models import train_op_models
-
-    with Steps("reading measurements") as steps:
-        models, notes = train_op_models(measurements, steps.step)
-    print_notes(notes)
-    return [{**vars(model), "path": str(model.path)} for model in models]
 
 
 def _calibrate(measurements: "MeasurementRequest") -> list[dict[str, Any]]:

@@ -42,10 +42,14 @@ def emit_project(answers: Sequence[Answer]) -> Files:
             )
         recommendations.setdefault(answer.problem, recommendation)
     functions = {problem: function_name(problem) for problem in recommendations}
-    variants = _variants(recommendations)
+    by_code: dict[tuple[object, ...], list[Problem]] = {}
+    for problem, recommendation in recommendations.items():
+        kernel, form = recommendation.kernel, recommendation.kernel.form(problem)
+        key = kernel.variant_key(recommendation.config, form.dtype, form.layout)
+        by_code.setdefault((kernel.name, key), []).append(problem)
+    variants = list(by_code.values())
     files = {
-        "harness.h": _harness("harness.h"),
-        "references.h": _harness("references.h"),
+        **{name: (_HARNESS / name).read_text(encoding="utf-8") for name in ("harness.h", "references.h")},
         "kernrec_kernels.h": _header(recommendations, functions),
         "check.cu": _check(recommendations, functions),
     }
@@ -62,19 +66,6 @@ def function_name(problem: Problem) -> str:
     """Return the name of the C++ function that launches a problem, such as `softmax_f16_row_rows64_columns512`."""
     sizes = "_".join(f"{name}{size}" for name, size in problem.dims)
     return f"{problem.op}_{problem.dtype}_{problem.layout}_{sizes}"
-
-
-def _harness(name: str) -> str:
-    return (_HARNESS / name).read_text(encoding="utf-8")
-
-
-def _variants(recommendations: Mapping[Problem, Recommendation]) -> list[list[Problem]]:
-    variants: dict[tuple[object, ...], list[Problem]] = {}
-    for problem, recommendation in recommendations.items():
-        form = recommendation.kernel.form(problem)
-        key = recommendation.kernel.variant_key(recommendation.config, form.dtype, form.layout)
-        variants.setdefault((recommendation.kernel.name, key), []).append(problem)
-    return list(variants.values())
 
 
 def _variant(

@@ -9,11 +9,10 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.interop.moe_configs import ExpertLayer, read_moe_configs, tiles_of, write_moe_configs
 from kernrec.interop.triton_results import entry, product_key
-from kernrec.recommender.request import Objective
 
 if TYPE_CHECKING:
     from kernrec.kernel import Kernel
-    from kernrec.recommender.result import Answer, Recommendation
+    from kernrec.recommender.result import Answer
 
 TOOLS = ("vllm", "sglang")
 
@@ -60,7 +59,8 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
         if call in routed:
             continue
         routed.add(call)
-        entry = _cost(answer), tiles_of(kernel, answer.best.config)
+        cost = answer.value_of(answer.best.latency_s.value, answer.best.energy_j.value)
+        entry = cost, tiles_of(kernel, answer.best.config)
         entries[tokens] = min(entries.get(tokens, entry), entry, key=lambda cost_and_tiles: cost_and_tiles[0])
     tiles = {tokens: config for tokens, (_, config) in entries.items()}
     return {layer.file_name(tool): write_moe_configs(tiles).encode()}
@@ -73,13 +73,6 @@ def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
     tunables = {tunable.name for tunable in kernel.tunables}
     places = [place for place, column in enumerate(kernel.listed.columns) if column in tunables]
     return tuple(tuple(row[place] for place in places) for row in kernel.listed.rows)
-
-
-def _cost(answer: "Answer") -> float:
-    best, objective = answer.best, Objective(answer.objective)
-    if objective is Objective.ENERGY:
-        return best.energy_j.value
-    return best.latency_s.value * (best.energy_j.value if objective is Objective.EDP else 1.0)
 
 
 def merged(before: bytes, new: bytes, place: str) -> bytes:
@@ -99,18 +92,14 @@ def emit_inductor(answers: "Sequence[Answer]") -> Files:
     recommend the library's Triton matmul."""
     table = {}
     for answer in answers:
-        recommendation = _inductor_recommendation(answer)
+        recommendation = next((each for each in answer.recommendations if each.kernel.name == INDUCTOR_KERNEL), None)
+        if recommendation is None:
+            raise UsageError(
+                f"Inductor's template has the tunables of {INDUCTOR_KERNEL}: give --kernel {INDUCTOR_KERNEL} and a"
+                " --shape"
+            )
         problem = recommendation.problem
         dims = dict(problem.dims)
         config = {tunable.macro: recommendation.config[tunable.name] for tunable in recommendation.kernel.tunables}
         table[product_key(dims, problem.dtype, problem.layout)] = [entry(config, dims["k"], problem.dtype)]
     return {"lookup_table.json": (json.dumps(table, indent=2) + "\n").encode()}
-
-
-def _inductor_recommendation(answer: "Answer") -> "Recommendation":
-    for recommendation in answer.recommendations:
-        if recommendation.kernel.name == INDUCTOR_KERNEL:
-            return recommendation
-    raise UsageError(
-        f"Inductor's template has the tunables of {INDUCTOR_KERNEL}: give --kernel {INDUCTOR_KERNEL} and a --shape"
-    )

@@ -6,6 +6,7 @@ compiler. Register counts depend on the compiler version, so only their median d
 the benchmark convolution, register counts were equal in 4 of 7 configs, and differed by 3 to 290 % in the other 3.
 """
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -83,7 +84,10 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
                 raise UsageError(f"the rows contain tunable {tunables[folded]} of {kernel.name} twice")
             places[name] = tunables[folded]
         elif folded in macros:
-            _check_macro(file, name, macros[folded], kernel)
+            for number, result in enumerate(file.results, 1):
+                recorded, value = result.config.get(name), macros[folded]
+                if value not in (str(recorded), str(_whole(recorded))):
+                    raise UsageError(f"result {number} has {name}={recorded}, but {kernel.name} defines it as {value}")
         elif folded not in left_out:
             strange.append(name)
     if strange:
@@ -103,13 +107,6 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
                 " one value, set it in the spec"
             )
     return places
-
-
-def _check_macro(file: ForeignResults, name: str, value: str, kernel: Kernel) -> None:
-    for number, result in enumerate(file.results, 1):
-        recorded = result.config.get(name)
-        if str(recorded) != value and str(_whole(recorded)) != value:
-            raise UsageError(f"result {number} has {name}={recorded}, but {kernel.name} defines it as {value}")
 
 
 def _config(number: int, result: ForeignResult, kernel: Kernel, places: Mapping[str, str]) -> dict[str, int]:
@@ -305,55 +302,19 @@ def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """Merge all results of each config into one result with the median latency.
+    """Merge all results of each config into one with the median latency, and the latencies of all runs as samples.
 
-    Keep a failed result only if all runs of its config failed.
+    Results at different power limits or clocks stay separate. Other values are those of the run nearest to the median.
+    A failed result is kept only if all runs of its config failed.
     """
-    alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
-    for result in results:
-        alike[result.kernel, result.problem, *sorted(result.config.items())].append(result)
+    groups: dict[Hashable, list[ForeignResult]] = defaultdict(list)
+    for row in results:
+        limits = row.power_limit_w, row.locked_sm_clock_hz, row.locked_memory_clock_hz
+        groups[row.kernel, row.problem, limits, *sorted(row.config.items())].append(row)
     runs = []
-    for rows in alike.values():
+    for rows in groups.values():
         times = tuple(row.latency_s for row in rows if row.latency_s is not None)
-        ran = next((row for row in rows if row.latency_s is not None), rows[0])
-        several = len(times) > 1
-        runs.append(replace(ran, latency_s=statistics.median(times), samples_s=times) if several else ran)
+        middle = statistics.median(times) if times else 0.0
+        nearest = min(rows, key=lambda row: math.inf if row.latency_s is None else abs(row.latency_s - middle))
+        runs.append(replace(nearest, latency_s=middle, samples_s=times) if len(times) > 1 else nearest)
     return runs
-
-
-def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) -> tuple[list[ForeignResult], str | None]:
-    """Keep only the median result of each config if names were removed from the configs.
-
-    The removal may have made configs equal. Results at different power limits or clocks stay separate. Failed results
-    of a config that also ran are dropped. If the number of results is even, the lower middle result is kept.
-
-    Args:
-        results: Results of one kernel, on one problem and GPU.
-        ignored: Names that were removed from the configs. If there are none, all results are kept.
-
-    Returns:
-        (results, note). The note gives the number of dropped results, or is None if there are none.
-    """
-    if not ignored:
-        return list(results), None
-    by_config: dict[tuple[object, ...], list[ForeignResult]] = defaultdict(list)
-    for result in results:
-        limits = (result.power_limit_w, result.locked_sm_clock_hz, result.locked_memory_clock_hz)
-        by_config[(*sorted(result.config.items()), *limits)].append(result)
-    chosen: set[int] = set()
-    several, apart = 0, 1.0
-    for rows in by_config.values():
-        ran = [row for row in rows if row.outcome == Outcome.OK and row.latency_s is not None]
-        times = [row.latency_s for row in ran if row.latency_s is not None]
-        if len(times) > 1:
-            several += 1
-            apart = max(apart, max(times) / min(times))
-        middle = statistics.median_low(times) if times else None
-        chosen.add(id(next((row for row in ran if row.latency_s == middle), rows[0])))
-    left = [result for result in results if id(result) in chosen]
-    if len(left) == len(results):
-        return left, None
-    return left, (
-        f"{counted(several, 'config')} had several times, up to a factor of {apart:.2f} apart; the median of each "
-        f"was kept, {counted(len(results) - len(left), 'row')} were skipped"
-    )

@@ -105,7 +105,7 @@ class Draft:
     def command(self, gpu: str) -> str:
         """Return a complete `kernrec analyze` command, with example values for missing parts."""
         words = [word if '"' in word or not re.search(r"[\[(*]", word) else f"'{word}'" for word in self.chosen]
-        words = [word for word in words if not word.startswith("--entry")]
+        words = [word for word in words if not word.endswith(f":{self.entry}'")]
         return " ".join([analyze_command(self.source, self.entry, gpu), *(words if self.chosen else ["--init"])])
 
 
@@ -115,7 +115,7 @@ def analyze_command(source: Path, entry: str, gpu: str) -> str:
 
 
 def kernel_names(text: str) -> list[str]:
-    """Return the names of a CUDA program's kernels, as the option `--entry` accepts them.
+    """Return the names of a CUDA program's kernels, as they follow the file in `FILE:NAME`.
 
     A template is listed once for each instance (`scale<float, 4>`), or by its name if the program has no instance.
     Kernels that the program never launches come last.
@@ -129,14 +129,6 @@ def _instances(text: str, template: Signature) -> list[str]:
     explicit = re.findall(rf"\btemplate\b[^;{{}}<]*\b({template.name}\s*<[^<>;(){{}}]*>)\s*\(", text)
     launched = [launch.kernel for launch in host_launches(text, template.name, ()) if "<" in launch.kernel]
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
-
-
-class IncludedError(UsageError):
-    """A file cannot be compiled alone, but another program includes it."""
-
-    def __init__(self, message: str, includer: Path, kernel: str) -> None:
-        super().__init__(f"{message}; {includer.name} includes this file: kernrec analyze {includer}")
-        self.includer, self.kernel = includer, kernel
 
 
 def includer_of(source: Path) -> Path | None:

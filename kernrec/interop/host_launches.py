@@ -59,7 +59,7 @@ class HostLaunch:
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
-    """Known arguments, in the form of `kernrec analyze --arg`: `n=4096` and `x=[n]`."""
+    """Known arguments, as arguments of `kernrec analyze`: `n=4096` and `x=[n]`."""
 
 
 def host_launches(
@@ -127,7 +127,6 @@ class _Launch:
             for (name, pointed), argument in zip(parameters, self.arguments, strict=False)
             if pointed is None and argument.type == "identifier"
         }
-        self.cases = self._cases()
 
     def read(self, name: str) -> HostLaunch:
         block = shared = None
@@ -145,29 +144,6 @@ class _Launch:
             if (value := self._argument(parameter, pointed, argument)) is not None
         )
         return HostLaunch(self._instance(name), self._grid(block, names), block, shared, values)
-
-    def _cases(self) -> dict[tuple[int, str], str]:
-        """Return the values of variables in the `case` labels around the launch, keyed by (ID of the function, name).
-
-        The value holds in the functions that pass the variable to the launching function, too.
-        """
-        cases: dict[tuple[int, str], str] = {}
-        node: Node | None = self.call
-        while node is not None:
-            label = node.child_by_field_name("value") if node.type == "case_statement" else None
-            switch = node.parent.parent if node.parent is not None else None
-            clause = switch.child_by_field_name("condition") if switch is not None else None
-            if label is not None and label.type == "number_literal" and clause is not None and clause.named_children:
-                variable: Node | None = clause.named_children[0]
-                for _ in range(8):
-                    function = _function_of(variable)
-                    if variable is None or variable.type != "identifier" or function is None:
-                        break
-                    with suppress(UnknownError):
-                        cases.setdefault((function.id, text_of(variable)), literal(text_of(label)))
-                    variable = self._passed(text_of(variable), function)
-            node = node.parent
-        return cases
 
     def _instance(self, name: str) -> str:
         """Return the kernel's name with the launch's template arguments. Replace known arguments by their values."""
@@ -251,8 +227,6 @@ class _Launch:
                     inputs = _inputs(call) if _function_of(call) == function else []
                     if len(inputs) > 1 and _stripped(inputs[0]) == variable:
                         return divided(self._resolved(inputs[1], self.dimensions), size)
-            if (count := _vector_size(function, variable)) is not None:
-                return self._resolved(count, self.dimensions)
             passed = self._passed(variable, function)
             if passed is None:
                 break
@@ -368,10 +342,6 @@ class _Launch:
                 variable = node.child_by_field_name("argument")
                 extents = self._extents(variable) if variable is not None else []
                 return resolved(dict(zip("xyz", extents, strict=False)).get(text[-1]))
-            case "qualified_identifier" if "::" in text and not text.startswith("std::"):
-                scope, _, member = text.rpartition("::")
-                constant, sizes = self.program.constant(scope, member)
-                return self._resolved(constant, {**names, **sizes}, steps + 1)
             case "call_expression":
                 return self._called(node, names, steps)
             # The parser reads `f(n, a * b)` in `dim3 grid(f(n, a * b));` as a declaration, so evaluate it here.
@@ -383,8 +353,6 @@ class _Launch:
                     return combined(resolved(factors[0]), "*", resolved(factors[1]))
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
                 function = _function_of(node)
-                if function is not None and (function.id, text) in self.cases:
-                    return self.cases[function.id, text]
                 # A function that gets the address of a variable, such as scanf, may change the variable. So its value
                 # is unknown, except after a copy to a symbol, which only reads the variable.
                 setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
@@ -465,7 +433,7 @@ def _parameter_names(function: "Node") -> list[str]:
 def _stripped_node(node: "Node") -> "Node":
     while True:
         inputs = _inputs(node) if node.type == "call_expression" else []
-        cast = re.match(r"(?:reinterpret|static|const)_cast\b|thrust::raw_pointer_cast", text_of(node))
+        cast = re.match(r"(?:reinterpret|static|const)_cast\b", text_of(node))
         if node.type in ("parenthesized_expression", "cast_expression", "pointer_expression"):
             inner = node.child_by_field_name("value") or node.child_by_field_name("argument")
             node = inner or node.named_children[-1]
@@ -480,23 +448,6 @@ def _stripped(pointer: "Node") -> str:
     while node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "+":
         node = _stripped_node(node.named_children[0])  # For a pointer plus an offset, follow the pointer.
     return text_of(node)
-
-
-def _vector_size(function: "Node | None", pointer: str) -> "Node | None":
-    """Return the size of the Thrust vector behind a pointer such as `v.data()`, or None for other pointers."""
-    name = re.sub(r"\.data\(\)$|\[0\]$", "", pointer)
-    for declared in nodes(function, "declaration") if function is not None else ():
-        if "device_vector" in text_of(declared.child_by_field_name("type")):
-            for declarator in declared.named_children:
-                inner = next(nodes(declarator, "argument_list", "initializer_list", "parameter_list"), None)
-                if (
-                    inner is not None
-                    and inner.type != "initializer_list"  # `v{8}` has one element.
-                    and inner.named_children
-                    and re.match(rf"{re.escape(name)}\b", text_of(declarator))
-                ):
-                    return inner.named_children[0]
-    return None
 
 
 def _expression(text: str) -> "Node | None":

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -154,55 +153,6 @@ def by_block(text: str, axis: str, extent: int) -> str:
     return text.replace(" // ", "/")
 
 
-def _active_macros(parts: "Sequence[Node]", defined: set[str]) -> "Iterator[Node]":
-    """Yield the macro definitions in syntax nodes, except those in branches of `#if` that the compiler skips.
-
-    `defined` contains the names of macros that are already defined. The generator adds the name of each macro that it
-    yields.
-    """
-    stack = list(reversed(parts))
-    while stack:
-        node = stack.pop()
-        children = node.named_children
-        if node.type in ("preproc_def", "preproc_function_def"):
-            defined.add(text_of(node.child_by_field_name("name")))
-            yield node
-        elif node.type in ("preproc_if", "preproc_ifdef", "preproc_elif"):
-            holds, other = _holds(node, defined), node.child_by_field_name("alternative")
-            stack += [part for part in reversed(children) if holds is not (part == other)]
-        elif node.type == "preproc_call" and re.fullmatch(r"#\s*undef", text_of(children[0])):
-            defined.discard(text_of(node.child_by_field_name("argument")).strip())
-        else:
-            stack += reversed(children)
-
-
-def _holds(node: "Node | None", defined: set[str]) -> bool | None:
-    """Return whether a condition of the preprocessor holds, or None if the text does not determine it."""
-    if node is None:
-        return None
-    match node.type:
-        case "preproc_if" | "preproc_elif":
-            return _holds(node.child_by_field_name("condition"), defined)
-        case "preproc_ifdef" | "preproc_defined":
-            name = next(text_of(child) for child in node.named_children if child.type == "identifier")
-            if name.startswith("__"):  # The compiler defines such macros.
-                return None
-            return (name in defined) is not (node.children[0].type == "#ifndef")
-        case "number_literal":
-            return text_of(node) != "0"
-        case "unary_expression" if text_of(node).startswith("!"):
-            value = _holds(node.named_children[0], defined)
-            return None if value is None else not value
-        case "parenthesized_expression":
-            return _holds(node.named_children[0], defined)
-        case "binary_expression" if (operator := text_of(node.child_by_field_name("operator"))) in ("&&", "||"):
-            values = {_holds(node.child_by_field_name(side), defined) for side in ("left", "right")}
-            decisive = operator == "||"
-            return decisive if decisive in values else None if None in values else not decisive
-        case _:
-            return None
-
-
 class HostProgram:
     """Syntax tree and definitions of a CUDA program."""
 
@@ -217,30 +167,28 @@ class HostProgram:
 
     @cached_property
     def macros(self) -> dict[str, tuple[tuple[str, ...], str]]:
-        """Parameters and replacement text of each macro, keyed by macro name."""
-        found_macros = {}
-        options = takewhile(lambda node: node.type == "preproc_def", reversed(self.root.named_children))
-        for node in _active_macros(
-            self.root.named_children, {text_of(node.child_by_field_name("name")) for node in options}
-        ):
+        """Parameters and replacement text of each macro, keyed by macro name.
+
+        Macros that branches of `#if` define differently are omitted, unless a later definition is unconditional.
+        """
+        macros: dict[str, tuple[tuple[str, ...], str]] = {}
+        unclear = set()
+        for node in nodes(self.root, "preproc_def", "preproc_function_def"):
             parameters = node.child_by_field_name("parameters")
             names = tuple(text_of(each) for each in parameters.named_children) if parameters is not None else ()
-            found_macros[text_of(node.child_by_field_name("name"))] = names, text_of(node.child_by_field_name("value"))
-        return found_macros
+            name = text_of(node.child_by_field_name("name"))
+            macro = names, text_of(node.child_by_field_name("value"))
+            if node.parent == self.root:
+                macros[name] = macro
+                unclear.discard(name)
+            elif macros.setdefault(name, macro) != macro:
+                unclear.add(name)
+        return {name: macro for name, macro in macros.items() if name not in unclear}
 
     @cached_property
     def aliases(self) -> dict[str, str]:
         """Types behind the program's type aliases, keyed by alias."""
         return type_aliases(text_of(self.root))
-
-    @cached_property
-    def instances(self) -> dict[str, str]:
-        """Template instances such as `Packed<float>` that have an alias, keyed by alias."""
-        text = text_of(self.root)
-        defined = re.findall(r"\btypedef\s+(\w+\s*<[\w\s,]+>)\s*(\w+)\s*;", text)
-        return {name: kind for kind, name in defined} | dict(
-            re.findall(r"\busing\s+(\w+)\s*=\s*(\w+\s*<[\w\s,]+>)\s*;", text)
-        )
 
     def size_of(self, kind: str) -> int:
         """Return the size of a type in bytes. Raise `UnknownError` for an unknown type."""
@@ -321,32 +269,6 @@ class HostProgram:
                 name = kind.child_by_field_name("name") or kind.child_by_field_name("declarator")
                 structures.setdefault(text_of(name), fields)
         return structures
-
-    def constant(self, scope: str, member: str) -> "tuple[Node, dict[str, str]]":
-        """Return (initializer, sizes) of a class constant such as `Packed<float>::size`.
-
-        `sizes` contains the size of each template argument in bytes. Its key is `sizeof(T)` if the template parameter
-        is T.
-
-        Raises:
-            UnknownError: The class or constant does not exist.
-        """
-        name, _, stated = self.instances.get(scope, scope).partition("<")
-        for kind in nodes(self.root, "struct_specifier", "class_specifier"):
-            if text_of(kind.child_by_field_name("name")) != name.strip():
-                continue
-            for field in nodes(kind, "field_declaration"):
-                value = field.child_by_field_name("default_value")
-                if value is not None and text_of(field.child_by_field_name("declarator")) == member:
-                    template = kind.parent and kind.parent.child_by_field_name("parameters")
-                    parameters = template.named_children if template else ()
-                    types = zip(parameters, stated.rstrip("> ").split(","), strict=False)
-                    return value, {
-                        f"sizeof({last_word(text_of(parameter))})": str(self.size_of(text.strip()))
-                        for parameter, text in types
-                        if text.strip()
-                    }
-        raise UnknownError
 
     @cached_property
     def calls(self) -> "dict[str, list[Node]]":

@@ -9,7 +9,7 @@ from pathlib import Path
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
-from kernrec.interop.bind_rows import bind_rows, by_problem, match_launches, names_of, other_code, without_repeats
+from kernrec.interop.bind_rows import as_runs, bind_rows, by_problem, match_launches, names_of, other_code
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import (
     ForeignResult,
@@ -26,20 +26,6 @@ from kernrec.op import Problem, find_op
 from kernrec.store import Database
 from kernrec.store.intake.plausible_times import implausible
 from kernrec.util.human import counted
-
-
-@dataclass(frozen=True)
-class Recording:
-    """File of results to import, with information that the file may lack."""
-
-    path: Path
-    gpu: str | None = None
-    """Name of the measured GPU. If the file also names its GPU, both must agree."""
-    recorder: str | None = None
-    """Source of the measurements, such as a person, a paper or a repository."""
-    mapped: tuple[MappedColumn, ...] = ()
-    ignored: tuple[str, ...] = ()
-    """Columns of a table, or names in the file's configs, that are not tunables."""
 
 
 @dataclass(frozen=True)
@@ -79,27 +65,54 @@ def import_results(
     path: Path,
     wanted: Problem | StatedProblem,
     gpu: str | None = None,
-    kernel: str | None = None,
+    kernel: Kernel | str | None = None,
+    recorder: str | None = None,
+    mapped: tuple[MappedColumn, ...] = (),
+    ignored: tuple[str, ...] = (),
 ) -> ImportSummary:
-    """Add all results in a file to a database. Add none if the file is invalid. The kernel's source is not needed.
+    """Add all results in a file to a database. Add none if the file is invalid.
 
     Args:
-        wanted: The measured problem, or the part of the problem that the file does not state.
+        wanted: The measured problem, or the part of the problem that neither the file nor the kernel's spec states.
         gpu: Name of the measured GPU, which is required if the file does not name it. If both name it, they must agree.
-        kernel: Name of the kernel if the file does not name it. If the file has several kernels, the kernel to import.
+        kernel: Kernel whose source is available. It is stored too, and the results become its measurements. If kernrec
+            has measured the same config, its own measurement takes precedence. Otherwise, the name of the kernel if the
+            file does not name it, or the kernel to import if the file has several.
+        recorder: Source of the measurements, such as a person, a paper or a repository.
+        mapped: Columns of a table with other names or units.
+        ignored: Columns of a table, or names in the file's configs, that are not tunables.
 
     Raises:
         UsageError: The file is invalid, does not determine the measured problem, contains impossible times, or names a
-            kernel of kernrec's library.
+            kernel of kernrec's library. Or its results do not match the spec, belong to several kernels, or have other
+            registers and shared memory than the compiled source.
     """
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
-    dims = tuple(dim.name for dim in find_op(stated.op).dims) if stated.op else ()
-    file = _at_clock(read_results(path, ReadOptions(dims=dims, kernels=(kernel,) if kernel else (), gpu=gpu)), gpu)
+    own = kernel if isinstance(kernel, Kernel) else None
+    definition = own.definition if own else find_op(stated.op) if stated.op else None
+    if own is not None:
+        if own.name in kernel_names() and find_kernel(own.name).hash != own.hash:
+            raise UsageError(f"{own.name} is the name of a library kernel; choose another name in the spec")
+        tunables = names_of(own)
+        names = (own.name, *(launch.entry for launch in own.launches))
+    else:
+        tunables, names = (), (str(kernel),) if kernel else ()
+    dims = tuple(dim.name for dim in definition.dims if dim.name not in tunables) if definition else ()
+    file = _at_clock(read_results(path, ReadOptions(tunables, mapped, ignored, dims, names, gpu)), gpu)
     measured_gpu = _measured_gpu(file, gpu, path)
     parts: _Parts = []
     try:
-        groups, notes = by_problem(_named(file, kernel), stated)
+        if own is not None:
+            groups, skipped = by_problem(file.results, stated, definition, own)
+        else:
+            groups, skipped = by_problem(_named(file, names[0] if names else None), stated)
+        notes = [*file.notes, *skipped]
         for problem, rows in groups.items():
+            if own is not None:
+                bound, texts = _bound(replace(file, results=rows), ignored, own, problem, measured_gpu)
+                notes += [text for text in texts if text not in notes]
+                parts.append((bound, problem, StoredAs(measured_gpu.name, own.name, own.hash, recorder)))
+                continue
             for name in dict.fromkeys(str(row.kernel) for row in rows):
                 mine = [row for row in rows if row.kernel == name]
                 if name in kernel_names():
@@ -109,10 +122,16 @@ def import_results(
                     )
                 if wrong := implausible(_times(mine), problem, measured_gpu):
                     raise UsageError(wrong)
-                parts.append((replace(file, results=mine), problem, StoredAs(measured_gpu.name, name)))
+                parts.append((replace(file, results=mine), problem, StoredAs(measured_gpu.name, name, None, recorder)))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    return _add(database, parts, (*file.notes, *notes))
+    if own is not None and file.not_run:
+        notes.append(f"{file.not_run} configs without a result were skipped")
+    summary = _add(database, parts, notes)
+    if own is not None:
+        for _, problem, _ in parts:
+            database.add_kernel(own, problem)
+    return summary
 
 
 def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
@@ -130,65 +149,27 @@ def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
     return [replace(row, kernel=wanted) for row in file.results]
 
 
-def import_bound(
-    database: Database, recording: Recording, kernel: Kernel, wanted: Problem | StatedProblem
-) -> ImportSummary:
-    """Add all results in a file to a database as measurements of a kernel whose source is available.
-
-    If the file is invalid, nothing is added. The kernel is stored too. If kernrec has measured the same config, its own
-    measurement takes precedence.
-
-    Args:
-        wanted: The measured problem, or the part of the problem that neither the file nor the spec states.
-
-    Raises:
-        UsageError: The file is invalid, its results do not match the spec or belong to several kernels, its times are
-            impossible on the GPU, or its registers and shared memory differ from those of the compiled source.
-    """
-    path = recording.path
-    if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
-        raise UsageError(f"{kernel.name} is the name of a library kernel; choose another name in the spec")
-    tunables = names_of(kernel)
-    dims = tuple(dim.name for dim in kernel.definition.dims if dim.name not in tunables)
-    entries = (kernel.name, *(launch.entry for launch in kernel.launches))
-    options = ReadOptions(tunables, recording.mapped, recording.ignored, dims, entries, recording.gpu)
-    file = _at_clock(read_results(path, options), recording.gpu)
-    measured_gpu = _measured_gpu(file, recording.gpu, path)
-    stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
-    parts: _Parts = []
-    notes = list(file.notes)
-    try:
-        groups, more = by_problem(file.results, stated, kernel.definition, kernel)
-        notes += more
-        for problem, rows in groups.items():
-            bound, texts = _bound(replace(file, results=rows), recording, kernel, problem, measured_gpu)
-            notes += [text for text in texts if text not in notes]
-            parts.append((bound, problem, StoredAs(measured_gpu.name, kernel.name, kernel.hash, recording.recorder)))
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
-    if file.not_run:
-        notes.append(f"{file.not_run} configs without a result were skipped")
-    summary = _add(database, parts, notes)
-    for _, problem, _ in parts:
-        database.add_kernel(kernel, problem)
-    return summary
-
-
 def _bound(
-    file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, measured_gpu: GPU
+    file: ForeignResults, ignored: tuple[str, ...], kernel: Kernel, problem: Problem, measured_gpu: GPU
 ) -> tuple[ForeignResults, list[str]]:
     """Match the results of one problem with a kernel's configs, and check them. Return (matched results, notes)."""
     kernel.require(problem.dtype, problem.layout, measured_gpu.sm)
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, measured_gpu))
-    bound, excluded = bind_rows(file, kernel, problem, measured_gpu, recording.ignored)
-    rows, merged = without_repeats(bound.results, recording.ignored)
+    bound, excluded = bind_rows(file, kernel, problem, measured_gpu, ignored)
+    rows = as_runs(bound.results) if ignored else bound.results
     if wrong := implausible(_times(rows), problem, measured_gpu):
         raise UsageError(wrong)
     other, note = other_code(rows, kernel, problem, measured_gpu)
     if other:
         raise UsageError(other)
-    notes = [text for text in (note, merged) if text]
+    notes = [note] if note else []
+    if skipped := len(bound.results) - len(rows):
+        apart = max((max(row.samples_s) / min(row.samples_s) for row in rows if row.samples_s), default=1.0)
+        notes.append(
+            f"{counted(skipped, 'row')} repeated a config, up to a factor of {apart:.2f} apart in time; the median of"
+            " each config was kept"
+        )
     if excluded:
         notes.append(f"skipped {counted(excluded, 'failure')}: {kernel.name} excludes these configs")
     return replace(bound, results=rows), notes

@@ -1,5 +1,6 @@
 """Read untrusted text and JSON files, which may be compressed by gzip or truncated, with limits on their size."""
 
+import gzip
 import json
 import math
 import re
@@ -8,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from kernrec.errors import UsageError, cannot_be
 from kernrec.util.files import open_input
@@ -23,7 +25,7 @@ MOST_RATIO = 100
 10 to 30."""
 _RATIO_FREE = 2**25
 
-_CHUNK = 2**16  # Bytes per read. It must be small, because gzip may expand it a thousandfold.
+_CHUNK = 2**16
 _GZIP = b"\x1f\x8b"
 
 
@@ -62,31 +64,24 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
         return data[: error.start].decode("utf-8-sig"), False
 
 
-def _read(file: BinaryIO, path: Path, largest: int) -> tuple[bytes, bool]:
+def _read(file: BufferedReader, path: Path, largest: int) -> tuple[bytes, bool]:
     """Read and decompress a file up to the first damaged byte. Return (content, whether it is complete)."""
+    packed = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    stream = gzip.GzipFile(fileobj=file) if packed else file
     parts: list[bytes] = []
-    size = taken = 0
-    packed = None
-    while chunk := file.read(_CHUNK):
-        taken += len(chunk)
-        if not parts and packed is None and chunk.startswith(_GZIP):
-            packed = zlib.decompressobj(wbits=31)
-        while chunk:
-            part, chunk = chunk, b""
-            if packed is not None:
-                try:
-                    part = packed.decompress(part)
-                except zlib.error:
-                    return b"".join(parts), False
-                if packed.eof and packed.unused_data:
-                    chunk, packed = packed.unused_data, zlib.decompressobj(wbits=31)
+    size = 0
+    try:
+        while part := stream.read1(_CHUNK):
             parts.append(part)
             size += len(part)
             if size > largest:
                 raise UsageError(f"{path} holds more than {largest // 2**20} MiB, uncompressed; it is not read")
-            if size > _RATIO_FREE + MOST_RATIO * taken:
+            if size > _RATIO_FREE + MOST_RATIO * file.tell():
                 raise UsageError(f"{path} unpacks to more than {MOST_RATIO} times its size; it is not read")
-    return b"".join(parts), packed is None or packed.eof
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return b"".join(parts), False
+    return b"".join(parts), True
 
 
 def _refuse(constant: str) -> float:

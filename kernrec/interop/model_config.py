@@ -139,7 +139,15 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
         if not download:
             hint = f"; hf:{place} downloads it from the Hugging Face Hub" if place.count("/") == 1 else ""
             raise UsageError(f"{place} is neither a folder with a config.json nor a file{hint}")
-        path = _downloaded(place)
+        try:
+            from huggingface_hub import hf_hub_download
+        except ImportError:
+            raise KernrecError("a model of the Hugging Face Hub needs the extra hub: `pip install '.[hub]'`") from None
+        try:
+            path = Path(hf_hub_download(place, "config.json"))
+        except Exception as error:  # The Hub's client raises many types of errors, so catch all.
+            reason = str(error).splitlines()[0]
+            raise KernrecError(f"{place}: no config.json could be downloaded: {reason:.120}") from None
     with file_errors(path, "read"):
         text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
     title = place
@@ -159,17 +167,6 @@ def parsed_config(text: str, path: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not the config.json of a model: expected an object")
     return document
-
-
-def _downloaded(name: str) -> Path:
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise KernrecError("a model of the Hugging Face Hub needs the extra hub: `pip install '.[hub]'`") from None
-    try:
-        return Path(hf_hub_download(name, "config.json"))
-    except Exception as error:  # The Hub's client raises many types of errors, so catch all.
-        raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
 
 
 _FUSED = {"DeepseekV3ForCausalLM", "Glm4MoeForCausalLM"}

@@ -73,22 +73,6 @@ class Decoder:
     quantization: Quantization
 
 
-def read_decoder(place: str, text: str | None = None) -> Decoder:
-    """Read the layer sizes of a language model from its `config.json`.
-
-    Args:
-        place: Path of the `config.json`, or of its folder.
-        text: Content of the file, or None to read the file.
-
-    Raises:
-        UsageError: There is no such file, or a field is missing or invalid. The message names the field.
-    """
-    document, path, title = (
-        config_document(place, False) if text is None else (parsed_config(text, place), place, Path(place).stem)
-    )
-    return _DecoderFields(document, path).decoder(title)
-
-
 class _DecoderFields(ConfigFields):
     """Reader of the config fields that determine the layer sizes of a language model."""
 
@@ -97,6 +81,9 @@ class _DecoderFields(ConfigFields):
         if layers > _MOST_LAYERS:
             raise UsageError(f"{self.place}: num_hidden_layers is {layers}; at most {_MOST_LAYERS} are accepted")
         heads = self.needed("how many heads attention has", "num_attention_heads", "n_head")
+        kind = self.fields.get("model_type")
+        if not isinstance(kind, str) or not kind:
+            raise UsageError(f"{self.place} does not say which architecture the model has: model_type is missing")
         hidden, experts, latent = self.hidden(), self.experts(), self.latent_sizes()
         sparse = self.sparse_layers(layers) if experts is not None else 0
         dense = self.needed("how wide a feed-forward network is", *_DENSE) if sparse < layers else 0
@@ -107,7 +94,7 @@ class _DecoderFields(ConfigFields):
         tied = self.fields.get("tie_word_embeddings")
         return Decoder(
             title=title,
-            kind=str(self.needed_text("which architecture the model has", "model_type"))[:40],
+            kind=kind[:40],
             hidden=hidden,
             vocabulary=self.needed("how large the vocabulary is", "vocab_size"),
             layers=layers,
@@ -126,12 +113,6 @@ class _DecoderFields(ConfigFields):
             dtype=self.dtype(),
             quantization=self.quantization(),
         )
-
-    def needed_text(self, what: str, name: str) -> str:
-        value = self.fields.get(name)
-        if not isinstance(value, str) or not value:
-            raise UsageError(f"{self.place} does not say {what}: {name} is missing")
-        return value
 
     def positions(self) -> int | None:
         """Return the maximum number of tokens, scaled by `rope_scaling`, or None if the config does not state it."""
@@ -230,7 +211,10 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
         UsageError: The config lacks a field, the architecture is unknown, or the context is longer than the model
             accepts.
     """
-    model = read_decoder(place, text)
+    document, path, title = (
+        config_document(place, False) if text is None else (parsed_config(text, place), place, Path(place).stem)
+    )
+    model = _DecoderFields(document, path).decoder(title)
     if model.kind not in FAMILIES:
         names = ", ".join(sorted(FAMILIES))
         raise UsageError(f"{place}: unknown architecture {model.kind!r}; known: {names}")
@@ -375,17 +359,12 @@ class _Layers:
             count = model.sparse_layers
             yield self.linear("mlp gate (router)", experts.count, model.hidden, count)
             sizes = {"tokens": self.rows, "hidden": model.hidden, "intermediate": experts.width}
-            dtype = {"dtype": kind} if (kind := self.expert_dtype()) else {}
+            kind = "mxfp4" if model.quantization.method == "mxfp4" else self.quantized()
+            dtype = {"dtype": kind} if kind not in (None, "i8", "w8a16") else {}
             yield {"name": "mlp experts", "op": "moe", "count": count, "experts": experts.count, "topk": experts.top,
                    "gated": int(self.family.gated), "quantized": True} | sizes | dtype  # fmt: skip
             if model.shared:
                 yield from self.dense("mlp shared experts", model.shared, count)
-
-    def expert_dtype(self) -> str | None:
-        if self.model.quantization.method == "mxfp4":
-            return "mxfp4"
-        kind = self.quantized()
-        return None if kind in ("i8", "w8a16") else kind
 
     def dense(self, name: str, width: int, count: int) -> Iterator[dict[str, Any]]:
         model, gates = self.model, 1 + self.family.gated

@@ -13,19 +13,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from kernrec.errors import UsageError, unknown
 from kernrec.interop.bind_rows import as_runs
 from kernrec.interop.json_document import TextFile, finite, numbered
 from kernrec.interop.results import (
     ForeignResult,
     ForeignResults,
     ReadOptions,
-    code_of,
     latency_of,
-    of_kernels,
+    ran,
     text_of,
 )
 from kernrec.interop.table import csv_rows
-from kernrec.store.measurement import Outcome
 
 TOOL = "Nsight Compute"
 NCU_HEADER = re.compile(r'^"ID","Process ID","Process Name","Host Name","Kernel Name",', re.MULTILINE)
@@ -62,8 +61,19 @@ def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
     header = NCU_HEADER.search(file.text)
     text = re.sub(r"^==.*$", "", file.text[header.start() if header else 0 :], flags=re.MULTILINE)
     columns, rows = csv_rows(text)
-    launches = list(_by_launch(rows) if "Metric Name" in columns else _wide(columns, rows))
-    name = of_kernels((name for each, _ in launches for name in [_name(each)]), options, "kernel")
+    launches: list[tuple[Mapping[str, str], _Metrics]]
+    if "Metric Name" in columns:
+        by_launch: dict[tuple[str, str], tuple[Mapping[str, str], dict[str, tuple[str, str]]]] = {}
+        for row in rows:
+            _, metrics = by_launch.setdefault((row["ID"], row["Process ID"]), (row, {}))
+            metrics[row["Metric Name"]] = row.get("Metric Value", ""), row.get("Metric Unit", "")
+        launches = [*by_launch.values()]
+    else:
+        units = next(rows, {})
+        if units.get("ID"):
+            raise ValueError("the line after its header has no units of the metrics; export it with --page raw")
+        launches = [(row, {name: (row[name], units[name]) for name in columns}) for row in rows]
+    name = _kernel_name([_name(row) for row, _ in launches], options)
     mine = [launch for launch in launches if _name(launch[0]) == name]
     results = numbered(mine, lambda launch: _result(*launch), "launch")
     devices = {each.get("Device", "") for each, _ in mine}
@@ -76,21 +86,20 @@ def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
     )
 
 
-def _by_launch(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
-    launches: dict[tuple[str, str], tuple[Mapping[str, str], dict[str, tuple[str, str]]]] = {}
-    for row in rows:
-        _, metrics = launches.setdefault((row["ID"], row["Process ID"]), (row, {}))
-        metrics[row["Metric Name"]] = row.get("Metric Value", ""), row.get("Metric Unit", "")
-    yield from launches.values()
-
-
-def _wide(columns: list[str], rows: Iterator[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
-    """Yield (columns, metrics) of each launch in a file with a row per launch. The first row contains units."""
-    units = next(rows, {})
-    if units.get("ID"):
-        raise ValueError("the line after its header has no units of the metrics; export it with --page raw")
-    for row in rows:
-        yield row, {name: (row[name], units[name]) for name in columns}
+def _kernel_name(names: Iterable[str], options: ReadOptions) -> str:
+    """Select the kernel to read, by default the only one. Raise `UsageError` if there are several, or no launches."""
+    there = list(dict.fromkeys(names))
+    folded = {name.casefold() for name in options.kernels}
+    if chosen := [name for name in there if name.casefold() in folded]:
+        return chosen[0]
+    if not there:
+        raise UsageError("it holds no results")
+    if len(there) > 1 and options.kernels:
+        raise unknown("kernel", options.kernels[0], there)
+    if len(there) > 1:
+        listed = ", ".join(there[:6]) + (", ..." if len(there) > 6 else "")
+        raise UsageError(f"it has results of several kernels ({listed}); select one with --kernel")
+    return there[0]
 
 
 def _name(row: Mapping[str, str]) -> str:
@@ -107,15 +116,9 @@ def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
     if static is not None and dynamic is not None and (static + dynamic).is_integer():
         exact = all(metrics[name][1].startswith("byte") for name in (*_STATIC, *_DYNAMIC) if name in metrics)
         code["smem_bytes"] = static + dynamic if exact else None  # A size rounded to kilobytes is not exact.
-    return ForeignResult(
-        {},
-        Outcome.OK,
-        None,
-        latency_of(latency, 1.0),
-        sm_clock_hz=_metric(metrics, _CLOCKS, _HERTZ),
-        launch=(_sizes(row, "Grid Size"), _sizes(row, "Block Size"), dynamic),
-        **code_of(code),
-    )
+    launch = _sizes(row, "Grid Size"), _sizes(row, "Block Size"), dynamic
+    clock_hz = _metric(metrics, _CLOCKS, _HERTZ)
+    return ran({}, latency_of(latency, 1.0), code, sm_clock_hz=clock_hz, launch=launch)
 
 
 def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
         raise UsageError(f"{path} has no nodes")
     _fix(path, model.graph, fixed)
     for tensor in model.graph.initializer:
-        if _count(tensor.dims) > _SMALL:
+        if prod(tensor.dims) > _SMALL:
             tensor.ClearField("raw_data")
             for values in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
                 tensor.ClearField(values)
@@ -148,7 +149,14 @@ def _graph(onnx: Any, graph: Any) -> Graph:
     nodes: list[Node] = []
     readers: dict[str, list[int]] = defaultdict(list)
     for node in graph.node:
-        made = _node(onnx, node)
+        kind = node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
+        attributes = {
+            each.name: onnx.helper.get_attribute_value(each)
+            for each in node.attribute
+            if each.type in (1, 2, 3, 6, 7)  # Types FLOAT, INT, STRING, FLOATS and INTS
+        }
+        name = node.name or (node.output[0] if node.output else kind)
+        made = Node(name, kind, tuple(node.input), tuple(node.output), attributes)
         whole = all(values.get(name, Value(None, None)).constant for name in made.inputs if name)
         if whole and (made.inputs or made.kind == "Constant"):
             # Runtimes compute nodes with only constant inputs once, at loading. So treat the outputs as constants.
@@ -165,23 +173,6 @@ def _graph(onnx: Any, graph: Any) -> Graph:
         {name: tuple(places) for name, places in readers.items()},
         {name: place for place, node in enumerate(nodes) for name in node.outputs},
     )
-
-
-def _node(onnx: Any, node: Any) -> Node:
-    kind = node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
-    attributes = {}
-    for attribute in node.attribute:
-        if attribute.type in (1, 2, 3, 6, 7):  # Types FLOAT, INT, STRING, FLOATS and INTS
-            attributes[attribute.name] = onnx.helper.get_attribute_value(attribute)
-    name = node.name or (node.output[0] if node.output else kind)
-    return Node(name, kind, tuple(node.input), tuple(node.output), attributes)
-
-
-def _count(dims: Any) -> int:
-    count = 1
-    for dim in dims:
-        count *= dim
-    return count
 
 
 def tally(kinds: Counter[str]) -> list[str]:

@@ -51,13 +51,19 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     fused: Counter[str] = Counter()
     absorbed: set[int] = set()
     for node in graph.nodes:
-        if id(node) in absorbed or not _works(graph, node):
+        result = graph.result(node)
+        # Constant, integer and boolean results are treated as free.
+        free = node.kind in FREE or result.constant or (result.dtype is None and result.shape is not None)
+        if id(node) in absorbed or free:
             continue
         if node.kind != "Conv" and _behind_a_convolution(graph, node):
             fused[node.kind] += 1
             continue
         try:
-            problem = _problem(graph, node, absorbed)
+            if node.kind in ("MatMul", "Gemm"):
+                problem = _product(graph, node, absorbed)
+            else:
+                problem = _READERS[node.kind](graph, node) if node.kind in _READERS else None
         except UsageError:  # The op does not support these sizes or data types.
             problem = None
         if problem is None:
@@ -72,14 +78,6 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     return Workload(path.stem, path.name, str(path), layers, unknown=tuple(lines))
 
 
-def _works(graph: Graph, node: Node) -> bool:
-    """Return whether a node takes time on the GPU. Constant, integer and boolean results are treated as free."""
-    result = graph.result(node)
-    if node.kind in FREE or result.constant:
-        return False
-    return result.dtype is not None or result.shape is None
-
-
 def _behind_a_convolution(graph: Graph, node: Node) -> bool:
     while node.kind in _BEHIND_CONVOLUTIONS:
         before = graph.writer(node, 0)
@@ -89,20 +87,15 @@ def _behind_a_convolution(graph: Graph, node: Node) -> bool:
     return node.kind == "Conv"
 
 
-def _problem(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
-    if node.kind in ("MatMul", "Gemm"):
-        return _product(graph, node, absorbed)
-    read = _READERS.get(node.kind)
-    return None if read is None else read(graph, node)
-
-
 def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
     """Return the problem of a MatMul or Gemm node, or None if no op fits. Add fused nodes to `absorbed`."""
     a, b, result = graph.value(node, 0), graph.value(node, 1), graph.result(node)
     if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
         return None
     first, second = (bool(node.attributes.get(name, 0)) for name in ("transA", "transB"))
-    second = second or _stored_transposed(graph, node)
+    before = graph.writer(node, 1)
+    if before is not None and before.kind == "Transpose" and graph.value(before, 0).constant:
+        second = second or list(before.attributes.get("perm", (1, 0))) == [1, 0]  # The weights are stored as (n, k).
     *stack, m, k = a.shape
     n = b.shape[-1] if not node.attributes.get("transB", 0) else b.shape[-2]
     if first:
@@ -128,14 +121,6 @@ def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
         absorbed.add(id(follower))
     layout = ("t" if first else "n") + ("t" if second else "n")
     return find_op("matmul").problem(dtype, layout, m=m, n=n, k=k, batch=batch, bias=bias, activation=activation)
-
-
-def _stored_transposed(graph: Graph, node: Node) -> bool:
-    """Return whether a matmul's weights are stored as (n, k), because operand b is a transposed constant."""
-    before = graph.writer(node, 1)
-    if before is None or before.kind != "Transpose" or not graph.value(before, 0).constant:
-        return False
-    return list(before.attributes.get("perm", (1, 0))) == [1, 0]
 
 
 def _is_bias(graph: Graph, node: Node, columns: int) -> bool:

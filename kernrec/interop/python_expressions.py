@@ -105,15 +105,12 @@ class Translator:
         if name in ("max", "min", "abs", "ceil_div"):
             return ast.Call(ast.Name(name), [self._node(argument) for argument in arguments], [])
         if name in ("ceil", "floor", "int") and len(arguments) == 1 and first is not None:
-            if isinstance(first, ast.BinOp) and isinstance(first.op, ast.Div):
-                left, right = self._node(first.left), self._node(first.right)
-                if name == "ceil":
-                    return ast.Call(ast.Name("ceil_div"), [left, right], [])
-                return ast.BinOp(left, ast.FloorDiv(), right)
-            divisor = ast.Constant(1)
+            quotient = isinstance(first, ast.BinOp) and isinstance(first.op, ast.Div)
+            parts = [first.left, first.right] if isinstance(first, ast.BinOp) and quotient else [first, ast.Constant(1)]
+            left, right = map(self._node, parts)
             if name == "ceil":
-                return ast.Call(ast.Name("ceil_div"), [self._node(first), divisor], [])
-            return ast.BinOp(self._node(first), ast.FloorDiv(), divisor)
+                return ast.Call(ast.Name("ceil_div"), [left, right], [])
+            return ast.BinOp(left, ast.FloorDiv(), right)
         raise _RefusedError(f"the function {name} is not supported")
 
     def _membership(self, left: ast.expr, membership: ast.cmpop, chosen: ast.expr) -> ast.expr:

@@ -1,4 +1,4 @@
-"""Detect the format of a file that another tool wrote, and read its results or configs.
+"""Detect the format of a file that another tool wrote, and read its results or the configs that it selects.
 
 A file has the first format in `FORMATS` whose pattern, file ending or JSON member matches.
 """
@@ -10,12 +10,10 @@ from pathlib import Path
 
 from kernrec.errors import UsageError
 from kernrec.interop.json_document import CutShort, TextFile, read_text, reading
-from kernrec.interop.moe_configs import TILES, read_moe_configs
 from kernrec.interop.nsight_compute import NCU_HEADER, read_ncu
 from kernrec.interop.results import ForeignResults, ReadOptions
 from kernrec.interop.table import is_parquet, read_csv_table, read_parquet_table
-from kernrec.interop.triton_results import MEMBER, read_autotune, read_autotune_configs
-from kernrec.interop.triton_results import read_table as read_lookup_table
+from kernrec.interop.triton_results import MEMBER, read_autotune
 from kernrec.interop.tuned_caches import (
     TunedCache,
     read_flashinfer,
@@ -25,7 +23,7 @@ from kernrec.interop.tuned_caches import (
 )
 from kernrec.interop.tuner_results import read_cache, read_clblast, read_ktt, read_t4
 
-NO_TIMES = "which states no times: `configs` in a call of `kernrec analyze` ranks it"
+NO_TIMES = "which states no times; `kernrec audit` judges its entries"
 NOT_READ = "which kernrec does not read; convert its times to a table (examples/results_as_table.py), or give"
 
 
@@ -43,22 +41,15 @@ class Format:
     """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
     """Function that reads results, or None. It may raise `ValueError`, `UsageError` or `CutShort`."""
-    configs: Callable[[TextFile], list[dict[str, int]]] | None = None
-    """Function that reads only configs, or None. It may raise the errors of `results`."""
     tuned: Callable[[TextFile], TunedCache] | None = None
     """Function that reads an autotuner's selections for `kernrec audit`, or None. It may raise the errors of `results`.
     """
 
 
-def _lookup_configs(file: TextFile) -> list[dict[str, int]]:
-    return [config for entries in read_lookup_table(file.text, str(file.path)).values() for config in entries]
-
-
-def _expert_configs(file: TextFile) -> list[dict[str, int]]:
-    return list(read_moe_configs(file.text, str(file.path))[0].values())
-
-
 KERNEL_TUNER = Format("a cache of Kernel Tuner", member="cache", results=read_cache)
+EXPERTS = Format(
+    "a file of expert configs of vLLM or SGLang", pattern=re.compile(r'\A\s*\{\s*"(?:\d+|triton_version)"')
+)
 CUT_CACHE = re.compile(r'"cache"\s*:\s*\{')
 """Regular expression for an incomplete Kernel Tuner cache, whose tuner is still running or was killed."""
 
@@ -72,24 +63,14 @@ FORMATS = (
     ),
     Format("a cache of Helion", pattern=re.compile(r'\A\s*\{\s*"config"\s*:\s*"'), tuned=read_helion_cache),
     Format("a best config of Inductor", pattern=re.compile(r'\A\s*\{.*"configs_hash"\s*:'), tuned=read_inductor_cache),
-    Format("Inductor's lookup table", pattern=re.compile(r'\A\s*\{\s*"[^"]*torch\.'), configs=_lookup_configs),
-    Format(
-        "a file of expert configs of vLLM or SGLang",
-        pattern=re.compile(r'\A\s*\{\s*"(?:\d+|triton_version)"'),
-        configs=_expert_configs,
-    ),
+    Format("Inductor's lookup table", pattern=re.compile(r'\A\s*\{\s*"[^"]*torch\.')),
+    EXPERTS,
     Format("AutoTVM's log", pattern=re.compile(r'\A\s*\{"(?:i|input)": *\[ *"')),
     Format("a table", endings=(".csv", ".csv.gz"), results=read_csv_table),
     Format("a tuner file of CLBlast", member="kernel_family", results=read_clblast),
     Format("a T4 file", member="results", results=read_t4),
     KERNEL_TUNER,
-    Format(
-        "an autotune cache of Triton",
-        member=MEMBER,
-        results=read_autotune,
-        configs=read_autotune_configs,
-        tuned=read_triton_cache,
-    ),
+    Format("an autotune cache of Triton", member=MEMBER, results=read_autotune, tuned=read_triton_cache),
     Format("KTT's JSON", member="Metadata", results=read_ktt),
     Format("nvbench's JSON", member="benchmarks"),
     Format("Inductor's autotune log", pattern=re.compile(r"\bAUTOTUNE \w{1,80}\(\d")),
@@ -135,7 +116,8 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
             file = TextFile(path, *read_text(path))
             if (reader := (kind := format_of(file)).results) is None:
                 others = ", ".join(each.title for each in FORMATS if each.results)
-                raise UsageError(f"{path} is {kind.title}, {NO_TIMES if kind.configs else f'{NOT_READ} {others}'}")
+                judged = kind.tuned is not None or kind is EXPERTS
+                raise UsageError(f"{path} is {kind.title}, {NO_TIMES if judged else f'{NOT_READ} {others}'}")
             results = reader(file, options)
     except CutShort:
         raise UsageError(f"{path} is cut short; {kind.title} must be complete") from None
@@ -176,41 +158,3 @@ def read_tuned_cache(file: TextFile) -> TunedCache:
         if not all(text.isprintable() for text in texts):
             raise ValueError("it has characters that cannot be printed")
     return cache
-
-
-def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
-    """Read the distinct configs in a JSON file of vLLM, SGLang, Inductor or Triton, for use with a Triton function.
-
-    Args:
-        source: Source of the Triton function, which determines the names of the tunables (BLOCK_M or BLOCK_SIZE_M).
-
-    Raises:
-        UsageError: The file has another format. The message is one line and names the file.
-    """
-    file = config_file(path)
-    try:
-        kind = format_of(file)
-        if kind.configs is None:
-            raise UsageError(f"it is {kind.title}")
-    except UsageError as error:
-        listed = ", ".join(each.title for each in FORMATS if each.configs)
-        raise UsageError(f"{path} is none of {listed} ({str(error).removeprefix(f'{path} ')})") from None
-    with reading(path, kind.title):
-        configs = kind.configs(file)
-    if kind.results is not None:  # The file already uses the function's parameter names.
-        return _different(configs)
-    if not configs:
-        raise UsageError(f"{path} has no config of a template that kernrec knows")
-    words = set(re.findall(r"[A-Za-z_]\w*", source))
-    renamed = {}
-    for spellings in TILES.values():
-        used = next((spelling for spelling in spellings if spelling in words), None)
-        for spelling in spellings:
-            renamed[spelling] = spelling if spelling.startswith("num_") else used
-    return _different(
-        [{new: value for name, value in config.items() if (new := renamed[name]) is not None} for config in configs]
-    )
-
-
-def _different(configs: list[dict[str, int]]) -> list[dict[str, int]]:
-    return list({tuple(config.items()): config for config in configs}.values())

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from math import sqrt
 from typing import Any
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError
 from kernrec.interop.json_document import finite
 from kernrec.op import Problem
 from kernrec.store import content_hash
@@ -340,20 +340,34 @@ ENERGIES = (
 )
 
 
-def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s: float) -> dict[str, Any]:
-    """Return energy fields of a `ForeignResult` for a launch, or an empty dictionary if no value is plausible.
+def ran(
+    config: Mapping[str, Scalar],
+    latency_s: float,
+    values: Mapping[str, object],
+    samples_s: tuple[float, ...] = (),
+    **fields: Any,
+) -> ForeignResult:
+    """Return the result of a config that ran.
 
     Args:
-        joules: Energies in joules, keyed by the file's field.
-        watts: Powers in watts, keyed by the file's field.
+        values: Energies in joules, powers in watts, registers, and shared memory in bytes, keyed by the names in
+            `ENERGIES`, `REGISTERS` and `SHARED_BYTES`. Other names are ignored.
+
+    Raises:
+        ValueError: A value is not a number, or the number of registers or bytes is impossible.
     """
+    energy = _energy_of(values, latency_s)
+    return ForeignResult(config, Outcome.OK, None, latency_s, samples_s, **fields, **energy, **_code_of(values))
+
+
+def _energy_of(values: Mapping[str, object], latency_s: float) -> dict[str, Any]:
+    """Return energy fields of a `ForeignResult` for a launch, or an empty dictionary if no value is plausible."""
+    quantities = {name: finite(values[name], name) for pair in ENERGIES for name in pair if name in values}
     for energy_name, power_name in ENERGIES:
-        energy, power, method = joules.get(energy_name), watts.get(power_name), energy_name
+        energy, power, method = quantities.get(energy_name), quantities.get(power_name), energy_name
         if energy is None and power is not None:
             energy, method = power * latency_s, f"{power_name} x time"
-        if energy is None:
-            continue
-        if not _LEAST_W <= energy / latency_s <= _MOST_W:
+        if energy is None or not _LEAST_W <= energy / latency_s <= _MOST_W:
             continue
         if power is None or not _LEAST_W <= power <= _MOST_W:
             power = energy / latency_s
@@ -366,7 +380,7 @@ REGISTERS = ("registers", "num_regs", "registers_per_thread")
 SHARED_BYTES = ("smem_bytes", "shared_bytes", "shared_memory_bytes")
 
 
-def code_of(values: Mapping[str, object]) -> dict[str, Any]:
+def _code_of(values: Mapping[str, object]) -> dict[str, Any]:
     """Return registers and shared memory as `ForeignResult` fields. Raise `ValueError` for an impossible value."""
     code: dict[str, Any] = {}
     for column, names, most in (("registers", REGISTERS, 255), ("smem_bytes", SHARED_BYTES, 1 << 20)):
@@ -378,27 +392,3 @@ def code_of(values: Mapping[str, object]) -> dict[str, Any]:
                 code[column] = int(number)
                 break
     return code
-
-
-def of_kernels(names: Iterable[str], options: ReadOptions, title: str) -> str:
-    """Select the kernel of a file that may contain results of several kernels, and return its name.
-
-    Args:
-        options: Options with the possible names of the kernel.
-        title: Noun for a kernel in this file format, such as "benchmark".
-
-    Raises:
-        UsageError: The file has no results, or it has several kernels and `options.kernels` selects none of them.
-    """
-    there = list(dict.fromkeys(names))
-    folded = {name.casefold() for name in options.kernels}
-    if chosen := [name for name in there if name.casefold() in folded]:
-        return chosen[0]
-    if not there:
-        raise UsageError("it holds no results")
-    if len(there) == 1:
-        return there[0]
-    listed = ", ".join(there[:6]) + (", ..." if len(there) > 6 else "")
-    if options.kernels:
-        raise unknown(title, options.kernels[0], there)
-    raise UsageError(f"it has results of several {title}s ({listed}); select one with --kernel")

@@ -268,7 +268,15 @@ def read_arguments(
             if text is None:
                 arguments.assumed.append(f"{parameter.name} = 1")
         else:
-            _add_whole(arguments, parameter, name, dtype, text)
+            value = None if text is None else _whole(parameter.name, text, dtype)
+            if value is not None and not 0 <= value <= _LARGEST:  # It cannot be the size of a dimension.
+                arguments.passed.append(f"{dtype} {value}")
+                continue
+            if value is None:
+                arguments.missing.append(f"{parameter.name}={'BYTE' if dtype in ('i8', 'u8') else 'NUMBER'}")
+            arguments.dims[name] = value
+            arguments.names |= {name: name, parameter.name: name}
+            arguments.passed.append(f"{dtype} {name}")
     parameters = {parameter.name for parameter in signature.parameters}
     for variable in facts.variables:
         text, host_value = values.get(variable.name), filled.get(variable.name)
@@ -325,19 +333,6 @@ def _special(text: str) -> str:
         described = read_description(text)
         return f"bytes {described.raw.hex()}" if isinstance(described, BytesDescription) else ""
     return ""
-
-
-def _add_whole(arguments: SpecArguments, parameter: Parameter, name: str, dtype: str, text: str | None) -> None:
-    """Add an integer parameter as a dimension, or as a constant if its value cannot be the size of a dimension."""
-    value = None if text is None else _whole(parameter.name, text, dtype)
-    if value is not None and not 0 <= value <= _LARGEST:
-        arguments.passed.append(f"{dtype} {value}")
-        return
-    if value is None:
-        arguments.missing.append(f"{parameter.name}={'BYTE' if dtype in ('i8', 'u8') else 'NUMBER'}")
-    arguments.dims[name] = value
-    arguments.names |= {name: name, parameter.name: name}
-    arguments.passed.append(f"{dtype} {name}")
 
 
 def _by_name(signature: Signature, stated: Sequence[str], mentioned: Container[str]) -> Mapping[str, str]:

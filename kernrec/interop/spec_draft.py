@@ -20,7 +20,6 @@ from kernrec.interop.draft import (
     Draft,
     DraftLaunch,
     DraftTunable,
-    IncludedError,
     compiled_name,
     example_entry,
     includer_of,
@@ -33,7 +32,6 @@ from kernrec.interop.spec_arguments import SpecArguments, read_arguments
 from kernrec.interop.spec_text import (
     MARK,
     LaunchWords,
-    Lines,
     blocks_to_try,
     listed,
     one_line,
@@ -72,17 +70,8 @@ _BLOCKS = {
 """Block sizes to try by default, keyed by the number of axes. They are common choices in hand-written kernels."""
 
 
-def draft_spec(
-    source: Path,
-    words: LaunchWords,
-    sm: int = 80,
-    suggest: bool = False,
-    assume: bool = False,
-    parts: tuple[Path, ...] = (),
-) -> Draft:
+def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False, assume: bool = False) -> Draft:
     """Draft the spec of a kernel in a CUDA source.
-
-    If the file cannot be compiled alone, the draft is for a program in the same folder that includes the file.
 
     Args:
         words: The user's options, which describe the launch.
@@ -90,27 +79,16 @@ def draft_spec(
         suggest: Whether macros that the source defines between #ifndef and #endif become tunables. The values of such
             a tunable are the macro's value in the source, half this value and twice this value.
         assume: Whether to choose missing parts of the launch (see `Draft.chosen`), if this completes the draft.
-        parts: Files that `source` includes and that cannot be compiled alone.
 
     Raises:
         UsageError: A kernel, parameter or macro does not exist, or a value is invalid.
         CompileError: The compiler rejects the source.
     """
     compiled: dict[tuple[object, ...], Result] = {}
-    added = words.assumed
     instance = example_entry(whole_source(source, words.include), words.entry) if assume else None
-    named = (*((f"--entry '{instance}'",) if instance else ()), *words.assumed)
+    named = (*((f"'{source.name}:{instance}'",) if instance else ()), *words.assumed)
     words = with_words(replace(words, entry=instance or words.entry, assumed=()), words.assumed)
-    try:
-        drafter = _Drafter(source, words, sm, suggest, compiled)
-    except IncludedError as error:
-        if error.includer in parts:  # The files include each other.
-            raise
-        with suppress(UsageError, CompileError):
-            alike = replace(words, entry=words.entry or error.kernel, assumed=added)
-            draft = draft_spec(error.includer, alike, sm, suggest, assume, (*parts, source))
-            return replace(draft, assumed=(f"{source.name} is a part of {error.includer.name}", *draft.assumed))
-        raise
+    drafter = _Drafter(source, words, sm, suggest, compiled)
     draft = drafter.draft()
     if not draft.missing or suggest:
         return replace(draft, chosen=named)
@@ -138,7 +116,17 @@ class _Drafter:
         self.signature, self.instance = select_kernel(self._with_defines(whole), source, words.entry)
         code = device_code(whole, self.instance)
         self.whole, self.text, self.host_code = whole, code.text, False
-        self.launch = self._host_launch(self._with_defines(whole))
+        parameters = [
+            (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
+        ]
+        launches = host_launches(
+            self._with_defines(whole), self.signature.name, parameters, make_arguments(source.parent)
+        )
+        self.launch: HostLaunch | None = max(  # the launch in the host code with the most known values
+            launches,
+            key=lambda each: (each.kernel == self.instance, (each.grid is not None) + len(each.arguments)),
+            default=None,
+        )
         self.macros = {macro.name: macro for macro in macros(self.text)}
         self.tunables: dict[str, DraftTunable] = {}
         self.missing: list[str] = []
@@ -157,18 +145,6 @@ class _Drafter:
     def _with_defines(self, text: str) -> str:
         """Append the user's macros to a source text, where they override earlier definitions."""
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
-
-    def _host_launch(self, whole: str) -> HostLaunch | None:
-        """Return the launch of the kernel in the host code with the most known values, or None if there is none."""
-        parameters = [
-            (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
-        ]
-        launches = host_launches(whole, self.signature.name, parameters, make_arguments(self.source.parent))
-        return max(
-            launches,
-            key=lambda each: (each.kernel == self.instance, (each.grid is not None) + len(each.arguments)),
-            default=None,
-        )
 
     def _filled(self) -> dict[str, str]:
         """Return the values of the device variables that the host code sets. Omit single integers of unknown value."""
@@ -210,51 +186,47 @@ class _Drafter:
         for name, tunable in self.tunables.items():
             if tunable.values is None:
                 self.missing.append(f"--tune {tunable.define or name}=VALUES")
-        lines = Lines()
-        name, stem = one_line(self.source.name), one_line(self.source.stem)
-        lines.add(
+        name, stem, words = one_line(self.source.name), one_line(self.source.stem), self.words
+        defines = ", ".join(f"{macro} = {quoted(text)}" for macro, text in words.defines.items())
+        top = {
+            "name": quoted(identifier(self.signature.name)),
+            "source": quoted(self.source.name),
+            "include": words.include and listed(words.include),
+            "options": words.options and listed(words.options),
+            "defines": defines and f"{{ {defines} }}",
+            "host_code": self.host_code and "true  # nvcc compiles it",
+            "template": self.instance and quoted(self.instance),
+        }
+        launched = {
+            "entry": quoted(self.entry),
+            "grid": listed(launch.grid)
+            + "  # blocks along each axis, such as ceil_div(n, block_x)" * (MARK in launch.grid),
+            "block": listed(launch.block),
+            "shared": launch.shared != "0" and f"{quoted(launch.shared)}  # bytes of dynamic shared memory",
+            "arguments": f"[{', '.join(quoted(text) for text in self.arguments.passed)}]",
+        }
+        lines = [
             f"# What kernrec tunes, launches and fills for {name}:"
             f" `kernrec analyze {name} --spec {stem}.toml --gpu GPU`."
-        )
+        ]
         if self.missing or self.suggest:
-            lines.add(f"# Fill in what is {MARK}. Expressions use the tunables and dimensions below.")
-        lines.add(f"name = {quoted(identifier(self.signature.name))}", f"source = {quoted(self.source.name)}")
-        if self.words.include:
-            lines.add(f"include = {listed(self.words.include)}")
-        if self.words.options:
-            lines.add(f"options = {listed(self.words.options)}")
-        if self.words.defines:
-            lines.add(
-                f"defines = {{ {', '.join(f'{name} = {quoted(text)}' for name, text in self.words.defines.items())} }}"
-            )
-        if self.host_code:
-            lines.add("host_code = true  # nvcc compiles it")
-        if self.instance is not None:
-            lines.add(f"template = {quoted(self.instance)}")
+            lines.append(f"# Fill in what is {MARK}. Expressions use the tunables and dimensions below.")
+        lines += [f"{key} = {value}" for key, value in top.items() if value]
         if launch.constraints:
-            lines.add(
-                "constraints = [", *(f"    {quoted(text)},  # {why}" for text, why in launch.constraints.items()), "]"
-            )
-        lines.add(
-            "", "[problem]", *self.arguments.problem_lines(), "", "[problem.tensors]", *self.arguments.tensor_lines()
-        )
+            constraints = (f"    {quoted(text)},  # {why}" for text, why in launch.constraints.items())
+            lines += ["constraints = [", *constraints, "]"]
+        lines += ["", "[problem]", *self.arguments.problem_lines()]
+        lines += ["", "[problem.tensors]", *self.arguments.tensor_lines()]
         if self.tunables:
-            lines.add(
+            lines += ["", "# Values to try. A macro of the source has the name in upper case, or that of `define`."]
+            lines += ["[tunables]", *(tunable.line(name) for name, tunable in self.tunables.items())]
+        fixed = ", ".join(f"{macro.name} ({macro.value})" for macro in self.macros.values() if not macro.guarded)
+        if fixed and self.suggest:
+            lines += [
                 "",
-                "# Values to try. A macro of the source has the name in upper case, or that of `define`.",
-                "[tunables]",
-            )
-            lines.add(*(tunable.line(name) for name, tunable in self.tunables.items()))
-        lines.add(*self._fixed_macros())
-        lines.add("", "[[launch]]", f"entry = {quoted(self.entry)}")
-        lines.add(
-            f"grid = {listed(launch.grid)}"
-            + ("  # blocks along each axis, such as ceil_div(n, block_x)" if MARK in launch.grid else "")
-        )
-        lines.add(f"block = {listed(launch.block)}")
-        if launch.shared != "0":
-            lines.add(f"shared = {quoted(launch.shared)}  # bytes of dynamic shared memory")
-        lines.add(f"arguments = [{', '.join(quoted(text) for text in self.arguments.passed)}]")
+                f"# Macros that the source fixes: {fixed}. Between #ifndef NAME and #endif they could be tuned.",
+            ]
+        lines += ["", "[[launch]]", *(f"{key} = {value}" for key, value in launched.items() if value)]
         unsized = {each.name for each in self.signature.parameters} - self.sized
         buffers = {
             name: f"{tensor.parameter.name}={'zeros:' if tensor.values == 'zeros' else ''}{tensor.dtype}"
@@ -262,7 +234,8 @@ class _Drafter:
             if tensor.dtype and tensor.parameter.name in unsized
         }
         entry, missing, assumed = self.instance or self.signature.name, tuple(self.missing), tuple(self.assumed)
-        return Draft(self.source, entry, lines.text, missing, assumed, self.launch, self.arguments.unset, buffers)
+        text = "\n".join([*lines, ""])
+        return Draft(self.source, entry, text, missing, assumed, self.launch, self.arguments.unset, buffers)
 
     def assumed_words(self) -> tuple[str, ...] | None:
         """Return values for the missing parts (see `kernrec.interop.assumed_words`)."""
@@ -296,13 +269,6 @@ class _Drafter:
                     around = sorted({macro.value // 2 or 1, macro.value, 2 * macro.value})
                     meaning = f"{macro.value} in the source"
                     self.tunables[identifier(macro.name)] = DraftTunable(around, meaning, define=macro.name)
-
-    def _fixed_macros(self) -> list[str]:
-        fixed = [macro for macro in self.macros.values() if not macro.guarded and self.suggest]
-        if not fixed:
-            return []
-        listed = ", ".join(f"{macro.name} ({macro.value})" for macro in fixed)
-        return ["", f"# Macros that the source fixes: {listed}. Between #ifndef NAME and #endif they could be tuned."]
 
     def _compiled(self, sm: int) -> CodeFacts:
         """Compile the kernel, and return the properties of its code. Undefined macros become tunables."""
@@ -346,7 +312,7 @@ class _Drafter:
             if self.absent and including is None:
                 raise UsageError(f"{result}; {self.absent[0]} may declare it: name its folder with --include")
             if including is not None:
-                raise IncludedError(str(result), including, self.signature.name)
+                raise UsageError(f"{result}; {including.name} includes this file: kernrec analyze {including}")
             raise result
         module = parse(result.ptx)
         counts = {name: len(each.parameters) for name, each in module.functions.items() if each.entry}

@@ -45,21 +45,6 @@ class LaunchWords:
         return " ".join([self.grid or "", self.block or "", self.shared or "", *sizes])
 
 
-class Lines:
-    """Builder for the lines of a text file."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def add(self, *lines: str) -> None:
-        self._lines += lines
-
-    @property
-    def text(self) -> str:
-        """All lines, each followed by a newline."""
-        return "".join(f"{line}\n" for line in self._lines)
-
-
 def quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'

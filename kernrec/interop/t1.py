@@ -178,7 +178,11 @@ class _T1Reader:
         references = self.references()
         if self.kernel.get("SharedMemory"):
             shared.append(self.translate("SharedMemory", self.kernel["SharedMemory"]))
-        for i, entry in enumerate(self.listed_arguments(source)):
+        parameters = _parameters(source, self.kernel["KernelName"])
+        if "Arguments" not in self.kernel and parameters != 0:
+            takes = f", and {self.kernel['KernelName']} takes {parameters}" if parameters else ""
+            raise UsageError(f"{self.title}: KernelSpecification: Arguments is missing{takes}")
+        for i, entry in enumerate(self.list(self.kernel, "Arguments", [])):
             argument = self.table(f"Arguments[{i}]", entry)
             name = str(argument.get("Name", f"argument_{i}"))
             what = f"{self.title}: argument {name}"
@@ -217,18 +221,9 @@ class _T1Reader:
                 tensor.pop("reference", None)
             if references:
                 self.notes.append("ReferenceData was ignored: it does not cover every output")
-        parameters = _parameters(source, self.kernel["KernelName"])
         if parameters is None or parameters < len(passed):
             passed = [entry for entry in passed if not entry[1]]
         return tensors, [text for text, _ in passed], shared
-
-    def listed_arguments(self, source: str) -> list[Any]:
-        name = self.kernel["KernelName"]
-        parameters = _parameters(source, name)
-        if "Arguments" not in self.kernel and parameters != 0:
-            takes = f", and {name} takes {parameters}" if parameters else ""
-            raise UsageError(f"{self.title}: KernelSpecification: Arguments is missing{takes}")
-        return self.list(self.kernel, "Arguments", [])
 
     def references(self) -> dict[str, dict[str, Any]]:
         """Return the expected contents of the kernel's arguments in `ReferenceData`, keyed by argument name."""

@@ -11,8 +11,9 @@ because it may be a tunable, and ignoring a tunable would merge different config
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,9 @@ from kernrec.interop.results import (
     ForeignResults,
     MappedColumn,
     ReadOptions,
-    code_of,
     config_of,
-    energy_of,
     latency_of,
+    ran,
     text_of,
     time_of,
 )
@@ -87,19 +87,22 @@ def unlike(columns: list[str]) -> list[str]:
 TOOL = "table"
 _PARQUET = b"PAR1"
 _TIMES = ("time", "latency", "runtime", "duration")
-_OTHER = {
+_TEXTS = {
     "device": ("device", "gpu", "device_name"),
     "outcome": ("outcome", "status", "invalidity"),
     "error": ("error",),
     "timestamp": ("timestamp", "measured_at"),
 }
-_LIMITS = {"power_limit_w": ("power_limit_w", 1.0)} | {
-    f"{name}_{unit}": (f"{name}_hz", factor)
-    for name in ("locked_sm_clock", "locked_memory_clock")
-    for unit, factor in (("mhz", 1e6), ("hz", 1.0))
-}
-_ENERGY = {"energy_j": 1.0, "energy_mj": 1e-3}
-_POWER = {"power_w": 1.0, "power_mw": 1e-3}
+_LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
+_QUANTITIES: dict[str, tuple[str, float | None]] = {
+    **{column: (text, None) for text, columns in _TEXTS.items() for column in columns},
+    **{f"{time}_{unit}": ("latency_s", factor) for time in _TIMES for unit, factor in SECONDS.items()},
+    **{name: (name, None) for name in (*REGISTERS, *SHARED_BYTES)},
+    **{name: (name, 1.0) for name in (*chain(*ENERGIES), *_LIMITS)},
+    **{f"{name}_mhz": (f"{name}_hz", 1e6) for name in ("locked_sm_clock", "locked_memory_clock")},
+    "energy_j": ("energy", 1.0), "energy_mj": ("energy", 1e-3), "power_w": ("power", 1.0), "power_mw": ("power", 1e-3),
+}  # fmt: skip
+"""Quantity and factor to its SI unit of each known column. The factor is None if the values stay unchanged."""
 _NOT_RUN = ("", "none", "null")  # Outcomes of configs that never ran
 
 
@@ -126,7 +129,6 @@ def read_parquet_table(path: Path, options: ReadOptions) -> ForeignResults:
 def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> ForeignResults:
     if not options.names:
         raise ValueError("it is a table; give --kernel and --spec, which name its tunables")
-    columns, rows = _mapped(columns, rows, options.mapped)
     reader = _Reader(columns, options)
     read = numbered(rows, reader.result, "row")
     if len(reader.devices) > 1:
@@ -134,27 +136,6 @@ def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options:
     results = [result for result in read if result is not None]
     device = next(iter(reader.devices), None)
     return ForeignResults(TOOL, device, None, results, not_run=len(read) - len(results))
-
-
-def _mapped(
-    columns: Sequence[str], rows: Iterable[Mapping[str, Any]], mapped: Sequence[MappedColumn]
-) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
-    for each in mapped:
-        if each.column not in columns:
-            raise ValueError(str(unknown("column", each.column, columns)))
-    taken = {each.column for each in mapped}
-    unmapped = [name for name in columns if name not in taken]
-
-    def row_of(row: Mapping[str, Any]) -> dict[str, Any]:
-        values = {name: row[name] for name in unmapped}
-        for each in mapped:
-            value = row[each.column]
-            values[each.name] = (
-                value if value is None or each.factor is None else finite(value, each.column) * each.factor
-            )
-        return values
-
-    return unlike([*unmapped, *(each.name for each in mapped)]), map(row_of, rows)
 
 
 def _plain(text: str) -> object:
@@ -183,24 +164,23 @@ def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
 class _Reader:
     """Converter of a table's rows to results."""
 
-    def __init__(self, columns: Collection[str], options: ReadOptions) -> None:
+    def __init__(self, columns: Sequence[str], options: ReadOptions) -> None:
         """Determine the meaning of each column. Raise `ValueError` for unknown columns, or if no column is a time."""
-        folded = {name.casefold(): name for name in columns}
-        self.devices: set[str] = set()
-        self._config = {c for c in columns if c.casefold() in {name.casefold() for name in options.names}}
-        ignored = {name.casefold() for name in options.ignored}
-        if missing := sorted(ignored - folded.keys()):
+        for each in options.mapped:
+            if each.column not in columns:
+                raise ValueError(str(unknown("column", each.column, columns)))
+        taken = {each.column for each in options.mapped}
+        cells = [MappedColumn(name, name) for name in columns if name not in taken] + [*options.mapped]
+        unlike([each.name for each in cells])
+        tunables, ignored = ({name.casefold() for name in names} for names in (options.names, options.ignored))
+        if missing := sorted(ignored - {each.name.casefold() for each in cells}):
             raise ValueError(str(unknown("column", missing[0], columns)))
-        self._time = self._time_column(folded)
-        quantities = {self._time[0].casefold(), *REGISTERS, *SHARED_BYTES, *_LIMITS, *_ENERGY, *_POWER}
-        quantities |= {name for names in (*_OTHER.values(), *ENERGIES) for name in names}
-        self._column = {name: folded[name] for name in quantities & folded.keys() if folded[name] not in self._config}
-        self._other = {
-            what: next((folded[name] for name in names if name in self._column), None) for what, names in _OTHER.items()
-        }
-        strange = [c for c in columns if c not in self._config and c.casefold() not in quantities | ignored]
-        if strange:
-            close = nearest(strange[0], [*options.names, *quantities], 1)
+        self.devices: set[str] = set()
+        self._config = [each for each in cells if each.name.casefold() in tunables]
+        others = [each for each in cells if each.name.casefold() not in tunables | ignored]
+        _check_times(others)
+        if strange := [each.name for each in others if each.name.casefold() not in _QUANTITIES]:
+            close = nearest(strange[0], [*options.names, *_QUANTITIES], 1)
             hint = f"; did you mean {close[0]}?" if close and len(strange) == 1 else ""
             listed = ", ".join(f"{name!r:.60}" for name in strange)
             stated = "column {} is neither a tunable of the spec nor a known quantity"
@@ -208,82 +188,67 @@ class _Reader:
                 stated = "columns {} are neither tunables of the spec nor known quantities"
             leaves = f"--map ignore={','.join(strange)} leaves {'it' if len(strange) == 1 else 'them'} out"
             raise ValueError(f"{stated.format(listed)}{hint} ({leaves})")
-
-    @staticmethod
-    def _time_column(folded: Mapping[str, str]) -> tuple[str, float]:
-        """Return (name of the column that contains the times, length of its unit in seconds)."""
-        times = [
-            (name, SECONDS[unit])
-            for key, name in folded.items()
-            for what, _, unit in [key.rpartition("_")]
-            if what in _TIMES and unit in SECONDS
-        ]
-        if len(times) == 1:
-            return times[0]
-        if times:
-            listed = ", ".join(name for name, _ in times)
-            raise ValueError(f"several columns are times ({listed}); skip the others with --map ignore=COLUMN")
-        bare = next((name for key, name in folded.items() if key in _TIMES), None)
-        raise ValueError(
-            f"column {bare} has no unit; give --map 'latency_s={bare}*1e-3' if it is in ms"
-            if bare
-            else "no column is a time; name one such as time_ms, or give --map 'latency_s=COLUMN*FACTOR'"
-        )
+        meanings = [(each, *_QUANTITIES[each.name.casefold()]) for each in others]
+        self._texts = {quantity: each.column for each, quantity, _ in meanings if quantity in _TEXTS}
+        self._numbers = [entry for entry in meanings if entry[1] not in _TEXTS]
 
     def result(self, row: Mapping[str, Any]) -> ForeignResult | None:
         """Return the result in a row, or None if the config never ran."""
-        config = config_of({name: row[name] for name in self._config}) if self._config else {}
-        if not config:
+        if not self._config:
             raise ValueError("it has no column of a tunable")
-        outcome, error = self._outcome(row)
+        config = config_of({each.name: _cell(row, each) for each in self._config})
+        texts = {quantity: row[column] for quantity, column in self._texts.items()}
+        outcome, error = _outcome(texts)
         if outcome is None:
             return None
-        if (device := self._value(row, "device")) is not None:
+        if (device := texts.get("device")) is not None:
             self.devices.add(text_of(device, "device"))
-        stamp = self._value(row, "timestamp")
-        fields: dict[str, Any] = {
-            "measured_at": time_of(stamp.isoformat() if isinstance(stamp, datetime) else stamp),
-            **self._limits(row),
-        }
+        stamp = texts.get("timestamp")
+        fields: dict[str, Any] = {"measured_at": time_of(stamp.isoformat() if isinstance(stamp, datetime) else stamp)}
+        values: dict[str, Any] = {}
+        for each, quantity, factor in self._numbers:
+            if (value := _cell(row, each)) is None or (outcome != Outcome.OK and quantity not in _LIMITS):
+                continue
+            values[quantity] = value if factor is None else finite(value, each.name) * factor
+            if quantity in _LIMITS and values[quantity] <= 0:
+                raise ValueError(f"{each.name} is {value}; expected a positive number")
+        fields |= {name: values.pop(name) for name in _LIMITS if name in values}
         if outcome != Outcome.OK:
             return ForeignResult(config, outcome, error, **fields)
-        latency = latency_of(row[self._time[0]], self._time[1])
-        named = {key: row[name] for key, name in self._column.items() if row[name] is not None}
-        joules = {name: finite(named[name], name) for name, _ in ENERGIES if name in named}
-        watts = {name: finite(named[name], name) for _, name in ENERGIES if name in named}
-        for quantities, total, units in ((joules, "energy", _ENERGY), (watts, "power", _POWER)):
-            for name, unit in units.items():
-                if name in named:
-                    quantities[total] = finite(named[name], name) * unit
-        energy = energy_of(joules, watts, latency)
-        if joules and not energy:
-            name, value = next(iter(joules.items()))
-            raise ValueError(f"{name} of {value:g} J in {latency:g} s is {value / latency:.3g} W, which no GPU draws")
-        return ForeignResult(config, Outcome.OK, None, latency, (), **fields, **energy, **code_of(named))
+        latency = latency_of(values.pop("latency_s", None), 1.0)
+        result = ran(config, latency, values, **fields)
+        if result.energy_j is None and (stated := [name for name, _ in ENERGIES if name in values]):
+            joules = values[stated[0]]
+            raise ValueError(
+                f"{stated[0]} of {joules:g} J in {latency:g} s is {joules / latency:.3g} W, which no GPU draws"
+            )
+        return result
 
-    def _value(self, row: Mapping[str, Any], what: str) -> Any:
-        name = self._other[what]
-        return None if name is None else row[name]
 
-    def _outcome(self, row: Mapping[str, Any]) -> tuple[Outcome | None, str | None]:
-        if self._other["outcome"] is None:
-            return Outcome.OK, None
-        stated = str(self._value(row, "outcome") or "").strip()
-        word = stated.lower()
-        if word in _NOT_RUN:
-            return None, None
-        if word in (*Outcome, *INVALIDITIES):
-            outcome = Outcome(word) if word in tuple(Outcome) else INVALIDITIES[word]
-        else:
-            outcome = outcome_of(stated)
-        error = self._value(row, "error")
-        return outcome, None if outcome == Outcome.OK else text_of(error if error else stated, "error")
+def _cell(row: Mapping[str, Any], cell: MappedColumn) -> Any:
+    value = row[cell.column]
+    return value if value is None or cell.factor is None else finite(value, cell.column) * cell.factor
 
-    def _limits(self, row: Mapping[str, Any]) -> dict[str, float]:
-        limits = {}
-        for name, (column, factor) in _LIMITS.items():
-            if name in self._column and (value := row[self._column[name]]) is not None:
-                limits[column] = finite(value, name) * factor
-                if limits[column] <= 0:
-                    raise ValueError(f"{name} is {value}; expected a positive number")
-        return limits
+
+def _check_times(cells: Sequence[MappedColumn]) -> None:
+    """Raise `ValueError` unless exactly one column is a time with a unit."""
+    names = [each.name for each in cells]
+    times = [name for name in names if _QUANTITIES.get(name.casefold(), ("",))[0] == "latency_s"]
+    if len(times) > 1:
+        raise ValueError(f"several columns are times ({', '.join(times)}); skip the others with --map ignore=COLUMN")
+    if not times and (bare := next((name for name in names if name.casefold() in _TIMES), None)):
+        raise ValueError(f"column {bare} has no unit; give --map 'latency_s={bare}*1e-3' if it is in ms")
+    if not times:
+        raise ValueError("no column is a time; name one such as time_ms, or give --map 'latency_s=COLUMN*FACTOR'")
+
+
+def _outcome(texts: Mapping[str, Any]) -> tuple[Outcome | None, str | None]:
+    """Return (outcome, error) of a row. The outcome is None if the config never ran."""
+    if "outcome" not in texts:
+        return Outcome.OK, None
+    stated = str(texts["outcome"] or "").strip()
+    word = stated.lower()
+    if word in _NOT_RUN:
+        return None, None
+    outcome = Outcome(word) if word in tuple(Outcome) else INVALIDITIES.get(word) or outcome_of(stated)
+    return outcome, None if outcome == Outcome.OK else text_of(texts.get("error") or stated, "error")

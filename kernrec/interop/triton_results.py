@@ -1,4 +1,4 @@
-"""Read Triton's autotune cache on disk, and read and write Inductor's lookup table.
+"""Read Triton's autotune cache on disk, and write Inductor's lookup table.
 
 If `cache_results` or TRITON_CACHE_AUTOTUNING is set, `@triton.autotune` writes a file `<function>.autotune.json` to a
 folder of Triton's cache. The file contains the tuning key and all configs that were tried. Each config has its
@@ -12,16 +12,14 @@ Inductor's lookup table contains the configs that `torch.compile` compares for e
     {"((torch.float16, [m, k], [k, 1]), (torch.float16, [k, n], [n, 1]))+mm": [{"template_id": "triton::mm", ...}]}
 
 A key consists of an optional device, the data types, shapes and strides of the inputs, and the op. If a key has only
-one config, PyTorch uses it without measuring. The table has no version and no times. kernrec rejects configs with
-members that PyTorch 2.10 to 2.14 do not have.
+one config, PyTorch uses it without measuring.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.interop.json_document import TextFile, numbered, reading, whole_document
+from kernrec.interop.json_document import TextFile, numbered
 from kernrec.interop.results import ForeignResult, ForeignResults, ReadOptions, config_of, latency_of, text_of
 from kernrec.store.measurement import Outcome
 
@@ -61,12 +59,6 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
     return ForeignResults(TOOL, None, kernel, results)
 
 
-def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
-    """Read the configs that ran from an autotune cache. For the errors that it raises, see `read_results.Format`."""
-    ran = [config for config, times in read_autotune_times(file)[1] if times]
-    return [{name: int(value) for name, value in config.items() if value != NOT_GIVEN} for config in ran]
-
-
 def read_autotune_times(file: TextFile) -> tuple[str | None, list[tuple[Config, Times | None]]]:
     """Read an autotune cache. For the errors that it raises, see `read_results.Format`.
 
@@ -83,7 +75,10 @@ def read_autotune_times(file: TextFile) -> tuple[str | None, list[tuple[Config, 
     for number, (config, _) in enumerate(configs, 1):
         if odd := sorted(config.keys() ^ configs[0][0].keys()):
             raise ValueError(f"config {number}: {odd[0]!r:.40} is not a parameter of every config")
-    names = [name for name in configs[0][0] if not _usual(name, configs)] if configs else []
+    usual = {
+        name for name, default in _LAUNCH.items() if {config.get(name) for config, _ in configs} <= {NOT_GIVEN, default}
+    }
+    names = [name for name in configs[0][0] if name not in usual] if configs else []
     name = file.path.name
     kernel = name.removesuffix(".gz").removesuffix(ENDING) if ENDING in name else None
     return kernel or None, [({name: config[name] for name in names}, times) for config, times in configs]
@@ -115,20 +110,11 @@ def _config_and_times(entry: object) -> tuple[Config, Times | None]:
     return config, (middle, low, high)
 
 
-def _usual(name: str, configs: list[tuple[Config, Times | None]]) -> bool:
-    return name in _LAUNCH and {config[name] for config, _ in configs} <= {NOT_GIVEN, _LAUNCH[name]}
-
-
 TEMPLATE = "triton::mm"
 """Inductor's matmul template. Its tunables are those of kernrec's kernel `matmul_triton`."""
 
 TUNABLES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
-_OPTIONS = ("template_id", "template_hash", "EVEN_K", "ALLOW_TF32", "USE_FAST_ACCUM", "ACC_TYPE", "hint_override")
-"""Members of a config in the lookup table that are not tunables."""
 _TYPES = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "tf32": "torch.float32"}
-_KEY = re.compile(r"(?:[^+()\n]{1,80}\+)?\(\((?:torch\.\w++|[\d, \[\]()])+\)\)(?:\+[\w=.&-]+)?\+\w+")
-_LARGEST = 16 << 20
-_MOST_CONFIGS = 65_536
 
 
 def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
@@ -159,39 +145,3 @@ def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
         "USE_FAST_ACCUM": False,
         "ACC_TYPE": "tl.float32",
     }
-
-
-def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
-    """Return the configs of `TEMPLATE` for each key of a lookup table. Each config contains only tunables.
-
-    Raises:
-        UsageError: The text is not a lookup table. The message is one line and names the file.
-    """
-    with reading(title, "a lookup table as PyTorch 2.10 to 2.14 read it"):
-        document = whole_document(text, _LARGEST)
-        if not isinstance(document, dict) or not document:
-            raise ValueError("expected an object whose keys describe the inputs of ops")
-        table = {key: _entries(key, entries) for key, entries in document.items()}
-        if sum(map(len, table.values())) > _MOST_CONFIGS:
-            raise ValueError(f"it has more than {_MOST_CONFIGS} configs")
-        return table
-
-
-def _entries(key: str, entries: Any) -> list[dict[str, int]]:
-    if len(key) > 2000 or not _KEY.fullmatch(key):
-        raise ValueError(f"{key!r:.80} does not describe the inputs of an op")
-    if not isinstance(entries, Sequence) or isinstance(entries, str):
-        raise ValueError(f"{key!r:.60} has no list of configs")
-    configs = []
-    for config in entries:
-        if not isinstance(config, dict) or not isinstance(config.get("template_id"), str):
-            raise ValueError(f"a config of {key!r:.60} has no template_id")
-        if config["template_id"] != TEMPLATE:
-            continue
-        if other := sorted(config.keys() - set(TUNABLES) - set(_OPTIONS)):
-            raise ValueError(f"a config has the unknown field {other[0]!r:.40} (key {key:.40} ...)")
-        for name in TUNABLES:
-            if type(config.get(name)) is not int or not 1 <= config[name] <= 1024:
-                raise ValueError(f"{name} of {key!r:.60} is {config.get(name)!r:.40}; expected a number from 1 to 1024")
-        configs.append({name: config[name] for name in TUNABLES})
-    return configs

@@ -55,11 +55,10 @@ from kernrec.interop.results import (
     ForeignResults,
     ReadOptions,
     StatedProblem,
-    code_of,
     config_of,
-    energy_of,
     latency_of,
     name_of,
+    ran,
     samples_of,
     split_limits,
     text_of,
@@ -93,7 +92,11 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
     entries = document.get("cache") if isinstance(document, dict) else None
     if not isinstance(entries, dict):
         raise ValueError("missing 'cache' (expected an object)")
-    keys, results = _keys(document), []
+    keys, params, results = document.get("tune_params_keys"), document.get("tune_params"), []
+    if not keys and isinstance(params, dict):
+        keys = list(params)
+    if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
+        raise ValueError("missing 'tune_params_keys' (expected the names of the tunables) before the entries")
     for name, entry in entries.items():
         try:
             results.append(_cache_entry(entry, keys))
@@ -119,15 +122,6 @@ def _closed(text: str) -> tuple[Any, int]:
     raise ValueError("it is cut short before its first complete entry")
 
 
-def _keys(header: Mapping[str, Any]) -> list[str]:
-    keys, params = header.get("tune_params_keys"), header.get("tune_params")
-    if not keys and isinstance(params, dict):
-        keys = list(params)
-    if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
-        raise ValueError("missing 'tune_params_keys' (expected the names of the tunables) before the entries")
-    return keys
-
-
 def _cache_entry(entry: object, keys: list[str]) -> ForeignResult:
     if not isinstance(entry, dict):
         raise ValueError(f"expected an object, found {entry!r:.40}")
@@ -137,27 +131,15 @@ def _cache_entry(entry: object, keys: list[str]) -> ForeignResult:
     if not config:
         raise ValueError("it has no tunables except limits of the GPU")
     measured_at = time_of(entry.get("timestamp"))
-    error = _error(entry)
-    if error is not None:
-        return ForeignResult(config, outcome_of(error), error, measured_at=measured_at, **limits)
+    texts = [entry[name] for name in ("__error__", "time") if isinstance(entry.get(name), str)]
+    texts += [value for value in entry.values() if isinstance(value, str) and value in _OUTCOMES]
+    if texts:
+        return ForeignResult(config, outcome_of(texts[0]), texts[0], measured_at=measured_at, **limits)
     if "time" not in entry:
         raise ValueError("missing 'time'")
     latency = latency_of(entry["time"], _MILLI)
     samples = samples_of(entry["times"], _MILLI) if "times" in entry else ()
-    joules = {name: finite(entry[name], name) for name, _ in ENERGIES if name in entry}
-    watts = {name: finite(entry[name], name) for _, name in ENERGIES if name in entry}
-    energy = energy_of(joules, watts, latency)
-    code = code_of(entry)
-    return ForeignResult(
-        config, Outcome.OK, None, latency, samples, measured_at=measured_at, **energy, **limits, **code
-    )
-
-
-def _error(entry: Mapping[str, Any]) -> str | None:
-    for name in ("__error__", "time"):
-        if isinstance(entry.get(name), str):
-            return str(entry[name])
-    return next((value for value in entry.values() if isinstance(value, str) and value in _OUTCOMES), None)
+    return ran(config, latency, entry, samples, measured_at=measured_at, **limits)
 
 
 _T4 = "T4"
@@ -213,8 +195,14 @@ def _t4_result(timeunit: object, of_ktt: bool, entry: object) -> ForeignResult:
     invalidity = entry.get("invalidity")
     if not isinstance(invalidity, str) or invalidity not in INVALIDITIES:
         raise unknown("invalidity", invalidity, INVALIDITIES)
-    config, limits = split_limits(config_of(_numbers(configuration) if of_ktt else configuration))
-    measured = _measurements(entry.get("measurements", []))
+    if of_ktt:
+        texts = {name: value for name, value in configuration.items() if isinstance(value, str)}
+        configuration |= {name: int(value) for name, value in texts.items() if _INTEGER.fullmatch(value)}
+    config, limits = split_limits(config_of(configuration))
+    entries = entry.get("measurements", [])
+    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
+        raise ValueError("measurements is not a list of objects")
+    measured = {str(each.get("name")): (each.get("value"), str(each.get("unit") or "")) for each in entries}
     fields: dict[str, Any] = {"measured_at": time_of(entry.get("timestamp")), **limits}
     outcome = INVALIDITIES[invalidity]
     if outcome == Outcome.OK and finite(entry.get("correctness"), "correctness") == 0:
@@ -233,35 +221,19 @@ def _t4_result(timeunit: object, of_ktt: bool, entry: object) -> ForeignResult:
         latency = sum(samples) / len(samples)
     else:
         raise ValueError("it is marked correct, but has neither a measurement named time nor runtimes")
-    joules = {name: _number(measured, name, _JOULES) for name, _ in ENERGIES if name in measured}
-    watts = {name: _number(measured, name, _WATTS) for _, name in ENERGIES if name in measured}
+    values = {name: value for name, (value, _) in measured.items()}
+    for names, units in zip(zip(*ENERGIES, strict=True), (_JOULES, _WATTS), strict=True):
+        for name in names:
+            if name in measured:
+                values[name] = finite(measured[name][0], name) * _unit(name, measured[name][1], units)
     compiled = entry.get("compilation_data") if of_ktt else None
-    fields |= code_of(compiled if isinstance(compiled, dict) else {n: value for n, (value, _) in measured.items()})
-    return ForeignResult(config, Outcome.OK, None, latency, samples, **fields, **energy_of(joules, watts, latency))
-
-
-def _numbers(configuration: Mapping[str, object]) -> dict[str, object]:
-    return {
-        name: int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
-        for name, value in configuration.items()
-    }
-
-
-def _measurements(values: object) -> dict[str, tuple[object, str]]:
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise ValueError("measurements is not a list of objects")
-    return {str(value.get("name")): (value.get("value"), str(value.get("unit") or "")) for value in values}
+    return ran(config, latency, values | compiled if isinstance(compiled, dict) else values, samples, **fields)
 
 
 def _seconds(unit: object) -> float:
     if unit in (None, ""):
         raise ValueError("its times have no unit; add it to each time, or set metadata.timeunit")
     return _unit("time", str(unit), SECONDS)
-
-
-def _number(measured: Mapping[str, tuple[object, str]], name: str, units: Mapping[str, float]) -> float:
-    value, unit = measured[name]
-    return finite(value, name) * _unit(name, unit, units)
 
 
 def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
@@ -315,7 +287,7 @@ def _ktt_result(unit_s: float, entry: object) -> ForeignResult:
         data = launches[0].get("CompilationData")
         compiled = {"registers": data.get("RegistersCount")} if isinstance(data, dict) else {}
     latency_s = latency_of(entry.get("TotalDuration"), unit_s)
-    return ForeignResult(config, outcome, None, latency_s, kernel=kernel, **code_of(compiled))
+    return ran(config, latency_s, compiled, kernel=kernel)
 
 
 _CLBLAST = "CLBlast"
@@ -358,4 +330,4 @@ def _clblast_result(entry: object, problem: StatedProblem) -> ForeignResult | No
     config = config_of({name: value for name, value in entry["parameters"].items() if name != "PRECISION"})
     if finite(entry.get("time"), "time") == 0:
         return None
-    return ForeignResult(config, Outcome.OK, None, latency_of(entry["time"], _MILLI), problem=problem)
+    return ran(config, latency_of(entry["time"], _MILLI), {}, problem=problem)

@@ -80,6 +80,8 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
         raise UsageError(
             f"--shape with --workload sets the open dimensions of an .onnx file; {path.name} is not an .onnx file"
         )
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise UsageError(f"workload file {path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     return _READERS[ending](path)
 
 
@@ -101,11 +103,6 @@ def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     return Workload(
         path.stem, printable(path.name), str(path), layers, batch=batch, unknown=unknown_lines, one_network=True
     )
-
-
-def _toml(path: Path) -> Workload:
-    _check_size(path)
-    return load_workload(path.resolve())
 
 
 def _csv(path: Path) -> Workload:
@@ -191,33 +188,24 @@ def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], order
     if not layers:
         raise UsageError(f"{path} has no layer" + (f" of a known op: {lines[0]}" if lines else ""))
     order = list(layers) if ordered else [problem for problem, _ in counts.most_common()]
-    named = tuple(_named(layers[problem], counts[problem]) for problem in order)
-    return Workload(path.stem, path.name, str(path), named, unknown=lines)
-
-
-def _named(layer: Layer, count: int) -> Layer:
-    dims = ",".join(f"{name}={value}" for name, value in layer.problem.dims)
-    name = f"{layer.name} {dims}" if layer.name == layer.problem.op else layer.name
-    return replace(layer, name=name, count=count)
+    named = []
+    for problem in order:
+        layer, dims = layers[problem], ",".join(f"{name}={value}" for name, value in problem.dims)
+        name = f"{layer.name} {dims}" if layer.name == problem.op else layer.name
+        named.append(replace(layer, name=name, count=counts[problem]))
+    return Workload(path.stem, path.name, str(path), tuple(named), unknown=lines)
 
 
 def _opened(path: Path) -> Any:
     """Open a UTF-8 file with or without a byte order mark. Invalid bytes become a character that parsers reject."""
-    _check_size(path)
     try:
         return io.TextIOWrapper(open_input(path), encoding="utf-8-sig", errors="replace", newline="")
     except OSError as error:
         raise UsageError(cannot_be("read", f"workload file {path}", error)) from None
 
 
-def _check_size(path: Path) -> None:
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise UsageError(f"workload file {path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
-
-
 _READERS: dict[str, Callable[[Path], Workload]] = {
-    ".toml": _toml,
+    ".toml": lambda path: load_workload(path.resolve()),
     ".csv": _csv,
     ".jsonl": _log,
 }

@@ -90,11 +90,6 @@ better block sizes and power limits. Values with the source `predicted` come fro
 _MOST_LISTED, _MOST_TOP, _MOST_GPUS = 200, 20, 16
 
 
-def _plain(value: Any) -> float | int | str:
-    number = value.item()
-    return number if number - number == 0 else str(number)
-
-
 def _refused(tool: str, errors: Sequence[Mapping[str, Any]]) -> str:
     first = errors[0]
     argument = ".".join(map(str, first["loc"]))
@@ -339,6 +334,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
             return result.as_dict()
         # Without a reference, return the first elements of each array.
         arrays = {name: array.reshape(-1)[:_MOST_LISTED] for name, array in result.arrays.items() if array.ndim}
-        return result.as_dict() | {"arrays": {name: [_plain(v) for v in array] for name, array in arrays.items()}}
+        plain = {name: [v if v - v == 0 else str(v) for v in array.tolist()] for name, array in arrays.items()}
+        return result.as_dict() | {"arrays": plain}
 
     return server

@@ -133,7 +133,8 @@ def report(
             parameters = {"gpu": gpu.name, **subject.parameters}
             if "error" not in (front := record("front", parameters)):
                 fronts.append(front)
-                for number in _worth_explaining(front):
+                numbers: list[int] = front["front"]
+                for number in numbers[:: max(1, -(-len(numbers) // _EXPLAINED))]:
                     record("explain", {**parameters, **of_point(front, number)})
         if fronts:
             shown.append({"name": subject.name, **subject.parameters})
@@ -173,12 +174,6 @@ def report(
 def key(path: str, parameters: Mapping[str, str]) -> str:
     """Return the key of an answer in a report, equal to the key that the page's script constructs."""
     return f"{path}?{urlencode(sorted(parameters.items()))}"
-
-
-def _worth_explaining(front: Mapping[str, Any]) -> list[int]:
-    numbers: list[int] = front["front"]
-    step = max(1, -(-len(numbers) // _EXPLAINED))
-    return numbers[::step]
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:

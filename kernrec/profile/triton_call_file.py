@@ -57,8 +57,6 @@ class TritonCall:
     """Expression for the number of floating-point operations, or None."""
     place: str = "the call"
     """Name of the launch in error messages."""
-    configs_file: Path | None = None
-    """File of another tool that lists the configs. Reading it sets `configs`."""
     module: str = ""
     """Installed module to import instead of executing the file, or an empty string."""
     decorated: Any = field(default=None, compare=False)
@@ -90,9 +88,8 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         raise UsageError(
             f"{path.name}: [arguments] is missing: values of the parameters, such as a = {{ dtype, shape }}"
         )
-    configs_file, configs = (path.parent / configs, None) if isinstance(configs, str) else (None, configs)
     if configs is not None and not (isinstance(configs, list) and all(isinstance(c, dict) and c for c in configs)):
-        raise UsageError(f"{path.name}: configs: expected [[configs]] tables such as BLOCK_M = 128, or a file")
+        raise UsageError(f"{path.name}: configs: expected [[configs]] tables such as BLOCK_M = 128")
     if grid is None and configs and all("grid" in config for config in configs):
         grid = []
     if not isinstance(grid, str | list):
@@ -115,7 +112,6 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         configs,
         data.get("flops"),
         path.name,
-        configs_file=configs_file,
         module=module,
     )
 

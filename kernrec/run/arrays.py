@@ -21,8 +21,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 """Names of each dtype in other libraries. The first is PyTorch's name. If NumPy lacks the dtype, the last name is the
 NumPy dtype that holds the raw bits."""
 
-_TORCH_ALONE = ("bfloat16", "float8_e4m3fn")
-
 
 @dataclass(frozen=True)
 class Expected:
@@ -45,6 +43,10 @@ class ArrayFacts:
     device: int
     """Number of the array's GPU, or -1 for host memory."""
     address: int
+    of_torch: bool = False
+    """Whether the array is a PyTorch tensor. PyTorch has every dtype by its own name, so raw bits are refused."""
+    gradients: bool = False
+    """Whether operations on the array must compute gradients."""
 
     @property
     def dense(self) -> bool:
@@ -69,8 +71,9 @@ def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
         places = ["on the CPU" if number < 0 else f"on GPU {number}" for number in (facts.device, device)]
         hint = "" if facts.device >= 0 or device < 0 else "; kernel.emulate(...) runs NumPy arrays on the CPU"
         raise UsageError(f"{name} is {places[0]}; expected {places[1]}, where the kernel runs{hint}")
-    if facts.dtype not in NAMES[expected.dtype]:
-        raise UsageError(f"{name} has dtype {facts.dtype}; expected {' or '.join(NAMES[expected.dtype])}")
+    names = NAMES[expected.dtype][:1] if facts.of_torch else NAMES[expected.dtype]
+    if facts.dtype not in names:
+        raise UsageError(f"{name} has dtype {facts.dtype}; expected {' or '.join(names)}")
     if facts.shape != expected.shape:
         raise UsageError(f"{name} has shape {facts.shape}; expected {expected.shape}")
     if not facts.dense:
@@ -85,6 +88,11 @@ def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
             f"{name} starts at an address {facts.address % ALIGNMENT} bytes above a multiple of {ALIGNMENT};"
             f" expected a multiple: copy it (it is likely a slice)"
         )
+    if facts.gradients:
+        raise UsageError(
+            f"{name} requires gradients, which this kernel does not compute; expected a tensor without:"
+            " call it under torch.no_grad(), or give .detach()"
+        )
 
 
 class Reader(Protocol):
@@ -96,12 +104,10 @@ class Reader(Protocol):
     def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
         """Return (key, address of the array).
 
-        The key is hashable, begins with the device, and contains all properties that `address` checks.
+        The key is hashable, begins with the device, and contains all of the array's facts except the address.
         """
 
-    def address(self, array: Any, expected: Expected, device: int) -> int:
-        """Return the start address of an array. Raise `UsageError` if the array does not match `expected`, or is on
-        another device."""
+    def facts(self, array: Any) -> ArrayFacts: ...
 
     def stream(self, device: int) -> int:
         """Return the address of the library's current stream on a device."""
@@ -115,7 +121,6 @@ class TorchReader:
         import torch
 
         self._torch = torch
-        self._dtypes = {name: getattr(torch, names[0], None) for name, names in NAMES.items()}
         self.current_stream: Any = torch.cuda.current_stream
         self._gradients = torch.is_grad_enabled
         self.types = (torch.Tensor, torch.nn.Parameter)
@@ -129,43 +134,24 @@ class TorchReader:
         here = array.get_device()
         return (here, array.shape, array.dtype, array.is_contiguous(), address % ALIGNMENT, gradients), address
 
-    def address(self, array: Any, expected: Expected, device: int) -> int:
-        address: int = array.data_ptr()
-        if (
-            array.dtype is not self._dtypes[expected.dtype]
-            or array.get_device() != device
-            or address % ALIGNMENT
-            or not array.is_contiguous()
-            or array.shape != expected.shape
-        ):
-            dtype = str(array.dtype).removeprefix("torch.")
-            facts = ArrayFacts(tuple(array.shape), tuple(array.stride()), dtype, array.get_device(), address)
-            check(facts, expected, device)
-            raise UsageError(f"{expected.name} has dtype {dtype}; expected {self._dtypes[expected.dtype]}")
-        if array.requires_grad and self._gradients():
-            raise UsageError(
-                f"{expected.name} requires gradients, which this kernel does not compute; expected a tensor without:"
-                " call it under torch.no_grad(), or give .detach()"
-            )
-        return address
+    def facts(self, array: Any) -> ArrayFacts:
+        dtype, gradients = str(array.dtype).removeprefix("torch."), array.requires_grad and self._gradients()
+        place = array.get_device(), array.data_ptr()
+        return ArrayFacts(tuple(array.shape), tuple(array.stride()), dtype, *place, of_torch=True, gradients=gradients)
 
     def stream(self, device: int) -> int:
         return int(self.current_stream(device).cuda_stream)
 
     def empty(self, expected: Expected, device: int) -> Any:
         place = "cpu" if device < 0 else f"cuda:{device}"
-        return self._torch.empty(expected.shape, dtype=self._dtypes[expected.dtype], device=place)
+        return self._torch.empty(expected.shape, dtype=getattr(self._torch, NAMES[expected.dtype][0]), device=place)
 
 
 class CupyReader:
     def __init__(self) -> None:
         import cupy
-        import numpy as np
 
         self._cupy = cupy
-        self._dtypes = {
-            dtype: {np.dtype(name) for name in names if name not in _TORCH_ALONE} for dtype, names in NAMES.items()
-        }
         self.types = (cupy.ndarray,)
 
     def device(self, array: Any) -> int:
@@ -176,25 +162,15 @@ class CupyReader:
         address: int = data.ptr
         return (data.device_id, array.shape, array.dtype, array.strides, address % ALIGNMENT), address
 
-    def address(self, array: Any, expected: Expected, device: int) -> int:
-        data = array.data
-        address: int = data.ptr
-        if (
-            array.dtype not in self._dtypes[expected.dtype]
-            or data.device_id != device
-            or address % ALIGNMENT
-            or array.shape != expected.shape
-            or not array.flags.c_contiguous
-        ):
-            strides = tuple(step // array.itemsize for step in array.strides)
-            check(ArrayFacts(array.shape, strides, array.dtype.name, data.device_id, address), expected, device)
-        return address
+    def facts(self, array: Any) -> ArrayFacts:
+        strides = tuple(step // array.itemsize for step in array.strides)
+        return ArrayFacts(array.shape, strides, array.dtype.name, array.data.device_id, array.data.ptr)
 
     def stream(self, device: int) -> int:
         return int(self._cupy.cuda.get_current_stream(device).ptr)
 
     def empty(self, expected: Expected, device: int) -> Any:
-        return self._cupy.empty(expected.shape, min(self._dtypes[expected.dtype], key=str))
+        return self._cupy.empty(expected.shape, NAMES[expected.dtype][-1])
 
 
 @dataclass(frozen=True)
@@ -223,9 +199,8 @@ class ViewReader:
         facts = array.facts
         return (facts.device, facts.shape, facts.dtype, facts.strides, facts.address % ALIGNMENT), facts.address
 
-    def address(self, array: View, expected: Expected, device: int) -> int:
-        check(array.facts, expected, device)
-        return array.facts.address
+    def facts(self, array: View) -> ArrayFacts:
+        return array.facts
 
     def stream(self, device: int) -> int:
         return CupyReader().stream(device)

@@ -111,7 +111,7 @@ class BuiltKernel:
         if out is None:
             with nullcontext() if stream is None else _working_on(arrays[0], queue):
                 out = first.empty(call.output, device)
-            target = readers[type(out)].address(out, call.output, device)
+            _, target = readers[type(out)].key(out)
         else:
             target = addresses.pop()
             call.check_overlap(addresses, target)
@@ -203,14 +203,14 @@ class BuiltKernel:
         tensors = [t for t in problem.tensors.values() if t.role == "input"]
         expected = [Expected(tensor.name, tensor.shape, tensor.dtype, tensor.bytes) for tensor in tensors]
         for array, tensor in zip(readable, expected, strict=True):
-            self._readers[type(array)].address(array, tensor, max(device, min(driver.current_device(), 0)))
+            check(self._readers[type(array)].facts(array), tensor, max(device, min(driver.current_device(), 0)))
         if (call := self._prepared.get((device, problem))) is None:
             with driver.use(device):
                 call = self._prepared[device, problem] = self._prepare(driver, device, problem)
         everything = list(readable)
         if out is not None:
             everything.append(self._readable(out, "out"))
-            self._readers[type(everything[-1])].address(everything[-1], call.out, device)
+            check(self._readers[type(everything[-1])].facts(everything[-1]), call.out, device)
         keys, addresses = zip(*(self._readers[type(array)].key(array) for array in everything), strict=True)
         if len(self._calls) >= _MOST_CALLS:
             self._calls.clear()

@@ -87,7 +87,9 @@ class Shapes:
             )
         by_input = dict(zip(self.inputs, shapes, strict=True))
         for tensor, shape in by_input.items():
-            self._check_axes(tensor, shape)
+            axes = len(self._least.tensors[tensor].shape)
+            if len(shape) != axes:
+                raise UsageError(f"{tensor} has shape {tuple(shape)}; expected {axes} axes")
         values = {}
         for name, (tensor, axis) in self._places.items():
             values[name] = int(by_input[tensor][axis])
@@ -117,11 +119,6 @@ class Shapes:
                 elif extents[0] != extents[1]:
                     return None
         return tuple(axes)
-
-    def _check_axes(self, tensor: str, shape: Sequence[int]) -> None:
-        expected = self._least.tensors[tensor].shape
-        if len(shape) != len(expected):
-            raise UsageError(f"{tensor} has shape {tuple(shape)}; expected {len(expected)} axes")
 
     @cached_property
     def _least(self) -> Problem:

@@ -181,13 +181,13 @@ def test_analyze_accepts_variables_for_source_and_ptx(source, tmp_path):
     command = ("analyze", "--gpu", "t4", "--db", tmp_path / "db", "--json")
     launch = (source, "x=f32[4096]", "y=f32[4096]", "--grid", "16", "--block", "256")
     assert NOTE in run_here(*command, *launch).stderr
-    done = run_here(*command, *launch, "coef=f32[4]", "--arg", "width=4096", "--arg", "hits=0")
+    done = run_here(*command, *launch, "coef=f32[4]", "width=4096", "hits=0")
     assert json.loads(done.stdout)["recommendations"]
     assert "no argument sets" not in done.stderr
     ptx = source.with_suffix(".ptx")
     ptx.write_text(compile_source(WITH_VARIABLES, 75).ptx)
     assert NOTE in run_here(*command, ptx, *launch[1:]).stderr
-    arguments = ("--arg", "coef=f32[4]", "--arg", "width=i32:4096", "--arg", "hits=u32:0")
+    arguments = ("coef=f32[4]", "width=i32:4096", "hits=u32:0")
     done = run_here(*command, ptx, *launch[1:], *arguments)
     assert json.loads(done.stdout)["recommendations"], done.stderr
     assert "no argument sets" not in done.stderr

@@ -109,19 +109,17 @@ def _texts(extra: Path | None) -> Iterator[Format]:
 
 def _tuned_configs() -> Iterator[Format]:
     """Yield the formats in which other tools store their best configs."""
-    from kernrec.interop.moe_configs import TILES, write_moe_configs
-    from kernrec.interop.read_results import read_config_list
-    from kernrec.interop.triton_results import entry, product_key
+    from kernrec.interop.moe_configs import TILES, read_moe_configs, write_moe_configs
+    from kernrec.interop.read_results import read_results
 
-    read = partial(read_config_list, source="def product(BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M): ...")
+    def read(path: Path) -> object:
+        return read_moe_configs(path.read_text(encoding="utf-8", errors="replace"), path.name)
+
     tiles = dict.fromkeys(TILES, 4)
     yield Format("experts", "case.json", (write_moe_configs({1: tiles, 16: tiles}, "3.4.0").encode(),), read)
-    config = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 16, "GROUP_M": 8, "num_stages": 3, "num_warps": 4}
-    table = {product_key({"m": 512, "n": 64, "k": 96}, "bf16", "nt"): [entry(config, 96, "bf16")]}
-    yield Format("lookup-table", "case.json", (json.dumps(table).encode(),), read)
     usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
     cache = {"key": [64], "configs_timings": [[{"kwargs": {"BLOCK": 64}} | usual, [0.5, 0.4, 0.6]]]}
-    yield Format("autotune-cache", "case.json", (json.dumps(cache).encode(),), read)
+    yield Format("autotune-cache", "case.json", (json.dumps(cache).encode(),), read_results)
 
 
 def _tables(work: Path) -> Iterator[Format]:

@@ -81,7 +81,7 @@ def test_template_without_an_instance_gets_usual_arguments(tmp_path):
         "template <typename T> __global__ void fill(T *x, int n) { x[blockIdx.x * blockDim.x + threadIdx.x] = n; }"
     )
     draft = draft_spec(path, LaunchWords(), assume=True)
-    assert (draft.entry, draft.chosen[0]) == ("fill<float>", "--entry 'fill<float>'")
+    assert (draft.entry, draft.chosen[0]) == ("fill<float>", "'fill.cu:fill<float>'")
 
 
 def test_assumed_block_respects_launch_bounds():

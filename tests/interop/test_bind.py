@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop.import_results import ImportSummary, Recording, import_bound
+from kernrec.interop.import_results import ImportSummary, import_results
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import MappedColumn, ReadOptions, StatedProblem
 from kernrec.kernel import Kernel, load_kernel
@@ -40,7 +40,7 @@ def database():
 
 
 def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type: ignore[no-untyped-def]
-    return import_bound(database, Recording(path, **inputs), kernel, kernel.definition.problem())
+    return import_results(database, path, kernel.definition.problem(), kernel=kernel, **inputs)
 
 
 def test_bound_rows_get_the_kernel_hash_and_keep_their_recorder(database, kernel, write):
@@ -110,7 +110,7 @@ TABLES = {
     "an unknown column": ("bx,tlie,time_ms\n32,1,5\n", "column 'tlie' is neither a tunable .* did you mean tile\\?"),
     "joules that are watts": ("bx,tile,time_ms,energy_j\n32,1,0.5,300\n", "6e\\+05 W, which no GPU draws"),
     "a line too short": ("bx,tile,time_ms\n32,1\n", "line 2 has 2 values for 3 columns"),
-    "words for numbers": ("bx,tile,time_ms\n32,1,fast\n", "time is 'fast', not a number"),
+    "words for numbers": ("bx,tile,time_ms\n32,1,fast\n", "time_ms is 'fast', not a number"),
     "an unknown outcome": ("bx,tile,time_ms,outcome\n32,1,5,dunno\n", "'dunno' is neither a time nor a known error"),
     "two devices": ("bx,tile,time_ms,gpu\n32,1,5,T4\n64,1,5,L4\n", "rows of 2 devices"),
     "a column twice": ("bx,BX,tile,time_ms\n32,32,1,5\n", "names a column twice"),
@@ -130,7 +130,7 @@ def test_map_option_names_column_and_factor(text, mapped):
 def test_mapped_columns_are_imported_in_si_units(database, kernel, write):
     path = write("block,t,time (us)\n32,1,500\n64,2,250\n", "rows.csv")
     mapped = [MappedColumn.parse(text) for text in ("latency_s=time (us)*1e-6", "bx=block", "tile=t")]
-    import_bound(database, Recording(path, "rtx3090", mapped=tuple(mapped)), kernel, StatedProblem())
+    import_results(database, path, StatedProblem(), "rtx3090", kernel, mapped=tuple(mapped))
     times = sorted((dict(m.identity.config)["bx"], m.latency_s) for m in database.measurements())
     assert times == [(32, pytest.approx(5e-4)), (64, pytest.approx(2.5e-4))]
 
@@ -201,8 +201,8 @@ def imported(kernel: Kernel, folder: Path, rows: str = ROWS, **recording: object
     path = folder / "rows.csv"
     path.write_text(rows)
     with Database.memory() as database:
-        stated = Recording(path, gpu="rtx3090", **recording)  # type: ignore[arg-type]
-        done = import_bound(database, stated, kernel, kernel.definition.problem())
+        problem = kernel.definition.problem()
+        done = import_results(database, path, problem, "rtx3090", kernel, **recording)  # type: ignore[arg-type]
         times = [row["latency_s"] for row in database.rows("measurement") if row["latency_s"] is not None]
         return done, sorted(float(str(time)) for time in times)
 
@@ -211,7 +211,7 @@ def test_median_of_repeated_rows_is_stored(kernel, tmp_path):
     done, times = imported(kernel, tmp_path, ignored=("padding",))
     assert times == pytest.approx([0.3e-3, 0.3e-3, 0.4e-3])
     assert (done.results, sum(done.parts[0].outcomes.values()) - done.parts[0].outcomes["ok"]) == (4, 1)
-    note = "1 config had several times, up to a factor of 2.50 apart; the median of each was kept, 3 rows were skipped"
+    note = "3 rows repeated a config, up to a factor of 2.50 apart in time; the median of each config was kept"
     assert note in done.notes
 
 

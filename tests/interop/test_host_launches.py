@@ -137,9 +137,8 @@ def test_kernels_in_other_files_are_named(tmp_path):
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=r"f\.cu defines f: kernrec analyze \S*f\.cu"):
         draft_spec(tmp_path / "main.cu", LaunchWords())
-    draft = draft_spec(tmp_path / "part.cu", LaunchWords())
-    assert (draft.source.name, draft.entry, draft.assumed[0]) == ("all.cu", "part", "part.cu is a part of all.cu")
-    assert 'grid = ["4"]' in draft.text
+    with pytest.raises(UsageError, match=r"all\.cu includes this file: kernrec analyze \S*all\.cu"):
+        draft_spec(tmp_path / "part.cu", LaunchWords())
     with pytest.raises(UsageError, match=r"more\.cu includes this file: kernrec analyze \S*more\.cu"):
         draft_spec(tmp_path / "bad.cu", LaunchWords())
 
@@ -187,18 +186,12 @@ def test_unknown_template_instance_is_named(tmp_path, refuses):
     refuses(lambda: draft_spec(source, LaunchWords()))
 
 
-def test_casts_vectors_and_offsets_are_followed():
+def test_casts_and_offsets_are_followed():
     text = """__global__ void f(float *x, float *y, int n) {}
-int main() { const size_t size = 1 << 12; thrust::device_vector<float> v(size); float *y; cudaMalloc(&y, 4 * size);
-f<<<static_cast<unsigned int>(size) / 256, 256>>>(thrust::raw_pointer_cast(v.data()), y + 8, int(size)); }"""
+int main() { const size_t size = 1 << 12; float *x, *y; cudaMalloc(&x, 4 * size); cudaMalloc(&y, 4 * size);
+f<<<static_cast<unsigned int>(size) / 256, 256>>>(reinterpret_cast<float *>(x), y + 8, int(size)); }"""
     (launch,) = host_launches(text, "f", [("x", "f32"), ("y", "f32"), ("n", None)])
     assert (launch.grid, launch.arguments) == ("16", ("x=[4096]", "y=[4096]", "n=4096"))
-
-
-def test_initializer_list_of_a_vector_does_not_set_a_buffer_size():
-    host = "int main() { device_vector<float> v{8.f, 2.f}; f<<<1, 64>>>(thrust::raw_pointer_cast(v.data()), 2); }"
-    (launch,) = host_launches(KERNEL + host, "f", [("x", "f32"), ("n", None)])
-    assert launch.arguments == ("n=2",)
 
 
 def test_parameter_of_a_user_macro_is_drafted(tmp_path):
@@ -225,24 +218,13 @@ def test_files_that_include_each_other_are_refused_in_one_line(tmp_path):
 
 
 CONDITIONAL = """
-#if !defined(SMALL) && !defined(LARGE)
-# define MIDDLE
-#endif
 #ifdef SMALL
 # define N 64
-#endif
-#ifdef MIDDLE
+#else
 # define N 256
 #endif
 #ifndef SHIFT
 # define SHIFT 1
-#elif 0
-# define N 8
-#endif
-#define REMOVED
-# undef REMOVED
-#ifdef REMOVED
-# define N 32
 #endif
 __global__ void f(float *x) { x[threadIdx.x] = 1; }
 int main() {
@@ -254,16 +236,16 @@ int main() {
 
 
 @pytest.mark.parametrize(
-    ("options", "block", "elements"), [("", 256, 512), ("SMALL 1", 64, 128), ("SMALL 1\n#define SHIFT 2", 64, 256)]
+    ("options", "block", "arguments"),
+    [("", None, ()), ("N 128", (128,), ("x=[256]",)), ("N 64\n#define SHIFT 2", (64,), ("x=[256]",))],
 )
-def test_macros_of_skipped_branches_are_ignored(options, block, elements):
+def test_macro_with_several_definitions_needs_an_option(options, block, arguments):
     text = CONDITIONAL + (f"#define {options}\n" if options else "")
     (launch,) = host_launches(text, "f", [("x", "f32")])
-    assert launch.block == (block,)
-    assert launch.arguments == (f"x=[{elements}]",)
+    assert (launch.block, launch.arguments) == (block, arguments)
 
 
 def test_macros_of_deeply_nested_code_are_read():
-    text = CONDITIONAL + f"int sum() {{ return {'+'.join(['1'] * 3000)}; }}\n"
+    text = CONDITIONAL + f"int sum() {{ return {'+'.join(['1'] * 3000)}; }}\n#define N 256\n"
     (launch,) = host_launches(text, "f", [("x", "f32")])
     assert launch.block == (256,)

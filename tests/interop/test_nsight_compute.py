@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.import_results import Recording, import_bound, import_results
+from kernrec.interop.import_results import import_results
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import ReadOptions, StatedProblem
 from kernrec.interop.t1 import load_spec
@@ -69,7 +69,7 @@ def test_base_clock_rows_keep_their_operating_point():
 def test_spec_supplies_the_config_of_a_launch(tmp_path):
     own = kernel(tmp_path)
     with Database.memory() as database:
-        done = import_bound(database, Recording(SAMPLES / "ncu_raw.csv"), own, StatedProblem())
+        done = import_results(database, SAMPLES / "ncu_raw.csv", StatedProblem(), kernel=own)
         assert (done.parts[0].kernel, done.results) == ("halved", 2)
         answers = database.measured("rtx4090", ["halved"], own.definition.problem().key)
         assert {answer.config["bx"]: answer.latency_s for answer in answers} == pytest.approx(
@@ -81,9 +81,9 @@ def test_launch_that_matches_no_or_several_configs_is_refused(tmp_path):
     path = SAMPLES / "ncu_raw.csv"
     with Database.memory() as database:
         with pytest.raises(UsageError, match=r"2 configs of halved launch a grid of 262144x1x1 .* give taps one value"):
-            import_bound(database, Recording(path), kernel(tmp_path, "taps = { values = [1, 8] }"), StatedProblem())
+            import_results(database, path, StatedProblem(), kernel=kernel(tmp_path, "taps = { values = [1, 8] }"))
         with pytest.raises(UsageError, match="no config of halved launches a grid of 262144x1x1 blocks of 64x1x1"):
-            import_bound(database, Recording(path), kernel(tmp_path), StatedProblem(None, (("n", 1 << 20),)))
+            import_results(database, path, StatedProblem(None, (("n", 1 << 20),)), kernel=kernel(tmp_path))
 
 
 def test_incomplete_csv_is_refused_in_one_line(write, refuses):

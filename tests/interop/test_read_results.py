@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.interop.import_results import import_results
 from kernrec.interop.json_document import read_text
-from kernrec.interop.read_results import read_config_list, read_results
+from kernrec.interop.read_results import read_results
 from kernrec.interop.results import ForeignResult, StatedProblem, StoredAs, to_measurements
 from kernrec.op import find_op
 from kernrec.store import Database
@@ -107,35 +107,6 @@ def test_replaced_value_is_accepted_or_refused_in_one_line(write, database, whol
     except UsageError as error:
         message = str(error)
     assert "\n" not in message
-
-
-TILES = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1}
-OPTIONS = {"num_warps": 4, "num_stages": 3}
-
-
-def written(folder: Path, document: object) -> Path:
-    path = folder / "configs.json"
-    path.write_text(json.dumps(document))
-    return path
-
-
-def test_tile_names_follow_the_function(tmp_path):
-    path = written(tmp_path, {"1": TILES | OPTIONS, "2": TILES | OPTIONS, "4": TILES | OPTIONS | {"BLOCK_SIZE_M": 32}})
-    short = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128} | OPTIONS
-    source = "def f(a, BLOCK_M, BLOCK_N, BLOCK_K): ..."
-    assert read_config_list(path, source) == [short, short | {"BLOCK_M": 32}]
-    assert read_config_list(path, f"def f({', '.join(TILES)}): ...")[0] == TILES | OPTIONS
-
-
-def test_autotune_cache_is_read_as_a_config_list(tmp_path):
-    usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
-    times = [[{"kwargs": {"BLOCK": 64}} | usual, [0.5, 0.4, 0.6]]]
-    path = written(tmp_path, {"predicted_by": "kernrec", "key": [64], "configs_timings": times})
-    assert read_config_list(path, "") == [{"BLOCK": 64, "num_warps": 4, "num_stages": 3}]
-
-
-def test_file_that_is_not_a_config_list_gives_a_one_line_error(tmp_path, refuses):
-    refuses(lambda document: read_config_list(written(tmp_path, document), ""), [[], {}, {"a": 1}, {"results": []}, 3])
 
 
 KTT = Path(__file__).with_name("samples") / "ktt.t4.json"

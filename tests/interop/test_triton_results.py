@@ -14,7 +14,7 @@ from kernrec.errors import UsageError
 from kernrec.interop.import_results import import_results
 from kernrec.interop.moe_configs import TILES, ExpertLayer, read_moe_configs, write_moe_configs
 from kernrec.interop.read_results import read_results
-from kernrec.interop.triton_results import TEMPLATE, TUNABLES, entry, product_key, read_table
+from kernrec.interop.triton_results import TEMPLATE, TUNABLES, entry, product_key
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Outcome
@@ -99,29 +99,6 @@ def test_cache_of_the_installed_triton_is_read(tmp_path, monkeypatch):
 
 CONFIG = dict(zip(TUNABLES, (128, 64, 32, 8, 3, 4), strict=True))
 DIMS = {"m": 128, "n": 64, "k": 256}
-
-
-def table(key: str | None = None, **changed: Any) -> str:
-    config = entry(CONFIG, 256, "f16") | changed
-    return json.dumps({key or product_key(DIMS, "f16", "nn"): [config]})
-
-
-def test_written_table_reads_back():
-    assert read_table(table(), "file") == {product_key(DIMS, "f16", "nn"): [CONFIG]}
-
-
-def test_other_templates_are_skipped_and_keys_may_include_devices_and_scalars():
-    key = f"NVIDIA H100+{product_key(DIMS, 'f16', 'tn').removesuffix('+mm')}+alpha=1&beta=1+addmm"
-    assert read_table(table(key), "file") == {key: [CONFIG]}
-    assert read_table(json.dumps({key: [{"template_id": "aten::bias_addmm"}]}), "file") == {key: []}
-
-
-def test_other_format_is_refused_in_one_line(refuses):
-    refuses(lambda text: read_table(text, "file"), [
-        "{}", "[]", table("mm"), table("((" + "torch.bfloat16" * 40 + "[512, 96]))+mm"), table(SPLIT=2),
-        table(BLOCK_M=0), table(num_warps="4"), table(template_id=3), json.dumps({product_key(DIMS, "f16", "nn"): 3}),
-        table()[:-4], table() + "x",
-    ])  # fmt: skip
 
 
 def test_installed_pytorch_reads_the_entries():
