@@ -77,9 +77,8 @@ def test_every_environment_variable_is_documented(reference):
     named = set()
     earlier = ("KERNREC_", "XDG_", "CUDA_", "OPENBLAS_", "OMP_", "PYTHON")
     for path in (ROOT / "kernrec").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        if "environ" in path.read_text(encoding="utf-8"):
-            words = [str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        if "environ" in (text := path.read_text(encoding="utf-8")):
+            words = [str(node.value) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
             named |= {word for word in words if re.fullmatch(r"[A-Z_]+", word) and word.startswith(earlier)}
     assert named - reference.SET_BY_KERNREC == set(reference.VARIABLES)
 
@@ -122,7 +121,6 @@ def test_every_command_has_an_example():
 
 @pytest.mark.every(2)
 @pytest.mark.slow
-@pytest.mark.every(2)
 @pytest.mark.skipif(
     shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="needs the extra docs"
 )

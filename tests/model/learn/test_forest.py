@@ -87,19 +87,14 @@ def test_damaged_trees_with_a_valid_hash_are_refused_or_predict_numbers(damage):
     assert np.isfinite(forest.predict(np.ones((2, forest.features), np.float32))).all()
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf, 1e30])
-def test_impossible_leaves_are_refused(number):
+@pytest.mark.parametrize(("number", "feature", "reason"), [
+    *((number, 0, "not finite") for number in (np.nan, np.inf, 1e30)),
+    *((1.0, feature, "a feature that does not exist") for feature in (-1, 6)),
+])  # fmt: skip
+def test_impossible_leaves_and_unknown_features_are_refused(number, feature, reason):
     tree = {"left_children": [1, -1, -1], "right_children": [2, -1, -1], "split_conditions": [0.0, number, 2.0]}
-    tree |= {"split_indices": [0, 0, 0], "default_left": [0, 0, 0]}
-    with pytest.raises(ValueError, match="not finite"):
-        Forest.laid_out([tree], 6, 0.0)
-
-
-@pytest.mark.parametrize("feature", [-1, 6])
-def test_split_on_an_unknown_feature_is_refused(feature):
-    tree = {"left_children": [1, -1, -1], "right_children": [2, -1, -1], "split_conditions": [0.0, 1.0, 2.0]}
     tree |= {"split_indices": [feature, 0, 0], "default_left": [0, 0, 0]}
-    with pytest.raises(ValueError, match="a feature that does not exist"):
+    with pytest.raises(ValueError, match=reason):
         Forest.laid_out([tree], 6, 0.0)
 
 

@@ -30,11 +30,8 @@ def visit_of(chosen: Visit | None) -> Visit:
     return chosen
 
 
-def test_uncertain_problem_comes_before_a_certain_one():
+def test_uncertain_and_heavy_problems_come_first():
     assert visit_of(refinement(problem(0.01), problem(0.3)).next()).problem == 1
-
-
-def test_heavier_of_equally_uncertain_problems_comes_first():
     assert visit_of(refinement(problem(0.2), problem(0.2, weight=3.0)).next()).problem == 1
 
 
