@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,7 +167,7 @@ def _active_macros(parts: "Sequence[Node]", defined: set[str]) -> "Iterator[Node
         if node.type in ("preproc_def", "preproc_function_def"):
             defined.add(text_of(node.child_by_field_name("name")))
             yield node
-        elif node.type in ("preproc_if", "preproc_ifdef", "preproc_elif"):
+        elif node.type in ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef"):
             holds, other = _holds(node, defined), node.child_by_field_name("alternative")
             stack += [part for part in reversed(children) if holds is not (part == other)]
         elif node.type == "preproc_call" and re.fullmatch(r"#\s*undef", text_of(children[0])):
@@ -176,27 +176,28 @@ def _active_macros(parts: "Sequence[Node]", defined: set[str]) -> "Iterator[Node
             stack += reversed(children)
 
 
-def _holds(node: "Node | None", defined: set[str]) -> bool | None:
-    """Return whether a condition of the preprocessor holds, or None if the text does not determine it."""
-    if node is None:
+def _holds(node: "Node | None", defined: set[str], depth: int = 0) -> bool | None:
+    """Return whether a condition of the preprocessor holds, or None if it is too deep or the text does not tell."""
+    if node is None or depth > 100:
         return None
+    inner = partial(_holds, defined=defined, depth=depth + 1)
     match node.type:
         case "preproc_if" | "preproc_elif":
-            return _holds(node.child_by_field_name("condition"), defined)
-        case "preproc_ifdef" | "preproc_defined":
+            return inner(node.child_by_field_name("condition"))
+        case "preproc_ifdef" | "preproc_elifdef" | "preproc_defined":
             name = next(text_of(child) for child in node.named_children if child.type == "identifier")
             if name.startswith("__"):  # The compiler defines such macros.
                 return None
-            return (name in defined) is not (node.children[0].type == "#ifndef")
+            return (name in defined) is not (node.children[0].type in ("#ifndef", "#elifndef"))
         case "number_literal":
             return text_of(node) != "0"
         case "unary_expression" if text_of(node).startswith("!"):
-            value = _holds(node.named_children[0], defined)
+            value = inner(node.named_children[0])
             return None if value is None else not value
         case "parenthesized_expression":
-            return _holds(node.named_children[0], defined)
+            return inner(node.named_children[0])
         case "binary_expression" if (operator := text_of(node.child_by_field_name("operator"))) in ("&&", "||"):
-            values = {_holds(node.child_by_field_name(side), defined) for side in ("left", "right")}
+            values = {inner(node.child_by_field_name(side)) for side in ("left", "right")}
             decisive = operator == "||"
             return decisive if decisive in values else None if None in values else not decisive
         case _:

@@ -243,6 +243,10 @@ CONDITIONAL = """
 # undef REMOVED
 #ifdef REMOVED
 # define N 32
+#elifdef REMOVED
+# define N 16
+#elifndef N
+# define N 512
 #endif
 __global__ void f(float *x) { x[threadIdx.x] = 1; }
 int main() {
@@ -264,6 +268,6 @@ def test_macros_of_skipped_branches_are_ignored(options, block, elements):
 
 
 def test_macros_of_deeply_nested_code_are_read():
-    text = CONDITIONAL + f"int sum() {{ return {'+'.join(['1'] * 3000)}; }}\n"
+    text = CONDITIONAL + f"int sum() {{ return {'+'.join(['1'] * 3000)}; }}\n#if {'!' * 3000}0\n#endif\n"
     (launch,) = host_launches(text, "f", [("x", "f32")])
     assert launch.block == (256,)
