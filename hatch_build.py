@@ -33,6 +33,8 @@ _FLAGS = [
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"),
 ]
 """Contracted to fused multiply-adds, the same operations would round otherwise than the hardware's."""
+_MARKERS = re.compile(rb"^(?:#(?: \d|line).*)?\n", re.MULTILINE)
+"""Line markers and empty lines of preprocessed code, which may change without changing the object file."""
 _OBJECTS_S = 14 * 86400.0
 """Seconds for which `build/engine` keeps an object file after its last use."""
 
@@ -118,15 +120,17 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
             return errors[0][:200] if done.returncode else None
 
         def compiled(path: Path) -> str | None:
-            made = f"{folder}/{files.index(path)}"
-            if reason := run([*flags, "-E", "-P", str(path), "-o", f"{made}.ii"]):
+            # The name ends with .cpp, because `zig c++` does not know .ii. Line markers keep errors at their source.
+            made = Path(folder, f"{files.index(path)}.cpp")
+            if reason := run([*flags, "-E", str(path), "-o", str(made)]):
                 return reason
-            object_ = kept / f"{hashlib.sha256(way + Path(f'{made}.ii').read_bytes()).hexdigest()[:32]}.o"
+            code = _MARKERS.sub(b"", made.read_bytes())
+            object_ = kept / f"{hashlib.sha256(way + code).hexdigest()[:32]}.o"
             objects[path] = str(object_)
             if object_.exists():
                 object_.touch()
                 return None
-            reason = run([*flags, "-c", str(path), "-o", f"{made}.o"])
+            reason = run([*flags, "-c", str(made), "-o", f"{made}.o"])
             if reason is None:
                 shutil.copyfile(f"{made}.o", f"{object_}.{os.getpid()}")
                 os.replace(f"{object_}.{os.getpid()}", object_)

@@ -50,8 +50,7 @@ void load(Batch& batch, const Instruction& ins) {
                     d[lane] = R(value);
                 }
             } else {
-                for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-                    const uint32_t lane = __builtin_ctz(rest);
+                for (const uint32_t lane : LanesOf(at.mask)) {
                     M value;
                     std::memcpy(&value, at.places[lane] + offset, sizeof value);
                     d[lane] = R(value);
@@ -64,8 +63,7 @@ void load(Batch& batch, const Instruction& ins) {
     if (Handovers* handovers = batch.handovers()) {
         if (count == 1 && ins.list[0])
             for (const Resolved& at : all)
-                for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-                    const uint32_t lane = uint32_t(__builtin_ctz(rest));
+                for (const uint32_t lane : LanesOf(at.mask)) {
                     const uint8_t* seen = handovers->overlooked(ins, at, lane, bytes);
                     M value;
                     if (!seen) continue;
@@ -121,9 +119,8 @@ const Registration kLoad({"ld", "ldu"}, [](Decoder& decoder, const Source& ins) 
     }
     if (rows.size() != elements) refuse("a vector of other length");
     const auto [base, offset] = decoder.address(ins.operands[1]);
-    Instruction& made = decoder.emit(load_run(bits, width ? width : bits, type[0] == 's'));
+    Instruction& made = decoder.emit(load_run(bits, width ? width : bits, type[0] == 's'), {}, base);
     made.list = std::move(rows);
-    made.a = base;
     made.immediate = offset;
     made.space = space_of(ins);
     made.unit = bits / 8;
@@ -144,8 +141,7 @@ void store(Batch& batch, const Instruction& ins) {
                 std::memcpy(at.places[0], source, kWarp * sizeof(T));
                 continue;
             }
-            for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-                const uint32_t lane = __builtin_ctz(rest);
+            for (const uint32_t lane : LanesOf(at.mask)) {
                 std::memcpy(at.places[lane] + offset, source + lane, sizeof(T));
             }
         }
@@ -157,8 +153,7 @@ void store(Batch& batch, const Instruction& ins) {
     for (const Resolved& at : all)
         for (uint32_t i = 0; i < count && agree; i++) {
             const T* source = batch.row<T>(ins.list[i]) + at.warp * kWarp;
-            for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-                const uint32_t lane = __builtin_ctz(rest);
+            for (const uint32_t lane : LanesOf(at.mask)) {
                 agree &= std::memcmp(at.places[lane] + i * sizeof(T), source + lane, sizeof(T)) == 0;
             }
         }
@@ -178,9 +173,9 @@ const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
     Instruction& made = decoder.emit(bits == 8    ? store<uint8_t>
                                      : bits == 16 ? store<uint16_t>
                                      : bits == 32 ? store<uint32_t>
-                                                  : store<uint64_t>);
+                                                  : store<uint64_t>,
+                                     {}, base);
     made.list = std::move(rows);
-    made.a = base;
     made.immediate = offset;
     made.space = space_of(ins);
     made.unit = bits / 8;
@@ -245,8 +240,7 @@ void atomic(Batch& batch, const Instruction& ins) {
     const Atomic operation = Atomic(ins.mode);
     for (const Resolved& at : all) {
         const uint32_t first = at.warp * kWarp;
-        for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-            const uint32_t lane = __builtin_ctz(rest);
+        for (const uint32_t lane : LanesOf(at.mask)) {
             for (uint32_t i = 0; i < count; i++) {
                 uint8_t* place = at.places[lane] + i * sizeof(T);
                 T old, result;
@@ -333,11 +327,10 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     merges = merges &&
              ((ins.has("add") && by.value == 1) || (ins.has("inc") && (by.value == -1 || by.value == 0xFFFFFFFFll)));
     merges = merges && !decoder.result_is_read();
-    Instruction& made = decoder.emit(atomic_run(type));
+    Instruction& made = decoder.emit(atomic_run(type), {}, base);
     made.list = std::move(targets);
     made.list.insert(made.list.end(), b.begin(), b.end());
     made.list.insert(made.list.end(), c.begin(), c.end());
-    made.a = base;
     made.immediate = offset;
     made.space = space_of(ins);
     made.unit = width_of(type) / 8;
@@ -358,7 +351,7 @@ const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "
 
 void commit_copies(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        for (uint32_t rest = mask; rest; rest &= rest - 1) batch.committed[first + __builtin_ctz(rest)]++;
+        for (const uint32_t bit : LanesOf(mask)) batch.committed[first + bit]++;
     });
 }
 
@@ -409,8 +402,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
             for (size_t i = 0; i < targets.size(); i++) {
                 if (targets[i].warp != at.warp) continue;
                 Batch::Copies& copies = batch.pending[at.warp][started[i]];
-                for (uint32_t rest = at.mask & targets[i].mask; rest; rest &= rest - 1) {
-                    const uint32_t lane = __builtin_ctz(rest);
+                for (const uint32_t lane : LanesOf(at.mask & targets[i].mask)) {
                     std::memcpy(copies.data[lane], at.places[lane], amount);
                 }
             }
@@ -424,8 +416,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
             batch.count_access(from, at, bytes, AccessKind::kRead);
             while (next < targets.size() && targets[next].warp < at.warp) next++;
             Batch::Copies& copies = batch.pending[at.warp][started[next]];
-            for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-                const uint32_t lane = __builtin_ctz(rest);
+            for (const uint32_t lane : LanesOf(at.mask)) {
                 std::memcpy(copies.data[lane], at.places[lane], bytes);
             }
         }
@@ -436,8 +427,8 @@ void start_copies(Batch& batch, const Instruction& ins) {
         const uint32_t* const flags = ins.e ? batch.flags(ins.e) : nullptr;
         const uint32_t* const sizes = ins.e ? nullptr : batch.row<uint32_t>(ins.c);
         for (size_t i = 0; i < targets.size(); i++) {
-            for (uint32_t rest = targets[i].mask; rest; rest &= rest - 1) {
-                const uint32_t lane = __builtin_ctz(rest), warp = targets[i].warp;
+            for (const uint32_t lane : LanesOf(targets[i].mask)) {
+                const uint32_t warp = targets[i].warp;
                 const bool is_suppressed = flags && (flags[warp] >> lane & 1);
                 const uint32_t reads = is_suppressed ? 0 : sizes ? std::min(sizes[warp * kWarp + lane], bytes) : bytes;
                 lanes_reading[i][reads] |= 1u << lane;
@@ -506,12 +497,8 @@ const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
         else if (extra[0].kind != OperandKind::kInteger || extra[0].value != size)
             amount = decoder.read(extra[0], "u32");
     }
-    Instruction& made = decoder.emit(start_copies);
-    made.a = from;
+    Instruction& made = decoder.emit(start_copies, {}, from, to, amount, ignores);
     made.immediate = from_offset;
-    made.b = to;
-    made.c = amount;
-    made.e = ignores;
     made.unit = uint32_t(size);
     made.modes = {0, uint32_t(to_offset), uint32_t(uint64_t(to_offset) >> 32)};
 });
@@ -582,9 +569,8 @@ const Registration kMatrices({"ldmatrix", "stmatrix"}, [](Decoder& decoder, cons
     if (rows.size() != number)
         refuse(std::to_string(rows.size()) + " registers for " + std::to_string(number) + " matrices");
     const auto [base, offset] = decoder.address(address);
-    Instruction& made = decoder.emit(stores ? store_matrices : load_matrices);
+    Instruction& made = decoder.emit(stores ? store_matrices : load_matrices, {}, base);
     made.list = std::move(rows);
-    made.a = base;
     made.immediate = offset;
     made.space = ins.has("shared") ? Space::kShared : Space::kGeneric;
     made.unit = 8;
@@ -606,9 +592,7 @@ const Registration kMoveMatrix({"movmatrix"}, [](Decoder& decoder, const Source&
         ins.operands.size() != 2)
         refuse();
     const Row a = decoder.read(ins.operands[1], "b32"), d = decoder.write(ins.operands[0], "b32");
-    Instruction& made = decoder.emit(move_matrix);
-    made.a = a;
-    made.d = d;
+    decoder.emit(move_matrix, d, a);
 });
 
 }  // namespace
@@ -618,8 +602,7 @@ void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int
     size_t left = 0;
     for (size_t i = 0; i < pending.size(); i++) {
         Batch::Copies& copies = pending[i];
-        for (uint32_t rest = copies.mask & mask; rest; rest &= rest - 1) {
-            const uint32_t lane = uint32_t(__builtin_ctz(rest));
+        for (const uint32_t lane : LanesOf(copies.mask & mask)) {
             if (allowed && int64_t(copies.group) >= int64_t(batch.committed[warp * kWarp + lane]) - *allowed) continue;
             std::memcpy(copies.places[lane], copies.data[lane], copies.bytes);
             if (batch.checks())

@@ -26,7 +26,28 @@ const char* name_of(Space space) {
     return names[size_t(space)];
 }
 
+std::string at_address(uint64_t bytes, Space space, uint64_t address) {
+    return "accesses " + std::to_string(bytes) + " bytes at " + name_of(space) + " address " + hex(address) +
+           ", which is ";
+}
+
+std::string misaligned(uint32_t bytes, Space space, uint64_t address) {
+    return at_address(bytes, space, address) + "not a multiple of " + std::to_string(bytes);
+}
+
+// Describe an access outside of a region that starts at address `start`.
+std::string outside(uint64_t bytes, uint64_t address, uint64_t start, const std::string& region, uint64_t size) {
+    return "accesses " + std::to_string(bytes) + " bytes at offset " + std::to_string(int64_t(address - start)) +
+           " of " + region + ", which has " + std::to_string(size) + " bytes (address " + hex(address) + ")";
+}
+
 }  // namespace
+
+std::string position_text(int64_t number, const uint32_t (&extents)[3]) {
+    const int64_t x = extents[0], y = extents[1];
+    return "(" + std::to_string(number % x) + ", " + std::to_string(number / x % y) + ", " +
+           std::to_string(number / (x * y)) + ")";
+}
 
 void Counts::merge(const Counts& other) {
     auto add = [](Counter& to, const Counter& from) {
@@ -140,15 +161,12 @@ size_t Batch::offset(const Row& row) const {
 }
 
 void Batch::fill_constants() {
-    for (const Constant& constant : program.constants) {
-        const uint64_t bits = constant.bits;
-        switch (constant.row.width) {
-            case 64: std::fill_n(row<uint64_t>(constant.row), lanes, bits); break;
-            case 32: std::fill_n(row<uint32_t>(constant.row), lanes, uint32_t(bits)); break;
-            case 16: std::fill_n(row<uint16_t>(constant.row), lanes, uint16_t(bits)); break;
-            case 8: std::fill_n(row<uint8_t>(constant.row), lanes, uint8_t(bits)); break;
-            default: std::fill_n(flags(constant.row), warp_count, bits ? ~0u : 0u);
-        }
+    for (const auto& [row, bits] : program.constants) {
+        if (row.width == 1) std::fill_n(flags(row), warp_count, bits ? ~0u : 0u);
+        else
+            for_width(row.width, [&, row = row, bits = bits](auto t) {
+                std::fill_n(this->row<decltype(t)>(row), lanes, decltype(t)(bits));
+            });
     }
 }
 
@@ -157,17 +175,14 @@ int64_t Batch::special(const std::string& name, uint32_t lane) const {
     const int64_t block = block_numbers_[lane / (warps_per_block * kWarp)];
     uint32_t clusters[3];
     for (int axis = 0; axis < 3; axis++) clusters[axis] = launch.grid[axis] / launch.cluster[axis];
-    int64_t cluster = 0, rank = 0;
-    {
-        int64_t scale = 1, width = 1, rest = block;
-        for (int axis = 0; axis < 3; axis++) {
-            const int64_t position = rest % launch.grid[axis];
-            rest /= launch.grid[axis];
-            cluster += position / launch.cluster[axis] * scale;
-            rank += position % launch.cluster[axis] * width;
-            scale *= clusters[axis];
-            width *= launch.cluster[axis];
-        }
+    int64_t cluster = 0, rank = 0, scale = 1, width = 1, rest = block;
+    for (int axis = 0; axis < 3; axis++) {
+        const int64_t position = rest % launch.grid[axis];
+        rest /= launch.grid[axis];
+        cluster += position / launch.cluster[axis] * scale;
+        rank += position % launch.cluster[axis] * width;
+        scale *= clusters[axis];
+        width *= launch.cluster[axis];
     }
     const size_t dot = name.find('.');
     if (dot != std::string::npos) {
@@ -222,16 +237,11 @@ void Batch::fill_specials() {
 }
 
 std::string Batch::block_text(uint32_t lane) const {
-    const int64_t block = block_numbers_[lane / (warps_per_block * kWarp)];
-    const int64_t x = launch.grid[0], y = launch.grid[1];
-    return "(" + std::to_string(block % x) + ", " + std::to_string(block / x % y) + ", " +
-           std::to_string(block / (x * y)) + ")";
+    return position_text(block_numbers_[lane / (warps_per_block * kWarp)], launch.grid);
 }
 
 std::string Batch::thread_text(uint32_t lane) const {
-    const uint32_t thread = lane % (warps_per_block * kWarp), x = launch.block[0], y = launch.block[1];
-    return "(" + std::to_string(thread % x) + ", " + std::to_string(thread / x % y) + ", " +
-           std::to_string(thread / (x * y)) + ")";
+    return position_text(lane % (warps_per_block * kWarp), launch.block);
 }
 
 std::string Batch::coordinates(uint32_t lane) const {
@@ -438,8 +448,8 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
     std::vector<Lane> all;
     for (uint32_t i = 0; i < running; i++) {
         const uint32_t mask = this->mask(i, ins) & lanes_of_warp;
-        for (uint32_t rest = mask; rest; rest &= rest - 1) {
-            const uint32_t lane = running_warps_[i] * kWarp + __builtin_ctz(rest);
+        for (const uint32_t bit : LanesOf(mask)) {
+            const uint32_t lane = running_warps_[i] * kWarp + bit;
             const bool narrow = ins.a.width == 32;
             const uint64_t plain = narrow ? row<uint32_t>(ins.a)[lane] : row<uint64_t>(ins.a)[lane];
             const int64_t extended = narrow ? row<int32_t>(ins.a)[lane] : row<int64_t>(ins.a)[lane];
@@ -466,14 +476,9 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                     break;
                 }
             }
-            const std::string head =
-                batch.coordinates(wrong->number) + " accesses " + std::to_string(bytes) + " bytes at ";
-            const std::string where = std::string(name_of(space)) + " address " + hex(wrong->address);
-            if (wrong->address & (bytes - 1))
-                batch.fail(head + where + ", which is not a multiple of " + std::to_string(bytes));
-            if (!region) batch.fail(head + where + ", which is in no buffer");
-            batch.fail(head + "offset " + std::to_string(int64_t(wrong->address - start)) + " of " + region +
-                       ", which has " + std::to_string(size) + " bytes (address " + hex(wrong->address) + ")");
+            if (wrong->address & (bytes - 1)) batch.fail_lane(wrong->number, misaligned(bytes, space, wrong->address));
+            if (!region) batch.fail_lane(wrong->number, at_address(bytes, space, wrong->address) + "in no buffer");
+            batch.fail_lane(wrong->number, outside(bytes, wrong->address, start, region, size));
         }
 
         void split(const std::vector<Lane>& part, Space space, uint32_t shift) const {
@@ -522,28 +527,13 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                     writable = buffer.writable;
                     break;
                 }
-                case Space::kShared:
-                    size = batch.launch.shared_bytes;
-                    region = "shared memory";
-                    break;
-                case Space::kLocal:
-                    size = batch.launch.local_bytes;
-                    region = "local memory";
-                    break;
-                case Space::kArgument:
-                    size = batch.launch.argument_bytes;
-                    region = "arguments of calls";
-                    break;
+                case Space::kShared: size = batch.launch.shared_bytes, region = "shared memory"; break;
+                case Space::kLocal: size = batch.launch.local_bytes, region = "local memory"; break;
+                case Space::kArgument: size = batch.launch.argument_bytes, region = "arguments of calls"; break;
                 case Space::kConst:
-                    size = batch.launch.constant_bytes;
-                    region = "constant memory";
-                    writable = false;
+                    size = batch.launch.constant_bytes, region = "constant memory", writable = false;
                     break;
-                case Space::kParam:
-                    size = batch.launch.parameter_bytes;
-                    region = "parameters";
-                    writable = false;
-                    break;
+                case Space::kParam: size = batch.launch.parameter_bytes, region = "parameters", writable = false; break;
                 default: refuse(part, space, nullptr, 0, 0);
             }
             const int64_t end = int64_t(start + size);
@@ -627,16 +617,10 @@ void Batch::resolve(const WarpAccess& access, uint8_t* (&places)[kWarp]) {
         places[lane] = nullptr;
         if (!(access.mask >> lane & 1)) continue;
         const uint64_t address = access.addresses[lane];
-        if (address & (access.bytes - 1))
-            fail(access.warp, lane,
-                 "accesses " + std::to_string(access.bytes) + " bytes at " + name_of(access.space) + " address " +
-                     hex(address) + ", which is not a multiple of " + std::to_string(access.bytes));
+        if (address & (access.bytes - 1)) fail(access.warp, lane, misaligned(access.bytes, access.space, address));
         if (access.space == Space::kShared) {
             if (address + access.bytes > launch.shared_bytes)
-                fail(access.warp, lane,
-                     "accesses " + std::to_string(access.bytes) + " bytes at offset " + std::to_string(address) +
-                         " of shared memory, which has " + std::to_string(launch.shared_bytes) + " bytes (address " +
-                         hex(address) + ")");
+                fail(access.warp, lane, outside(access.bytes, address, 0, "shared memory", launch.shared_bytes));
             places[lane] = shared(block_of(access.warp)) + address;
         } else {
             places[lane] = global(access.warp, lane, address, access.bytes, access.kind != AccessKind::kRead);
@@ -675,8 +659,8 @@ std::vector<LanePlace> Batch::shared_places(const Instruction& ins, uint32_t byt
             if (!wrong || std::tie(at.space, at.buffer) < std::tie(wrong->space, wrong->buffer)) wrong = &at;
             continue;
         }
-        for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-            const uint32_t lane = at.warp * kWarp + uint32_t(__builtin_ctz(rest));
+        for (const uint32_t bit : LanesOf(at.mask)) {
+            const uint32_t lane = at.warp * kWarp + bit;
             places.push_back({lane, shared_place(at, lane)});
         }
     }
@@ -709,22 +693,12 @@ std::string Batch::place_name(SharedPlace place) const {
 }
 
 uint64_t Batch::value(const Row& row, uint32_t lane) {
-    switch (row.width) {
-        case 64: return this->row<uint64_t>(row)[lane];
-        case 32: return this->row<uint32_t>(row)[lane];
-        case 16: return this->row<uint16_t>(row)[lane];
-        case 8: return this->row<uint8_t>(row)[lane];
-        default: return flags(row)[lane / kWarp] >> lane % kWarp & 1;
-    }
+    if (row.width == 1) return flags(row)[lane / kWarp] >> lane % kWarp & 1;
+    return for_width(row.width, [&](auto t) { return uint64_t(this->row<decltype(t)>(row)[lane]); });
 }
 
 void Batch::put_value(const Row& row, uint32_t lane, uint64_t value) {
-    switch (row.width) {
-        case 64: this->row<uint64_t>(row)[lane] = value; break;
-        case 32: this->row<uint32_t>(row)[lane] = uint32_t(value); break;
-        case 16: this->row<uint16_t>(row)[lane] = uint16_t(value); break;
-        default: this->row<uint8_t>(row)[lane] = uint8_t(value); break;
-    }
+    for_width(row.width, [&](auto t) { this->row<decltype(t)>(row)[lane] = decltype(t)(value); });
 }
 
 void Batch::count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind) {
@@ -752,15 +726,11 @@ void Batch::count_bulk_shared(uint64_t bytes, AccessKind kind) {
 uint8_t* Batch::global(uint32_t warp, uint32_t lane, uint64_t address, uint64_t bytes, bool write) {
     const uint64_t number = address >> kBufferShift;
     if (number < 1 || number > launch.buffers.size())
-        fail(warp, lane,
-             "accesses " + std::to_string(bytes) + " bytes at global address " + hex(address) +
-                 ", which is in no buffer");
+        fail(warp, lane, at_address(bytes, Space::kGlobal, address) + "in no buffer");
     const Region& region = launch.buffers[number - 1];
-    const uint64_t within = address - (number << kBufferShift);
+    const uint64_t start = number << kBufferShift, within = address - start;
     if (bytes > region.size || within > region.size - bytes)
-        fail(warp, lane,
-             "accesses " + std::to_string(bytes) + " bytes at offset " + std::to_string(within) + " of " + region.name +
-                 ", which has " + std::to_string(region.size) + " bytes (address " + hex(address) + ")");
+        fail(warp, lane, outside(bytes, address, start, region.name, region.size));
     if (write && !region.writable) fail(warp, lane, "writes to " + region.name + ", which is read-only");
     return region.bytes + within;
 }

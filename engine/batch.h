@@ -57,8 +57,7 @@ template <class Each>
 void each_shared_lane(const std::vector<Resolved>& all, Each each) {
     for (const Resolved& at : all) {
         if (at.space != Space::kShared) continue;
-        for (uint32_t rest = at.mask; rest; rest &= rest - 1)
-            each(at.warp, at.base + size_t(at.addresses[__builtin_ctz(rest)]));
+        for (const uint32_t bit : LanesOf(at.mask)) each(at.warp, at.base + size_t(at.addresses[bit]));
     }
 }
 
@@ -75,6 +74,9 @@ struct LanePlace {
 };
 
 constexpr uint8_t kPoisonByte = 0xFF;  // unwritten shared and local memory: NaN as a float, -1 as an integer
+
+// Return the text "(x, y, z)" for the linear number of a block or thread.
+std::string position_text(int64_t number, const uint32_t (&extents)[3]);
 
 class Batch : public Memory {
   public:
@@ -239,7 +241,6 @@ class Batch : public Memory {
     void end_blocks(const BasicBlock& block);
 
     uint8_t* arena_ = nullptr;
-    std::map<uint32_t, size_t> bases_;
     size_t base1_ = 0, base8_ = 0, base16_ = 0, base32_ = 0, base64_ = 0;
     std::vector<uint32_t> running_warps_, running_masks_;
     std::vector<uint8_t> shared_, local_, argument_;

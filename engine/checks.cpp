@@ -36,7 +36,7 @@ void Watch::add(Finding finding) {
 
 Checks::Checks(const Batch& batch)
     : watch_(*batch.launch.checks),
-      definedness_(batch),
+      definedness_(watch_.values ? std::make_unique<Definedness>(batch) : nullptr),
       stride_(batch.launch.shared_bytes),
       warps_per_block_(batch.warps_per_block),
       cells_(watch_.shared_memory ? size_t(stride_) * batch.launch.blocks_per_batch : 0),
@@ -81,7 +81,7 @@ Checks::Checks(const Batch& batch)
 
 void Checks::start_batch(const std::vector<int64_t>& block_numbers) {
     block_numbers_ = block_numbers;
-    definedness_.start_batch();
+    if (definedness_) definedness_->start_batch();
     std::fill(written_.begin(), written_.end(), false);
     for (uint32_t& epoch : block_epoch_) epoch++;
     std::fill(block_time_.begin(), block_time_.end(), time_);
@@ -91,11 +91,11 @@ void Checks::start_batch(const std::vector<int64_t>& block_numbers) {
 void Checks::before(Batch& batch, const BasicBlock& block, const Instruction& ins, bool is_first) {
     const uint8_t roles = watch_.roles[ins.source];
     if (roles & kGathers) pass_warps(batch, block, ins.source);
-    if (is_first) definedness_.before(batch, ins.source);
+    if (is_first && definedness_) definedness_->before(batch, ins.source);
     if (!(roles & kDivides) || !ins.b) return;
     for (uint32_t i = 0; i < batch.running; i++)
-        for (uint32_t rest = batch.mask(i, ins); rest; rest &= rest - 1) {
-            const uint32_t lane = batch.warps()[i] * kWarp + __builtin_ctz(rest);
+        for (const uint32_t bit : LanesOf(batch.mask(i, ins))) {
+            const uint32_t lane = batch.warps()[i] * kWarp + bit;
             if (!batch.value(ins.b, lane)) report("division-by-zero", batch, ins, lane, -1, kNoLane, "", 0, 0);
         }
 }
@@ -130,8 +130,8 @@ void Checks::record(Batch& batch, const Instruction& ins, const std::vector<Reso
     for (const Resolved& at : all) {
         if (at.space == Space::kShared && watch_.shared_memory)
             shared(batch, ins, at, bytes, kind, plain, whole_matrix);
-        if (at.space == Space::kLocal && kind != AccessKind::kAtomic)
-            definedness_.access_local(batch, ins.source, at, bytes, kind == AccessKind::kWrite);
+        if (at.space == Space::kLocal && kind != AccessKind::kAtomic && definedness_)
+            definedness_->access_local(batch, ins.source, at, bytes, kind == AccessKind::kWrite);
         if (at.space == Space::kGlobal) global(batch, ins, at, bytes, kind, plain);
     }
 }
@@ -149,8 +149,8 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
     const bool write = kind == AccessKind::kWrite, compare = can_compare(ins, bytes, kind);
     const uint32_t epoch = block_epoch_[block], warp_epoch = warp_epoch_[at.warp];
     const SharedArray* array = nullptr;
-    for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-        const uint32_t bit = __builtin_ctz(rest), lane = at.warp * kWarp + bit;
+    for (const uint32_t bit : LanesOf(at.mask)) {
+        const uint32_t lane = at.warp * kWarp + bit;
         const int64_t address = at.addresses[bit];
         const int32_t thread = int32_t(warp_of_block * kWarp + bit);
         if (!watch_.arrays.empty()) {
@@ -254,8 +254,8 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
     const int64_t start = int64_t(at.buffer + 1) << kBufferShift;
     const uint32_t lane_block = at.warp / warps_per_block_;
     const int32_t block = int32_t(block_numbers_[lane_block]) + 1;
-    for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-        const uint32_t bit = __builtin_ctz(rest), lane = at.warp * kWarp + bit;
+    for (const uint32_t bit : LanesOf(at.mask)) {
+        const uint32_t lane = at.warp * kWarp + bit;
         const int64_t offset = at.addresses[bit] - (at.addresses[bit] >> kBufferShift ? start : 0);
         if (!shadow.written.empty()) {
             bool is_written = true;
@@ -313,11 +313,7 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
                 const bool one_lane = after_write || touched.read_lane < kSeveralLanes;
                 if (one_block && one_lane)
                     finding.other_thread = batch.thread_text(after_write ? touched.write_lane : reader);
-                const int64_t number = other - 1, x = batch.launch.grid[0], y = batch.launch.grid[1];
-                finding.other_block = other == kSeveral
-                                          ? ""
-                                          : "(" + std::to_string(number % x) + ", " + std::to_string(number / x % y) +
-                                                ", " + std::to_string(number / (x * y)) + ")";
+                if (other != kSeveral) finding.other_block = position_text(other - 1, batch.launch.grid);
                 watch_.add(std::move(finding));
             }
             if (write && !same) {
@@ -353,8 +349,7 @@ void Checks::pass_warps(Batch& batch, const BasicBlock& block, uint32_t source) 
         const uint32_t* masks = batch.row<uint32_t>(block.mask) + warp * kWarp;
         Instruction every;  // without a guard
         every.source = block.first;
-        for (uint32_t rest = batch.mask(i, every); rest; rest &= rest - 1) {
-            const uint32_t lane = __builtin_ctz(rest);
+        for (const uint32_t lane : LanesOf(batch.mask(i, every))) {
             if (!(masks[lane] >> lane & 1))
                 report("mask", batch, every, warp * kWarp + lane, -1, kNoLane, "", masks[lane], 0);
         }

@@ -55,7 +55,7 @@ struct Watch {
 
     std::vector<SharedArray> arrays;
     std::vector<uint32_t> uninitialized;  // numbers of the buffers that were not initialized
-    bool shared_memory = true, global_races = true;
+    bool shared_memory = true, global_races = true, values = true;
     std::vector<Shadow> shadows;
     std::vector<uint8_t> roles;      // for each instruction: a combination of kSynchronizes, kGathers and kDivides
     int64_t granule = 4;             // bytes; 1 for a kernel with accesses smaller than words
@@ -115,7 +115,7 @@ class Checks {
     const SharedArray* array_at(int64_t address) const;
 
     Watch& watch_;
-    Definedness definedness_;
+    std::unique_ptr<Definedness> definedness_;  // null if values are not checked
     uint32_t stride_, warps_per_block_;
     std::vector<Cell> cells_;
     std::vector<bool> written_;  // indexed by byte of shared memory

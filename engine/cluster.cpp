@@ -10,8 +10,8 @@ namespace {
 void elect(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
         uint32_t& elected = batch.flags(ins.e)[warp];
-        for (uint32_t rest = mask; rest; rest &= rest - 1) {
-            const uint32_t lane = uint32_t(__builtin_ctz(rest)), named = batch.row<uint32_t>(ins.a)[first + lane];
+        for (const uint32_t lane : LanesOf(mask)) {
+            const uint32_t named = batch.row<uint32_t>(ins.a)[first + lane];
             const bool leads = named && uint32_t(__builtin_ctz(named)) == lane;
             elected = leads ? elected | 1u << lane : elected & ~(1u << lane);
             if (ins.d && named) batch.row<uint32_t>(ins.d)[first + lane] = uint32_t(__builtin_ctz(named));
@@ -26,10 +26,7 @@ const Registration kElect({"elect"}, [](Decoder& decoder, const Source& ins) {
     const Row a = decoder.read(ins.operands[1], "b32");
     const Row d = target.items[0].kind == OperandKind::kNone ? Row{} : decoder.write(target.items[0], "b32");
     const Row e = decoder.write(target.items[1], "pred");
-    Instruction& made = decoder.emit(elect);
-    made.a = a;
-    made.d = d;
-    made.e = e;
+    decoder.emit(elect, d, a, {}, {}, e);
 });
 
 void map_addresses(Batch& batch, const Instruction& ins) {
@@ -56,11 +53,7 @@ const Registration kMapa({"mapa"}, [](Decoder& decoder, const Source& ins) {
     if ((type != "u32" && type != "u64") || (type == "u32" && !ins.has("shared"))) refuse();
     const auto [base, offset] = address_of(decoder, ins.operands[1]);
     const Row rank = decoder.value(ins.operands[2], "u32"), d = decoder.write(ins.operands[0], type);
-    Instruction& made = decoder.emit(map_addresses);
-    made.a = base;
-    made.immediate = offset;
-    made.b = rank;
-    made.d = d;
+    decoder.emit(map_addresses, d, base, rank).immediate = offset;
 });
 
 void ranks_of_addresses(Batch& batch, const Instruction& ins) {
@@ -74,10 +67,8 @@ const Registration kRank({"getctarank"}, [](Decoder& decoder, const Source& ins)
     if (ins.operands.size() != 2) refuse();
     const auto [base, offset] = address_of(decoder, ins.operands[1]);
     const Row d = decoder.write(ins.operands[0], "b32");
-    Instruction& made = decoder.emit(ranks_of_addresses);
-    made.a = base;
+    Instruction& made = decoder.emit(ranks_of_addresses, d, base);
     made.immediate = offset;
-    made.d = d;
 });
 
 void move_registers(Batch& batch, const Instruction& ins) {

@@ -13,8 +13,8 @@ namespace {
 uint32_t sorted(const int64_t* values, uint32_t mask, int64_t* out) {
     uint32_t count = 0;
     bool ascending = true;
-    for (uint32_t rest = mask; rest; rest &= rest - 1) {
-        out[count] = values[__builtin_ctz(rest)];
+    for (const uint32_t bit : LanesOf(mask)) {
+        out[count] = values[bit];
         ascending &= count == 0 || out[count - 1] <= out[count];
         count++;
     }
@@ -35,12 +35,12 @@ uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool 
     if (!atomic) {  // usually, each bank has at most one unit
         int64_t of_bank[32];
         uint64_t conflict = 0;
-        for (uint32_t rest = mask; rest; rest &= rest - 1) {
-            const int64_t unit = units[__builtin_ctz(rest)];
+        for (const uint32_t bit : LanesOf(mask)) {
+            const int64_t unit = units[bit];
             of_bank[uint32_t(unit) & (banks - 1)] = unit;
         }
-        for (uint32_t rest = mask; rest; rest &= rest - 1) {
-            const int64_t unit = units[__builtin_ctz(rest)];
+        for (const uint32_t bit : LanesOf(mask)) {
+            const int64_t unit = units[bit];
             conflict |= uint64_t(of_bank[uint32_t(unit) & (banks - 1)] ^ unit);
         }
         if (!conflict) return 1;
@@ -73,8 +73,8 @@ uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
             all_near &= distance < 64;
         }
     } else {
-        for (uint32_t rest = mask; rest; rest &= rest - 1) {
-            const uint64_t distance = uint64_t((addresses[__builtin_ctz(rest)] >> shift) - first + 32);
+        for (const uint32_t bit : LanesOf(mask)) {
+            const uint64_t distance = uint64_t((addresses[bit] >> shift) - first + 32);
             near |= uint64_t(1) << (distance & 63);
             all_near &= distance < 64;
         }
@@ -82,7 +82,7 @@ uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
     if (all_near) return __builtin_popcountll(near);
     int64_t units[32];
     uint32_t count = 0;
-    for (uint32_t rest = mask; rest; rest &= rest - 1) units[count++] = addresses[__builtin_ctz(rest)] >> shift;
+    for (const uint32_t bit : LanesOf(mask)) units[count++] = addresses[bit] >> shift;
     if (!std::is_sorted(units, units + count)) std::sort(units, units + count);
     return distinct_sorted(units, count);
 }
@@ -156,8 +156,7 @@ uint32_t local_sectors(const int64_t* addresses, uint32_t mask, uint32_t bytes) 
     const uint32_t words = std::max(1u, bytes / 4);
     int64_t units[32 * 8];
     uint32_t count = 0;
-    for (uint32_t rest = mask; rest; rest &= rest - 1) {
-        const uint32_t lane = __builtin_ctz(rest);
+    for (const uint32_t lane : LanesOf(mask)) {
         for (uint32_t word = 0; word < words && count < 256; word++)
             units[count++] = ((addresses[lane] >> 2) + word) * 4 + lane / 8;
     }

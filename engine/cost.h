@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "memory.h"
+
 namespace kernrec {
 
 // Return the number of distinct values of `addresses >> shift` among the lanes of a mask.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "lanes.h"
+#include "number_formats.h"
 
 namespace kernrec {
 
@@ -34,22 +35,6 @@ uint32_t width_of(std::string_view type) {
 
 namespace {
 
-uint16_t half_bits(double value) {
-    // Round the bits to nearest even, because C++ has no half type before C++23.
-    const float single = float(value);
-    uint32_t bits;
-    std::memcpy(&bits, &single, 4);
-    const uint32_t sign = bits >> 16 & 0x8000;
-    if (std::isnan(value)) return uint16_t(sign | 0x7E00);
-    const double magnitude = std::fabs(value);
-    if (magnitude >= 65520) return uint16_t(sign | 0x7C00);
-    if (magnitude < std::ldexp(1, -14)) return uint16_t(sign | uint32_t(std::nearbyint(std::ldexp(magnitude, 24))));
-    int exponent;
-    const double mantissa = std::frexp(magnitude, &exponent);
-    const uint32_t rounded = uint32_t(std::nearbyint(std::ldexp(mantissa, 11)));
-    return uint16_t(sign | ((uint32_t(exponent + 13) << 10) + rounded));
-}
-
 // Return the bits of a literal of a PTX type.
 uint64_t literal_bits(const Operand& literal, std::string_view type) {
     const uint32_t width = width_of(type);
@@ -58,78 +43,37 @@ uint64_t literal_bits(const Operand& literal, std::string_view type) {
     const bool is_bits = is_integer && (type == "f16" || type == "f16x2");
     const bool floats = type[0] == 'f', plain = type == "b16" || type == "b32" || type == "b64";
     if (!is_bits && (floats || plain)) {
-        double number = 0;
-        bool is_number = true;
+        std::optional<double> number;
         if (literal.kind == OperandKind::kF32Bits) {
             if (width == 32) return uint64_t(literal.value) & all;
-            float single;
-            const uint32_t bits = uint32_t(literal.value);
-            std::memcpy(&single, &bits, 4);
-            number = single;
-        } else if (literal.kind == OperandKind::kF64Bits) {
-            if (width == 64) return uint64_t(literal.value);
-            std::memcpy(&number, &literal.value, 8);
-        } else if (literal.kind == OperandKind::kDecimal) {
-            std::memcpy(&number, &literal.value, 8);
+            number = bit_cast<float>(uint32_t(literal.value));
+        } else if (literal.kind == OperandKind::kF64Bits || literal.kind == OperandKind::kDecimal) {
+            number = bit_cast<double>(literal.value);
         } else if (floats) {
             number = double(literal.value);
-        } else {
-            is_number = false;
         }
-        if (is_number) {
+        if (number) {
             if (type.find("x2") != std::string_view::npos)
                 refuse("a literal of type ." + std::string(type) + " is not supported");
-            if (width == 64) {
-                uint64_t bits;
-                std::memcpy(&bits, &number, 8);
-                return bits;
-            }
-            if (width == 32) {
-                const float single = float(number);
-                uint32_t bits;
-                std::memcpy(&bits, &single, 4);
-                return bits;
-            }
-            return half_bits(number);
+            if (width == 64) return bit_cast<uint64_t>(*number);
+            return width == 32 ? bit_cast<uint32_t>(float(*number)) : f64_to_f16(*number);
         }
     }
     if (!is_integer) refuse("a floating-point literal of type ." + std::string(type));
     return width == 1 ? literal.value != 0 : uint64_t(literal.value) & all;
 }
 
-// Extend or truncate values between registers of different widths.
-template <class From, class To>
-struct Converted {
-    static To apply(From value) { return static_cast<To>(value); }
-};
-
-template <class From, class To>
-Run converted() {
-    return Lanewise<Converted<From, To>, To, From>::run;
-}
-
-Run narrowing(uint32_t from, uint32_t to) {
-    if (from == 64 && to == 32) return converted<uint64_t, uint32_t>();
-    if (from == 64 && to == 16) return converted<uint64_t, uint16_t>();
-    if (from == 64 && to == 8) return converted<uint64_t, uint8_t>();
-    if (from == 32 && to == 16) return converted<uint32_t, uint16_t>();
-    if (from == 32 && to == 8) return converted<uint32_t, uint8_t>();
-    return converted<uint16_t, uint8_t>();
-}
-
-template <class S8, class S16, class S32, class T16, class T32, class T64>
-Run widening_of(uint32_t from, uint32_t to) {
-    if (from == 8) return to == 16 ? converted<S8, T16>() : to == 32 ? converted<S8, T32>() : converted<S8, T64>();
-    if (from == 16) return to == 32 ? converted<S16, T32>() : converted<S16, T64>();
-    return converted<S32, T64>();
-}
-
-Run widening(uint32_t from, uint32_t to, bool is_signed) {
-    return is_signed ? widening_of<int8_t, int16_t, int32_t, int16_t, int32_t, int64_t>(from, to)
-                     : widening_of<uint8_t, uint16_t, uint32_t, uint16_t, uint32_t, uint64_t>(from, to);
-}
-
 }  // namespace
+
+Run cast_run(uint32_t from, uint32_t to, bool is_signed) {
+    return for_width(from, [&](auto source) {
+        return for_width(to, [&](auto result) -> Run {
+            using D = decltype(result);
+            using S = decltype(source);
+            return is_signed ? Lanewise<kSame, D, std::make_signed_t<S>>::run : Lanewise<kSame, D, S>::run;
+        });
+    });
+}
 
 Decoder::Decoder(Program& program, const Launch& launch, std::vector<uint32_t> register_widths)
     : program_(program), launch_(launch), widths_(std::move(register_widths)), registers_(widths_.size()) {}
@@ -215,10 +159,7 @@ Row Decoder::read(const Operand& operand, std::string_view type) {
     if (row.width < width || (width == 1) != (row.width == 1))
         refuse("a ." + std::string(type) + " operand does not fit a " + std::to_string(row.width) + "-bit register");
     const Row cut = scratch(width);
-    Instruction& ins = emit(narrowing(row.width, width));
-    ins.guard = {};
-    ins.a = row;
-    ins.d = cut;
+    emit(cast_run(row.width, width, false), cut, row).guard = {};
     return cut;
 }
 
@@ -231,11 +172,7 @@ Row Decoder::write(const Operand& operand, std::string_view type) {
         refuse("a ." + std::string(type) + " operand does not fit a " + std::to_string(row.width) + "-bit register");
     const Row narrow = scratch(width);
     const bool is_signed = type[0] == 's' && type.find("x2") == std::string_view::npos;
-    Instruction ins;
-    ins.run = widening(width, row.width, is_signed);
-    ins.a = narrow;
-    ins.d = row;
-    after_.push_back(ins);
+    after_.push_back({cast_run(width, row.width, is_signed), row, narrow});
     return narrow;
 }
 
@@ -257,11 +194,12 @@ std::pair<Row, int64_t> Decoder::address(const Operand& operand) {
     return {constant(64, 0), operand.value + base.value};
 }
 
-Instruction& Decoder::emit(Run run) {
+Instruction& Decoder::emit(Run run, Row d, Row a, Row b, Row c, Row e) {
     Instruction& ins = block_->code.emplace_back();
     ins.run = run;
     ins.source = source;
     guard(ins.guard, ins.guard_inverted);
+    std::tie(ins.d, ins.a, ins.b, ins.c, ins.e) = std::tie(d, a, b, c, e);
     return ins;
 }
 
@@ -363,7 +301,7 @@ void Decoder::find_unassigned() {
         if (live[0][id / 64] >> id % 64 & 1 && registers_[id]) program_.unassigned.push_back(id);
 }
 
-void Decoder::instruction(BasicBlock& block) {
+void Decoder::instruction() {
     const Source& from = ins();
     auto builder = builders().end();
     if (!from.modifiers.empty()) builder = builders().find(from.opcode + "." + from.modifiers[0]);
@@ -373,12 +311,7 @@ void Decoder::instruction(BasicBlock& block) {
     used_scratch_.clear();
     after_.clear();
     builder->second(*this, from);
-    for (Instruction& later : after_) {
-        Instruction& made = emit(later.run);
-        made.a = later.a;
-        made.d = later.d;
-    }
-    (void)block;
+    for (const Cast& later : after_) emit(later.run, later.to, later.from);
 }
 
 // No instruction may access registers of a wgmma.mma_async in flight. The accesses of a basic block between two wgmma
@@ -494,7 +427,7 @@ void Decoder::decode() {
                     used_scratch_.clear();
                     end(block);
                 } else {
-                    instruction(block);
+                    instruction();
                 }
             } catch (const Unsupported& error) {
                 block.code.resize(before);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <type_traits>
 
 #include "program.h"
 
@@ -52,7 +53,7 @@ class Decoder {
     const Program& program() const { return program_; }
 
     // Append an operation of the current instruction, with its guard.
-    Instruction& emit(Run run);
+    Instruction& emit(Run run, Row d = {}, Row a = {}, Row b = {}, Row c = {}, Row e = {});
     const Source& ins() const { return program_.sources[source]; }
     void note_atomic(Space space) { program_.has_atomics |= space == Space::kGlobal || space == Space::kGeneric; }
     // Return whether an instruction reads a register that the current one writes.
@@ -60,7 +61,7 @@ class Decoder {
 
   private:
     Row new_row(uint32_t width);
-    void instruction(BasicBlock& block);
+    void instruction();
     void end(BasicBlock& block);
     void refuse_when_run(const std::string& text);
     void watch_warpgroup_registers(uint32_t first, uint32_t stop);
@@ -79,7 +80,11 @@ class Decoder {
     std::map<std::pair<uint32_t, uint32_t>, Row> scratch_;
     Row carries_[2];
     BasicBlock* block_ = nullptr;
-    std::vector<Instruction> after_;  // operations to append after the current instruction
+    struct Cast {
+        Run run;
+        Row to, from;
+    };
+    std::vector<Cast> after_;  // conversions to append after the current instruction
 };
 
 using Builder = void (*)(Decoder&, const Source&);
@@ -98,5 +103,26 @@ void touch_warpgroup_registers(Batch& batch, const Instruction& ins);
 
 uint32_t width_of(std::string_view type);
 [[noreturn]] void refuse(const std::string& text = "");
+
+// Return the operation that converts integers of `from` bits to rows of `to` bits, with extension or truncation.
+Run cast_run(uint32_t from, uint32_t to, bool is_signed);
+// Return the operation that copies a row of this width.
+Run copy_run(uint32_t width);
+
+// Call a function with a value of the integer type that `type` names, which must be one of `Types`.
+template <class... Types, class Call>
+Run for_integer(const std::string& type, Call call) {
+    Run run = nullptr;
+    const auto take = [&](auto t) {
+        if (type == (std::is_signed_v<decltype(t)> ? "s" : "u") + std::to_string(8 * sizeof t)) run = call(t);
+    };
+    (take(Types{}), ...);
+    if (!run) refuse("the type ." + type);
+    return run;
+}
+template <class Call>
+Run for_any_integer(const std::string& type, Call call) {
+    return for_integer<uint32_t, int32_t, uint64_t, int64_t, uint16_t, int16_t, uint8_t, int8_t>(type, call);
+}
 
 }  // namespace kernrec

@@ -167,26 +167,22 @@ uint32_t Definedness::foreign_lanes(Batch& batch, const Step& step, uint32_t sou
         return operand.kind == OperandKind::kRegister ? uint32_t(batch.value(batch.program.registers[operand.id], lane))
                                                       : uint32_t(operand.value);
     };
-    const bool up = from.has("up"), down = from.has("down"), butterfly = from.has("bfly");
+    const auto mode = Shuffle(
+        std::find_if(std::begin(kShuffles), std::end(kShuffles) - 1, [&](const char* name) { return from.has(name); }) -
+        kShuffles);
     const uint32_t before = bits(step.reads[0], warp);
     uint32_t wrong = 0;
-    for (uint32_t rest = mask; rest; rest &= rest - 1) {
-        const int32_t lane = __builtin_ctz(rest);
-        const uint32_t place = warp * kWarp + uint32_t(lane), c = value(from.operands[3], place);
-        const int32_t delta = int32_t(value(from.operands[2], place) & 31), clamp = int32_t(c & 31);
-        const int32_t segment = int32_t(c >> 8 & 31), top = (lane & segment) | (clamp & ~segment);
-        int32_t other = up          ? lane - delta
-                        : down      ? lane + delta
-                        : butterfly ? lane ^ delta
-                                    : (lane & segment) | (delta & ~segment);
-        if (up ? other < top : other > top) other = lane;
+    for (const uint32_t lane : LanesOf(mask)) {
+        const uint32_t place = warp * kWarp + lane;
+        const uint32_t other =
+            shuffle_source(mode, lane, value(from.operands[2], place), value(from.operands[3], place)).first;
         const uint32_t members = from.operands.size() > 4 ? value(from.operands[4], place) : ~0u;
         if (!((mask & members) >> other & 1)) {
             wrong |= 1u << lane;
             origins[lane] = source;
         } else if (before >> other & 1) {
             wrong |= 1u << lane;
-            origins[lane] = origins_[size_t(step.reads[0]) * lanes_ + warp * kWarp + uint32_t(other)];
+            origins[lane] = origins_[size_t(step.reads[0]) * lanes_ + warp * kWarp + other];
         }
     }
     return wrong;
@@ -195,8 +191,7 @@ uint32_t Definedness::foreign_lanes(Batch& batch, const Step& step, uint32_t sou
 void Definedness::set(uint32_t slot, uint32_t warp, uint32_t mask, uint32_t undefined, const uint32_t* origins) {
     uint32_t& bits = undefined_[size_t(slot) * warps_ + warp];
     bits = (bits & ~mask) | (undefined & mask);
-    for (uint32_t rest = undefined & mask; rest; rest &= rest - 1) {
-        const uint32_t lane = __builtin_ctz(rest);
+    for (const uint32_t lane : LanesOf(undefined & mask)) {
         origins_[size_t(slot) * lanes_ + warp * kWarp + lane] = origins[lane];
     }
 }
@@ -224,8 +219,7 @@ void Definedness::before(Batch& batch, uint32_t source) {
         } else {
             wrong = undefined(batch, step, from, warp);
             for (uint32_t slot : step.reads)
-                for (uint32_t rest = wrong & bits(slot, warp); rest; rest &= rest - 1) {
-                    const uint32_t lane = __builtin_ctz(rest);
+                for (const uint32_t lane : LanesOf(wrong & bits(slot, warp))) {
                     origins[lane] = origins_[size_t(slot) * lanes_ + warp * kWarp + lane];
                 }
         }
@@ -244,8 +238,7 @@ void Definedness::access_local(Batch& batch, uint32_t source, const Resolved& at
     for (size_t part = 0; part < parts.size(); part++) {
         const uint32_t slot = this->slot(parts[part]), stored = write ? bits(slot, at.warp) : 0;
         uint32_t unwritten = 0, origins[kWarp];
-        for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-            const uint32_t lane = __builtin_ctz(rest);
+        for (const uint32_t lane : LanesOf(at.mask)) {
             const size_t first =
                 size_t(at.warp * kWarp + lane) * local_bytes_ + size_t(at.addresses[lane]) + part * unit;
             const auto begin = written_.begin() + first, end = begin + unit;

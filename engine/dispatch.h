@@ -62,7 +62,7 @@ void decode_arrival_after_copies(Decoder& decoder, const Source& ins);
 template <class Each>
 void each_lane(Batch& batch, const Instruction& ins, Each each) {
     each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        for (uint32_t rest = mask; rest; rest &= rest - 1) each(first + uint32_t(__builtin_ctz(rest)));
+        for (const uint32_t bit : LanesOf(mask)) each(first + bit);
     });
 }
 

@@ -36,8 +36,8 @@ void Handovers::start_batch(const std::vector<int64_t>& block_numbers) {
 void Handovers::keep(const Instruction& ins, const Resolved& at, uint32_t bytes) {
     if (at.space != Space::kGlobal || !releases(batch_.program.sources[ins.source])) return;
     const Region& region = batch_.launch.buffers[at.buffer];
-    for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-        const uint8_t* bytes_there = at.places[__builtin_ctz(rest)];
+    for (const uint32_t bit : LanesOf(at.mask)) {
+        const uint8_t* bytes_there = at.places[bit];
         const Place place{at.buffer, uint64_t(bytes_there - region.bytes)};
         before_[place].assign(bytes_there, bytes_there + bytes);
         for (auto look = looked_.begin(); look != looked_.end();)
@@ -67,8 +67,8 @@ void Handovers::record(const Instruction& ins, const std::vector<Resolved>& all,
     std::vector<Touch> touches;
     for (const Resolved& at : all) {
         if (at.space != Space::kGlobal || !batch_.launch.buffers[at.buffer].writable) continue;
-        for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-            const uint64_t byte = uint64_t(at.places[__builtin_ctz(rest)] - batch_.launch.buffers[at.buffer].bytes);
+        for (const uint32_t bit : LanesOf(at.mask)) {
+            const uint64_t byte = uint64_t(at.places[bit] - batch_.launch.buffers[at.buffer].bytes);
             if (strong) met.insert({at.warp, {at.buffer, byte}});
             else
                 for (uint32_t k = 0; k < bytes / kWord; k++) touches.push_back({at.buffer, at.warp, byte / kWord + k});

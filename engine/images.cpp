@@ -278,10 +278,7 @@ const Registration kQuery({"txq", "suq"}, [](Decoder& decoder, const Source& ins
     if (ins.operands.size() != 2 || ins.operands[1].kind != OperandKind::kAddress || ins.operands[1].items.empty())
         refuse();
     const Row a = decoder.value(ins.operands[1].items[0], "b64"), d = decoder.write(ins.operands[0], "u32");
-    Instruction& made = decoder.emit(query);
-    made.a = a;
-    made.d = d;
-    made.mode = mode;
+    decoder.emit(query, d, a).mode = mode;
 });
 
 // --- Surfaces ---

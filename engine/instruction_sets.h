@@ -19,4 +19,21 @@ inline constexpr bool kAvx2 = false;
 #endif
 #define KERNREC_INLINE [[gnu::always_inline]] inline
 
+// Function compiled for AVX2 and for any CPU. `function` is a lambda with the attribute `always_inline`.
+template <const auto& function>
+struct ByCpu {
+    template <class... A>
+    static auto plain(A... arguments) {
+        return function(arguments...);
+    }
+    template <class... A>
+    KERNREC_AVX2 static auto avx2(A... arguments) {
+        return function(arguments...);
+    }
+    template <class... A>
+    auto operator()(A... arguments) const {
+        return kAvx2 ? avx2(arguments...) : plain(arguments...);
+    }
+};
+
 }  // namespace kernrec

@@ -1,6 +1,5 @@
 // Integer arithmetic, logic and bit operations (PTX ISA, sections 9.7.1, 9.7.2 and 9.7.8). Arithmetic wraps.
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <type_traits>
 
@@ -16,47 +15,33 @@ using Unsigned = std::make_unsigned_t<T>;
 template <class T>
 constexpr bool kSigned = std::is_signed_v<T>;
 
+// Type of a product of `mul.wide`, with the signedness of T.
+template <class T>
+using Wider = std::conditional_t<sizeof(T) == 4, std::conditional_t<kSigned<T>, int64_t, uint64_t>,
+                                 std::conditional_t<kSigned<T>, int32_t, uint32_t>>;
+
 // Wrap arithmetic without undefined behavior.
 template <class T>
 T wrap(uint64_t value) {
     return static_cast<T>(static_cast<Unsigned<T>>(value));
 }
 
-template <class T>
-struct Add {
-    static T apply(T a, T b) { return T(Unsigned<T>(Unsigned<T>(a) + Unsigned<T>(b))); }
+constexpr auto kAdd = [](auto a, auto b) {
+    using U = Unsigned<decltype(a)>;
+    return decltype(a)(U(U(a) + U(b)));
 };
-template <class T>
-struct Sub {
-    static T apply(T a, T b) { return T(Unsigned<T>(Unsigned<T>(a) - Unsigned<T>(b))); }
+constexpr auto kSub = [](auto a, auto b) {
+    using U = Unsigned<decltype(a)>;
+    return decltype(a)(U(U(a) - U(b)));
 };
-template <class T>
-struct Min {
-    static T apply(T a, T b) { return a < b ? a : b; }
-};
-template <class T>
-struct Max {
-    static T apply(T a, T b) { return a > b ? a : b; }
-};
-template <class T>
-struct Neg {
-    static T apply(T a) { return wrap<T>(0 - uint64_t(a)); }
-};
-template <class T>
-struct Abs {
-    static T apply(T a) { return a < T(0) ? Neg<T>::apply(a) : a; }
-};
-template <class T>
-struct Low {
-    static T apply(T a, T b) { return wrap<T>(uint64_t(a) * uint64_t(b)); }
-};
-template <>
-struct Low<int32_t> {
-    static int32_t apply(int32_t a, int32_t b) { return int32_t(uint32_t(a) * uint32_t(b)); }
-};
-template <>
-struct Low<uint32_t> {
-    static uint32_t apply(uint32_t a, uint32_t b) { return a * b; }
+constexpr auto kMin = [](auto a, auto b) { return a < b ? a : b; };
+constexpr auto kMax = [](auto a, auto b) { return a > b ? a : b; };
+constexpr auto kNeg = [](auto a) { return wrap<decltype(a)>(0 - uint64_t(a)); };
+constexpr auto kAbs = [](auto a) { return a < decltype(a)(0) ? kNeg(a) : a; };
+constexpr auto kLow = [](auto a, auto b) {
+    using T = decltype(a);
+    if constexpr (sizeof(T) == 4) return T(uint32_t(a) * uint32_t(b));
+    else return wrap<T>(uint64_t(a) * uint64_t(b));
 };
 
 uint64_t high64(uint64_t a, uint64_t b) {
@@ -65,176 +50,97 @@ uint64_t high64(uint64_t a, uint64_t b) {
     return a1 * b1 + (middle >> 32) + (other >> 32);
 }
 
-template <class T>
-struct High {
-    static T apply(T a, T b) {
-        if constexpr (sizeof(T) == 8) {
-            uint64_t high = high64(uint64_t(a), uint64_t(b));
-            if constexpr (kSigned<T>) high -= (a < 0 ? uint64_t(b) : 0) + (b < 0 ? uint64_t(a) : 0);
-            return T(high);
-        } else {
-            using Wide = std::conditional_t<kSigned<T>, int64_t, uint64_t>;
-            return T(Wide(a) * Wide(b) >> 8 * sizeof(T));
-        }
+constexpr auto kHigh = [](auto a, auto b) {
+    using T = decltype(a);
+    if constexpr (sizeof(T) == 8) {
+        uint64_t high = high64(uint64_t(a), uint64_t(b));
+        if constexpr (kSigned<T>) high -= (a < 0 ? uint64_t(b) : 0) + (b < 0 ? uint64_t(a) : 0);
+        return T(high);
+    } else {
+        using Wide = std::conditional_t<kSigned<T>, int64_t, uint64_t>;
+        return T(Wide(a) * Wide(b) >> 8 * sizeof(T));
     }
 };
-template <class T>
-struct Low24 {
-    static T apply(T a, T b) {
-        const T x = T(T(Unsigned<T>(a) << 8) >> 8), y = T(T(Unsigned<T>(b) << 8) >> 8);
-        return wrap<T>(uint64_t(x) * uint64_t(y));
-    }
+constexpr auto kLow24 = [](auto a, auto b) {
+    using T = decltype(a);
+    const T x = T(T(Unsigned<T>(a) << 8) >> 8), y = T(T(Unsigned<T>(b) << 8) >> 8);
+    return wrap<T>(uint64_t(x) * uint64_t(y));
 };
+constexpr auto kWide = [](auto a, auto b) { return Wider<decltype(a)>(a) * Wider<decltype(a)>(b); };
 
-template <template <class> class Part, class T>
-struct Mad {
-    static T apply(T a, T b, T c) { return Add<T>::apply(Part<T>::apply(a, b), c); }
-};
-
-template <class T, class Wide>
-struct MulWide {
-    static Wide apply(T a, T b) { return Wide(a) * Wide(b); }
-};
-template <class T, class Wide>
-struct MadWide {
-    static Wide apply(T a, T b, Wide c) { return Add<Wide>::apply(Wide(a) * Wide(b), c); }
-};
+constexpr auto kMad = [](auto a, auto b, auto c) { return kAdd(kLow(a, b), c); };
+constexpr auto kMadHigh = [](auto a, auto b, auto c) { return kAdd(kHigh(a, b), c); };
+constexpr auto kMad24 = [](auto a, auto b, auto c) { return kAdd(kLow24(a, b), c); };
+constexpr auto kMadWide = [](auto a, auto b, auto c) { return kAdd(kWide(a, b), c); };
 
 // Divide with truncation. A zero divisor returns all ones, like the hardware.
-template <class T>
-struct Div {
-    static T apply(T a, T b) {
-        if (b == 0) return T(~T(0));
-        if constexpr (kSigned<T>)
-            if (b == -1) return Neg<T>::apply(a);
-        return T(a / b);
-    }
+constexpr auto kDiv = [](auto a, auto b) {
+    using T = decltype(a);
+    if (b == 0) return T(~T(0));
+    if constexpr (kSigned<T>)
+        if (b == -1) return kNeg(a);
+    return T(a / b);
 };
-template <class T>
-struct Rem {
-    static T apply(T a, T b) {
-        if (b == 0) return a;
-        if constexpr (kSigned<T>)
-            if (b == -1) return 0;
-        return T(a % b);
-    }
+constexpr auto kRem = [](auto a, auto b) {
+    using T = decltype(a);
+    if (b == 0) return a;
+    if constexpr (kSigned<T>)
+        if (b == -1) return T(0);
+    return T(a % b);
 };
-template <class T>
-struct Sad {
-    static T apply(T a, T b, T c) { return Add<T>::apply(c, a < b ? Sub<T>::apply(b, a) : Sub<T>::apply(a, b)); }
-};
-template <class T>
-struct Cnot {
-    static T apply(T a) { return a == 0; }
-};
+constexpr auto kSad = [](auto a, auto b, auto c) { return kAdd(c, a < b ? kSub(b, a) : kSub(a, b)); };
+constexpr auto kCnot = [](auto a) { return decltype(a)(a == 0); };
 
-struct AddSat {
-    static int32_t apply(int32_t a, int32_t b) {
-        return int32_t(std::clamp<int64_t>(int64_t(a) + b, INT32_MIN, INT32_MAX));
-    }
-};
-struct SubSat {
-    static int32_t apply(int32_t a, int32_t b) {
-        return int32_t(std::clamp<int64_t>(int64_t(a) - b, INT32_MIN, INT32_MAX));
-    }
-};
+int32_t saturated(int64_t value) { return int32_t(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX)); }
+constexpr auto kAddSat = [](int32_t a, int32_t b) { return saturated(int64_t(a) + b); };
+constexpr auto kSubSat = [](int32_t a, int32_t b) { return saturated(int64_t(a) - b); };
 
 // Apply an operation to both halves of 32 bits.
-template <class Op, class T>
+template <const auto& op, class T>
 struct Halves {
     template <class... S>
-    static uint32_t apply(S... sources) {
-        const T low = Op::apply(T(uint16_t(sources))...), high = Op::apply(T(uint16_t(sources >> 16))...);
+    uint32_t operator()(S... sources) const {
+        const T low = op(T(uint16_t(sources))...), high = op(T(uint16_t(sources >> 16))...);
         return uint32_t(uint16_t(low)) | uint32_t(uint16_t(high)) << 16;
     }
 };
 
-template <class Op, class T>
-Run unary() {
-    return Lanewise<Op, T, T>::run;
-}
-template <class Op, class T>
-Run binary() {
-    return Lanewise<Op, T, T, T>::run;
-}
-template <class Op, class T>
-Run ternary() {
-    return Lanewise<Op, T, T, T, T>::run;
-}
-
-enum class Arity { kOne, kTwo, kThree };
-
-template <Arity arity, class Op, class T>
-Run with_arity() {
-    if constexpr (arity == Arity::kOne) return unary<Op, T>();
-    else if constexpr (arity == Arity::kTwo) return binary<Op, T>();
-    else return ternary<Op, T>();
-}
-
 // Return the operation on integers of a PTX type.
-template <template <class> class Op, Arity arity>
+template <const auto& op, int sources>
 Run of_type(const std::string& type) {
-    if (type == "u32") return with_arity<arity, Op<uint32_t>, uint32_t>();
-    if (type == "s32") return with_arity<arity, Op<int32_t>, int32_t>();
-    if (type == "u64") return with_arity<arity, Op<uint64_t>, uint64_t>();
-    if (type == "s64") return with_arity<arity, Op<int64_t>, int64_t>();
-    if (type == "u16") return with_arity<arity, Op<uint16_t>, uint16_t>();
-    if (type == "s16") return with_arity<arity, Op<int16_t>, int16_t>();
-    if (type == "u8") return with_arity<arity, Op<uint8_t>, uint8_t>();
-    if (type == "s8") return with_arity<arity, Op<int8_t>, int8_t>();
-    if (type == "u16x2") return with_arity<arity, Halves<Op<uint16_t>, uint16_t>, uint32_t>();
-    if (type == "s16x2") return with_arity<arity, Halves<Op<int16_t>, int16_t>, uint32_t>();
-    refuse("the type ." + type);
-}
-
-template <class T>
-using MadLow = Mad<Low, T>;
-template <class T>
-using MadHigh = Mad<High, T>;
-template <class T>
-using Mad24 = Mad<Low24, T>;
-
-// Emit an operation whose operands all have one type.
-void same_type(Decoder& decoder, const Source& ins, Run run, const std::string& type) {
-    const size_t sources = ins.operands.size() - 1;
-    Row rows[4];
-    for (size_t i = 0; i < sources && i < 4; i++) rows[i] = decoder.read(ins.operands[i + 1], type);
-    const Row d = decoder.write(ins.operands[0], type);
-    Instruction& made = decoder.emit(run);
-    made.d = d;
-    made.a = rows[0];
-    made.b = rows[1];
-    made.c = rows[2];
-    made.e = rows[3];
+    if (type == "u16x2") return lanewise<kOp<Halves<op, uint16_t>>, uint32_t, sources>();
+    if (type == "s16x2") return lanewise<kOp<Halves<op, int16_t>>, uint32_t, sources>();
+    return for_any_integer(type, [](auto t) { return lanewise<op, decltype(t), sources>(); });
 }
 
 void expect_operands(const Source& ins, size_t count) {
     if (ins.operands.size() != count) refuse(std::to_string(ins.operands.size()) + " operands");
 }
 
-// Return `mad.wide` or `mul.wide` of numbers of type T with a result of type Wide.
-template <class T, class Wide>
-Run wide_run(bool plus) {
-    return plus ? Lanewise<MadWide<T, Wide>, Wide, T, T, Wide>::run : Lanewise<MulWide<T, Wide>, Wide, T, T>::run;
+// Emit an operation with the types of the result and of each source.
+void typed(Decoder& decoder, const Source& ins, Run run, const std::vector<std::string>& types) {
+    expect_operands(ins, types.size());
+    Row rows[4];
+    for (size_t i = 1; i < types.size(); i++) rows[i - 1] = decoder.read(ins.operands[i], types[i]);
+    decoder.emit(run, decoder.write(ins.operands[0], types[0]), rows[0], rows[1], rows[2], rows[3]);
+}
+
+// Emit an operation whose operands all have one type.
+void same_type(Decoder& decoder, const Source& ins, Run run, const std::string& type) {
+    typed(decoder, ins, run, std::vector<std::string>(ins.operands.size(), type));
 }
 
 void wide(Decoder& decoder, const Source& ins, bool plus) {
     const std::string& type = ins.type();
-    Run run = nullptr;
-    if (type == "u32") run = wide_run<uint32_t, uint64_t>(plus);
-    if (type == "s32") run = wide_run<int32_t, int64_t>(plus);
-    if (type == "u16") run = wide_run<uint16_t, uint32_t>(plus);
-    if (type == "s16") run = wide_run<int16_t, int32_t>(plus);
-    if (!run) refuse("the type ." + type);
+    const Run run = for_integer<uint32_t, int32_t, uint16_t, int16_t>(type, [&](auto t) -> Run {
+        using T = decltype(t);
+        using W = Wider<T>;
+        return plus ? Lanewise<kMadWide, W, T, T, W>::run : Lanewise<kWide, W, T, T>::run;
+    });
     const std::string result = type.substr(0, 1) + (type.substr(1) == "32" ? "64" : "32");
-    const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
-    const Row c = plus ? decoder.read(ins.operands[3], result) : Row{};
-    const Row d = decoder.write(ins.operands[0], result);
-    Instruction& made = decoder.emit(run);
-    made.d = d;
-    made.a = a;
-    made.b = b;
-    made.c = c;
+    std::vector<std::string> types{result, type, type};
+    if (plus) types.push_back(result);
+    typed(decoder, ins, run, types);
 }
 
 void multiply(Decoder& decoder, const Source& ins) {
@@ -244,9 +150,9 @@ void multiply(Decoder& decoder, const Source& ins) {
     if (ins.has("sat") || (is_short && ins.has("hi"))) refuse();
     if (ins.has("wide") && !is_short) return wide(decoder, ins, plus);
     Run run;
-    if (is_short) run = plus ? of_type<Mad24, Arity::kThree>(type) : of_type<Low24, Arity::kTwo>(type);
-    else if (ins.has("hi")) run = plus ? of_type<MadHigh, Arity::kThree>(type) : of_type<High, Arity::kTwo>(type);
-    else run = plus ? of_type<MadLow, Arity::kThree>(type) : of_type<Low, Arity::kTwo>(type);
+    if (is_short) run = plus ? of_type<kMad24, 3>(type) : of_type<kLow24, 2>(type);
+    else if (ins.has("hi")) run = plus ? of_type<kMadHigh, 3>(type) : of_type<kHigh, 2>(type);
+    else run = plus ? of_type<kMad, 3>(type) : of_type<kLow, 2>(type);
     same_type(decoder, ins, run, type);
 }
 const Registration kMul24({"mul24", "mad24"}, multiply);
@@ -260,21 +166,19 @@ void integer_arithmetic(Decoder& decoder, const Source& ins) {
     const std::string &opcode = ins.opcode, &type = ins.type();
     if (opcode == "mul" || opcode == "mad") return multiply(decoder, ins);
     expect_operands(ins, opcode == "neg" || opcode == "abs" ? 2 : 3);
-    Run run = nullptr;
+    Run run;
     if (ins.has("sat")) {
-        if (type != "s32" || ins.modifiers.size() != 2) refuse();
-        if (opcode == "add") run = binary<AddSat, int32_t>();
-        if (opcode == "sub") run = binary<SubSat, int32_t>();
-        if (!run) refuse();
+        if (type != "s32" || ins.modifiers.size() != 2 || (opcode != "add" && opcode != "sub")) refuse();
+        run = opcode == "add" ? lanewise<kAddSat, int32_t, 2>() : lanewise<kSubSat, int32_t, 2>();
     } else {
         if (ins.modifiers.size() > 1 && opcode != "div") refuse();
-        if (opcode == "add") run = of_type<Add, Arity::kTwo>(type);
-        else if (opcode == "sub") run = of_type<Sub, Arity::kTwo>(type);
-        else if (opcode == "min") run = of_type<Min, Arity::kTwo>(type);
-        else if (opcode == "max") run = of_type<Max, Arity::kTwo>(type);
-        else if (opcode == "neg") run = of_type<Neg, Arity::kOne>(type);
-        else if (opcode == "abs") run = of_type<Abs, Arity::kOne>(type);
-        else if (opcode == "div") run = of_type<Div, Arity::kTwo>(type);
+        if (opcode == "add") run = of_type<kAdd, 2>(type);
+        else if (opcode == "sub") run = of_type<kSub, 2>(type);
+        else if (opcode == "min") run = of_type<kMin, 2>(type);
+        else if (opcode == "max") run = of_type<kMax, 2>(type);
+        else if (opcode == "neg") run = of_type<kNeg, 1>(type);
+        else if (opcode == "abs") run = of_type<kAbs, 1>(type);
+        else if (opcode == "div") run = of_type<kDiv, 2>(type);
         else refuse();
     }
     same_type(decoder, ins, run, type);
@@ -282,13 +186,10 @@ void integer_arithmetic(Decoder& decoder, const Source& ins) {
 
 namespace {
 
-template <class T>
-struct Brev {
-    static T apply(T a) {
-        T result = 0;
-        for (uint32_t bit = 0; bit < 8 * sizeof(T); bit++) result = T(result << 1 | (a >> bit & 1));
-        return result;
-    }
+constexpr auto kBrev = [](auto a) {
+    decltype(a) result = 0;
+    for (uint32_t bit = 0; bit < 8 * sizeof a; bit++) result = decltype(a)(result << 1 | (a >> bit & 1));
+    return result;
 };
 
 const Registration kSameType({"rem", "sad", "cnot", "brev"}, [](Decoder& decoder, const Source& ins) {
@@ -297,56 +198,37 @@ const Registration kSameType({"rem", "sad", "cnot", "brev"}, [](Decoder& decoder
     const std::string as = type[0] == 'b' ? "u" + type.substr(1) : type;
     expect_operands(ins, opcode == "rem" ? 3 : opcode == "sad" ? 4 : 2);
     Run run;
-    if (opcode == "rem") run = of_type<Rem, Arity::kTwo>(type);
-    else if (opcode == "sad") run = of_type<Sad, Arity::kThree>(type);
-    else if (opcode == "cnot") run = of_type<Cnot, Arity::kOne>(as);
-    else if (as == "u32") run = unary<Brev<uint32_t>, uint32_t>();
-    else if (as == "u64") run = unary<Brev<uint64_t>, uint64_t>();
-    else refuse("the type ." + type);
+    if (opcode == "rem") run = of_type<kRem, 2>(type);
+    else if (opcode == "sad") run = of_type<kSad, 3>(type);
+    else if (opcode == "cnot") run = of_type<kCnot, 1>(as);
+    else run = for_integer<uint32_t, uint64_t>(as, [](auto t) { return lanewise<kBrev, decltype(t), 1>(); });
     same_type(decoder, ins, run, type);
 });
 
-template <class T>
-struct And {
-    static T apply(T a, T b) { return a & b; }
-};
-template <class T>
-struct Or {
-    static T apply(T a, T b) { return a | b; }
-};
-template <class T>
-struct Xor {
-    static T apply(T a, T b) { return a ^ b; }
-};
-template <class T>
-struct Not {
-    static T apply(T a, T = 0) { return T(~a); }
-};
+constexpr auto kAnd = [](auto a, auto b) { return a & b; };
+constexpr auto kOr = [](auto a, auto b) { return a | b; };
+constexpr auto kXor = [](auto a, auto b) { return a ^ b; };
+constexpr auto kNot = [](auto a, auto...) { return decltype(a)(~a); };
 
 const Registration kLogic({"and", "or", "xor", "not"}, [](Decoder& decoder, const Source& ins) {
     const std::string &opcode = ins.opcode, &type = ins.type();
+    const bool flags = type == "pred";
     expect_operands(ins, opcode == "not" ? 2 : 3);
-    if (type == "pred") {
-        const Run run = opcode == "and"   ? flagwise<And<uint32_t>>
-                        : opcode == "or"  ? flagwise<Or<uint32_t>>
-                        : opcode == "xor" ? flagwise<Xor<uint32_t>>
-                                          : flagwise<Not<uint32_t>>;
-        return same_type(decoder, ins, run, type);
-    }
-    if (type.find('f') != std::string::npos) refuse("the type ." + type);
+    if (!flags && type.find('f') != std::string::npos) refuse("the type ." + type);
     const std::string as = "u" + std::to_string(width_of(type));
     Run run;
-    if (opcode == "and") run = of_type<And, Arity::kTwo>(as);
-    else if (opcode == "or") run = of_type<Or, Arity::kTwo>(as);
-    else if (opcode == "xor") run = of_type<Xor, Arity::kTwo>(as);
-    else run = of_type<Not, Arity::kOne>(as);
+    if (opcode == "and") run = flags ? flagwise<kAnd> : of_type<kAnd, 2>(as);
+    else if (opcode == "or") run = flags ? flagwise<kOr> : of_type<kOr, 2>(as);
+    else if (opcode == "xor") run = flags ? flagwise<kXor> : of_type<kXor, 2>(as);
+    else run = flags ? flagwise<kNot> : of_type<kNot, 1>(as);
     same_type(decoder, ins, run, type);
 });
 
 // dp4a, dp2a: multiply parts of a with octets of b starting at `from`, and add them to c.
-template <class A, class B, class C, int count, int from>
+template <class A, class B, int count, int from>
 struct Dot {
-    static C apply(uint32_t a, uint32_t b, C c) {
+    template <class C>
+    C operator()(uint32_t a, uint32_t b, C c) const {
         uint32_t total = uint32_t(c);
         for (int i = 0; i < count; i++) {
             const int64_t part = A(a >> (32 / count) * i), octet = B(b >> 8 * (from + i));
@@ -356,59 +238,42 @@ struct Dot {
     }
 };
 
-template <class A4, class A2, class B, class C>
-Run dot(const Source& ins) {
-    if (ins.opcode == "dp4a") return Lanewise<Dot<A4, B, C, 4, 0>, C, uint32_t, uint32_t, C>::run;
-    return ins.has("hi") ? Lanewise<Dot<A2, B, C, 2, 2>, C, uint32_t, uint32_t, C>::run
-                         : Lanewise<Dot<A2, B, C, 2, 0>, C, uint32_t, uint32_t, C>::run;
-}
-
 const Registration kDot({"dp4a", "dp2a"}, [](Decoder& decoder, const Source& ins) {
     expect_operands(ins, 4);
     if (ins.modifiers.size() < 2) refuse();
     const std::string &second = ins.type(), &first = ins.modifiers[ins.modifiers.size() - 2];
     const bool a = first == "s32", b = second == "s32";
     if ((!a && first != "u32") || (!b && second != "u32")) refuse();
-    const Run run =
-        a ? (b ? dot<int8_t, int16_t, int8_t, int32_t>(ins) : dot<int8_t, int16_t, uint8_t, int32_t>(ins))
-          : (b ? dot<uint8_t, uint16_t, int8_t, int32_t>(ins) : dot<uint8_t, uint16_t, uint8_t, uint32_t>(ins));
+    const auto run_of = [&](auto a_signed, auto b_signed) -> Run {
+        using A4 = std::conditional_t<a_signed, int8_t, uint8_t>;
+        using A2 = std::conditional_t<a_signed, int16_t, uint16_t>;
+        using B = std::conditional_t<b_signed, int8_t, uint8_t>;
+        using C = std::conditional_t<a_signed || b_signed, int32_t, uint32_t>;
+        if (ins.opcode == "dp4a") return Lanewise<kOp<Dot<A4, B, 4, 0>>, C, uint32_t, uint32_t, C>::run;
+        return ins.has("hi") ? Lanewise<kOp<Dot<A2, B, 2, 2>>, C, uint32_t, uint32_t, C>::run
+                             : Lanewise<kOp<Dot<A2, B, 2, 0>>, C, uint32_t, uint32_t, C>::run;
+    };
+    const Run run = by_flags(run_of, a, b);
     same_type(decoder, ins, run, "b32");
 });
 
 // Carry: a separate row holds each lane's flag. A second row receives the new carry, which is computed first.
-template <class U, bool subtract, bool carried>
-struct Carrying {
-    static U result(U a, U b, uint32_t carry) {
-        return subtract ? U(a - b - (carried ? U(carry) : 0)) : U(a + b + (carried ? U(carry) : 0));
-    }
-    static uint32_t flag(U a, U b, uint32_t carry) {
-        if (subtract) {
-            const U left = a - b;
-            return a < b || (carried && U(left - U(carry)) > left);
-        }
-        const U total = a + b;
-        return total < a || (carried && U(total + U(carry)) < total);
-    }
-};
-template <class Law, class U>
+template <bool subtract, bool carried>
 struct CarryResult {
-    static U apply(U a, U b, uint32_t carry) { return Law::result(a, b, carry); }
+    template <class U>
+    U operator()(U a, U b, uint32_t carry) const {
+        const U more = carried ? U(carry) : 0;
+        return subtract ? U(a - b - more) : U(a + b + more);
+    }
 };
-template <class Law, class U>
+template <bool subtract, bool carried>
 struct CarryFlag {
-    static uint32_t apply(U a, U b, uint32_t carry) { return Law::flag(a, b, carry); }
+    template <class U>
+    uint32_t operator()(U a, U b, uint32_t carry) const {
+        const U first = subtract ? a - b : a + b, more = carried ? U(carry) : 0;
+        return subtract ? a < b || U(first - more) > first : first < a || U(first + more) < first;
+    }
 };
-template <class T>
-struct Copy {
-    static T apply(T a) { return a; }
-};
-
-template <class U, bool subtract, bool carried>
-std::pair<Run, Run> carry_runs() {
-    using Law = Carrying<U, subtract, carried>;
-    return {Lanewise<CarryResult<Law, U>, U, U, U, uint32_t>::run,
-            Lanewise<CarryFlag<Law, U>, uint32_t, U, U, uint32_t>::run};
-}
 
 }  // namespace
 
@@ -423,34 +288,20 @@ void carrying(Decoder& decoder, const Source& ins) {
     Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
     if (multiplies) {
         const Row c = decoder.read(ins.operands[3], type), product = decoder.scratch(width_of(type));
-        const Run run = ins.has("hi") ? of_type<High, Arity::kTwo>(type) : of_type<Low, Arity::kTwo>(type);
-        Instruction& made = decoder.emit(run);
-        made.d = product;
-        made.a = a;
-        made.b = b;
+        decoder.emit(ins.has("hi") ? of_type<kHigh, 2>(type) : of_type<kLow, 2>(type), product, a, b);
         a = product;
         b = c;
     }
-    const std::pair<Run, Run> runs =
-        is_wide ? (subtract ? (carried ? carry_runs<uint64_t, true, true>() : carry_runs<uint64_t, true, false>())
-                            : (carried ? carry_runs<uint64_t, false, true>() : carry_runs<uint64_t, false, false>()))
-                : (subtract ? (carried ? carry_runs<uint32_t, true, true>() : carry_runs<uint32_t, true, false>())
-                            : (carried ? carry_runs<uint32_t, false, true>() : carry_runs<uint32_t, false, false>()));
-    const Row carry = decoder.carry(0), next = decoder.carry(1), d = decoder.write(ins.operands[0], type);
-    auto emit = [&](Run run, Row to) {
-        Instruction& made = decoder.emit(run);
-        made.d = to;
-        made.a = a;
-        made.b = b;
-        made.c = carry;
+    const auto runs_of = [](auto of_64_bits, auto subtracts, auto has_carry) {
+        using U = std::conditional_t<of_64_bits, uint64_t, uint32_t>;
+        return std::pair<Run, Run>{Lanewise<kOp<CarryResult<subtracts, has_carry>>, U, U, U, uint32_t>::run,
+                                   Lanewise<kOp<CarryFlag<subtracts, has_carry>>, uint32_t, U, U, uint32_t>::run};
     };
-    if (sets) emit(runs.second, next);
-    emit(runs.first, d);
-    if (sets) {
-        Instruction& copy = decoder.emit(Lanewise<Copy<uint32_t>, uint32_t, uint32_t>::run);
-        copy.d = carry;
-        copy.a = next;
-    }
+    const auto [result, flag] = by_flags(runs_of, is_wide, subtract, carried);
+    const Row carry = decoder.carry(0), next = decoder.carry(1), d = decoder.write(ins.operands[0], type);
+    if (sets) decoder.emit(flag, next, a, b, carry);
+    decoder.emit(result, d, a, b, carry);
+    if (sets) decoder.emit(copy_run(32), carry, next);
 }
 
 namespace {
@@ -459,77 +310,48 @@ const Registration kCarrying({"addc", "subc", "madc"}, carrying);
 
 // Bits
 
-template <class T>
-struct Shl {
-    static T apply(T a, uint32_t b) { return b >= 8 * sizeof(T) ? T(0) : T(Unsigned<T>(a) << b); }
+constexpr auto kShl = [](auto a, uint32_t b) {
+    using T = decltype(a);
+    return b >= 8 * sizeof(T) ? T(0) : T(Unsigned<T>(a) << b);
 };
-template <class T>
-struct Shr {
-    static T apply(T a, uint32_t b) {
-        if (b >= 8 * sizeof(T)) return a < T(0) ? T(~T(0)) : T(0);
-        return T(a >> b);
-    }
+constexpr auto kShr = [](auto a, uint32_t b) {
+    using T = decltype(a);
+    if (b >= 8 * sizeof(T)) return a < T(0) ? T(~T(0)) : T(0);
+    return T(a >> b);
 };
-
-template <template <class> class Op>
-Run shift(const std::string& type) {
-    if (type == "u32" || type == "b32") return Lanewise<Op<uint32_t>, uint32_t, uint32_t, uint32_t>::run;
-    if (type == "s32") return Lanewise<Op<int32_t>, int32_t, int32_t, uint32_t>::run;
-    if (type == "u64" || type == "b64") return Lanewise<Op<uint64_t>, uint64_t, uint64_t, uint32_t>::run;
-    if (type == "s64") return Lanewise<Op<int64_t>, int64_t, int64_t, uint32_t>::run;
-    if (type == "u16" || type == "b16") return Lanewise<Op<uint16_t>, uint16_t, uint16_t, uint32_t>::run;
-    if (type == "s16") return Lanewise<Op<int16_t>, int16_t, int16_t, uint32_t>::run;
-    refuse("the type ." + type);
-}
-
-// Emit an operation with separate types for the result and each source.
-void typed(Decoder& decoder, const Source& ins, Run run, std::initializer_list<std::string> types) {
-    expect_operands(ins, types.size());
-    auto type = types.begin();
-    const std::string result = *type++;
-    Row rows[4];
-    for (size_t i = 0; type != types.end(); i++) rows[i] = decoder.read(ins.operands[i + 1], *type++);
-    const Row d = decoder.write(ins.operands[0], result);
-    Instruction& made = decoder.emit(run);
-    made.d = d;
-    made.a = rows[0];
-    made.b = rows[1];
-    made.c = rows[2];
-    made.e = rows[3];
-}
 
 const Registration kShift({"shl", "shr"}, [](Decoder& decoder, const Source& ins) {
     const std::string& type = ins.type();
-    typed(decoder, ins, ins.opcode == "shl" ? shift<Shl>(type) : shift<Shr>(type), {type, type, "u32"});
+    const std::string as = type[0] == 'b' ? "u" + type.substr(1) : type;
+    const Run run = for_integer<uint32_t, int32_t, uint64_t, int64_t, uint16_t, int16_t>(as, [&](auto t) -> Run {
+        using T = decltype(t);
+        return ins.opcode == "shl" ? Lanewise<kShl, T, T, uint32_t>::run : Lanewise<kShr, T, T, uint32_t>::run;
+    });
+    typed(decoder, ins, run, {type, type, "u32"});
 });
 
 template <bool left, bool wrap>
 struct Funnel {
-    static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t operator()(uint32_t a, uint32_t b, uint32_t c) const {
         const uint32_t amount = wrap ? c & 31 : std::min(c, 32u);
         const uint64_t both = uint64_t(b) << 32 | a;
         return uint32_t(left ? (both << amount) >> 32 : both >> amount);
     }
 };
 const Registration kFunnel({"shf"}, [](Decoder& decoder, const Source& ins) {
-    const bool left = ins.has("l"), wraps = ins.has("wrap");
-    const Run run =
-        left ? (wraps ? ternary<Funnel<true, true>, uint32_t>() : ternary<Funnel<true, false>, uint32_t>())
-             : (wraps ? ternary<Funnel<false, true>, uint32_t>() : ternary<Funnel<false, false>, uint32_t>());
-    typed(decoder, ins, run, {"u32", "u32", "u32", "u32"});
+    const auto run_of = [](auto left, auto wraps) { return lanewise<kOp<Funnel<left, wraps>>, uint32_t, 3>(); };
+    typed(decoder, ins, by_flags(run_of, ins.has("l"), ins.has("wrap")), {"u32", "u32", "u32", "u32"});
 });
 
-template <class T>
-struct Popc {
-    static uint32_t apply(T a) { return __builtin_popcountll(a); }
+constexpr auto kPopc = [](auto a) { return uint32_t(__builtin_popcountll(a)); };
+constexpr auto kClz = [](auto a) {
+    const uint32_t bits = 8 * sizeof a;
+    return a ? __builtin_clzll(a) - (64 - bits) : bits;
 };
-template <class T>
-struct Clz {
-    static uint32_t apply(T a) { return a ? __builtin_clzll(a) - (64 - 8 * sizeof(T)) : 8 * sizeof(T); }
-};
-template <class T, bool amount>
+template <bool amount>
 struct Bfind {
-    static uint32_t apply(T a) {
+    template <class T>
+    uint32_t operator()(T a) const {
         const Unsigned<T> value = Unsigned<T>(a < T(0) ? T(~a) : a);
         if (value == 0) return ~0u;
         const uint32_t position = 63 - __builtin_clzll(value);
@@ -537,73 +359,58 @@ struct Bfind {
     }
 };
 
-template <bool amount>
-Run bfind(const std::string& type) {
-    if (type == "u32") return Lanewise<Bfind<uint32_t, amount>, uint32_t, uint32_t>::run;
-    if (type == "s32") return Lanewise<Bfind<int32_t, amount>, uint32_t, int32_t>::run;
-    if (type == "u64") return Lanewise<Bfind<uint64_t, amount>, uint32_t, uint64_t>::run;
-    if (type == "s64") return Lanewise<Bfind<int64_t, amount>, uint32_t, int64_t>::run;
-    refuse("the type ." + type);
-}
-
 const Registration kCount({"popc", "clz", "bfind"}, [](Decoder& decoder, const Source& ins) {
     const std::string& type = ins.type();
-    if (ins.opcode == "bfind")
-        return typed(decoder, ins, ins.has("shiftamt") ? bfind<true>(type) : bfind<false>(type), {"u32", type});
     const uint32_t width = width_of(type);
     if (width != 32 && width != 64) refuse("the type ." + type);
-    const bool popc = ins.opcode == "popc";
-    const Run run = width == 32 ? (popc ? Lanewise<Popc<uint32_t>, uint32_t, uint32_t>::run
-                                        : Lanewise<Clz<uint32_t>, uint32_t, uint32_t>::run)
-                                : (popc ? Lanewise<Popc<uint64_t>, uint32_t, uint64_t>::run
-                                        : Lanewise<Clz<uint64_t>, uint32_t, uint64_t>::run);
+    Run run;
+    if (ins.opcode == "bfind")
+        run = for_integer<uint32_t, int32_t, uint64_t, int64_t>(type, [&](auto t) -> Run {
+            using T = decltype(t);
+            return ins.has("shiftamt") ? Lanewise<kOp<Bfind<true>>, uint32_t, T>::run
+                                       : Lanewise<kOp<Bfind<false>>, uint32_t, T>::run;
+        });
+    else if (ins.opcode == "popc")
+        run = width == 32 ? Lanewise<kPopc, uint32_t, uint32_t>::run : Lanewise<kPopc, uint32_t, uint64_t>::run;
+    else run = width == 32 ? Lanewise<kClz, uint32_t, uint32_t>::run : Lanewise<kClz, uint32_t, uint64_t>::run;
     typed(decoder, ins, run, {"u32", type});
 });
 
 uint64_t ones(uint32_t count) { return count >= 64 ? ~0ull : (1ull << count) - 1; }
 
-template <class T>
-struct Bfe {
-    static T apply(T a, uint32_t b, uint32_t c) {
-        constexpr uint32_t bits = 8 * sizeof(T);
-        const uint32_t start = b & 0xFF, length = c & 0xFF;
-        const uint64_t value = Unsigned<T>(a);
-        uint64_t field = (start < bits ? value >> start : 0) & ones(std::min(length, bits));
-        if constexpr (kSigned<T>) {
-            const uint32_t last = std::min(start + length - 1, bits - 1);
-            const uint32_t inside = std::min(start < bits ? bits - start : 0, std::min(length, bits));
-            if (length > 0 && (value >> last & 1)) field |= ~ones(inside);
-        }
-        return T(field);
+constexpr auto kBfe = [](auto a, uint32_t b, uint32_t c) {
+    using T = decltype(a);
+    constexpr uint32_t bits = 8 * sizeof(T);
+    const uint32_t start = b & 0xFF, length = c & 0xFF;
+    const uint64_t value = Unsigned<T>(a);
+    uint64_t field = (start < bits ? value >> start : 0) & ones(std::min(length, bits));
+    if constexpr (kSigned<T>) {
+        const uint32_t last = std::min(start + length - 1, bits - 1);
+        const uint32_t inside = std::min(start < bits ? bits - start : 0, std::min(length, bits));
+        if (length > 0 && (value >> last & 1)) field |= ~ones(inside);
     }
+    return T(field);
 };
-template <class T>
-struct Bfi {
-    static T apply(T a, T b, uint32_t c, uint32_t d) {
-        constexpr uint32_t bits = 8 * sizeof(T);
-        const uint32_t start = std::min(c & 0xFF, 64u), length = std::min(d & 0xFF, 64u);
-        const uint32_t shift = std::min(start, 63u);
-        const uint64_t mask = start >= bits ? 0 : ones(length) << shift;
-        return T((uint64_t(b) & ~mask) | ((uint64_t(a) << shift) & mask));
-    }
+constexpr auto kBfi = [](auto a, auto b, uint32_t c, uint32_t d) {
+    constexpr uint32_t bits = 8 * sizeof a;
+    const uint32_t start = std::min(c & 0xFF, 64u), length = std::min(d & 0xFF, 64u);
+    const uint32_t shift = std::min(start, 63u);
+    const uint64_t mask = start >= bits ? 0 : ones(length) << shift;
+    return decltype(a)((uint64_t(b) & ~mask) | ((uint64_t(a) << shift) & mask));
 };
 
 const Registration kFields({"bfe", "bfi"}, [](Decoder& decoder, const Source& ins) {
     const std::string& type = ins.type();
     if (ins.opcode == "bfe") {
-        Run run = nullptr;
-        if (type == "u32") run = Lanewise<Bfe<uint32_t>, uint32_t, uint32_t, uint32_t, uint32_t>::run;
-        if (type == "s32") run = Lanewise<Bfe<int32_t>, int32_t, int32_t, uint32_t, uint32_t>::run;
-        if (type == "u64") run = Lanewise<Bfe<uint64_t>, uint64_t, uint64_t, uint32_t, uint32_t>::run;
-        if (type == "s64") run = Lanewise<Bfe<int64_t>, int64_t, int64_t, uint32_t, uint32_t>::run;
-        if (!run) refuse("the type ." + type);
+        const Run run = for_integer<uint32_t, int32_t, uint64_t, int64_t>(
+            type, [](auto t) -> Run { return Lanewise<kBfe, decltype(t), decltype(t), uint32_t, uint32_t>::run; });
         return typed(decoder, ins, run, {type, type, "u32", "u32"});
     }
     const uint32_t width = width_of(type);
     if (width < 32) refuse("the type ." + type);
     typed(decoder, ins,
-          width == 32 ? Lanewise<Bfi<uint32_t>, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>::run
-                      : Lanewise<Bfi<uint64_t>, uint64_t, uint64_t, uint64_t, uint32_t, uint32_t>::run,
+          width == 32 ? Lanewise<kBfi, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>::run
+                      : Lanewise<kBfi, uint64_t, uint64_t, uint64_t, uint32_t, uint32_t>::run,
           {type, type, type, "u32", "u32"});
 });
 
@@ -628,37 +435,31 @@ const Registration kLop3({"lop3"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.size() > 1 || ins.operands[4].kind != OperandKind::kInteger) refuse();
     const Row a = decoder.read(ins.operands[1], "b32"), b = decoder.read(ins.operands[2], "b32");
     const Row c = decoder.read(ins.operands[3], "b32"), d = decoder.write(ins.operands[0], "b32");
-    Instruction& made = decoder.emit(lop3);
-    made.d = d;
-    made.a = a;
-    made.b = b;
-    made.c = c;
-    made.mode = uint32_t(ins.operands[4].value) & 255;
+    decoder.emit(lop3, d, a, b, c).mode = uint32_t(ins.operands[4].value) & 255;
 });
 
-struct Prmt {
-    static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
-        const uint64_t both = a | uint64_t(b) << 32;
-        uint32_t result = 0;
-        for (uint32_t i = 0; i < 4; i++) {
-            const uint32_t selector = c >> 4 * i & 15;
-            uint32_t octet = uint32_t(both >> (selector & 7) * 8) & 0xFF;
-            if (selector & 8) octet = octet & 0x80 ? 0xFF : 0;
-            result |= octet << 8 * i;
-        }
-        return result;
+constexpr auto kPrmt = [](uint32_t a, uint32_t b, uint32_t c) {
+    const uint64_t both = a | uint64_t(b) << 32;
+    uint32_t result = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t selector = c >> 4 * i & 15;
+        uint32_t octet = uint32_t(both >> (selector & 7) * 8) & 0xFF;
+        if (selector & 8) octet = octet & 0x80 ? 0xFF : 0;
+        result |= octet << 8 * i;
     }
+    return result;
 };
-const Registration kPrmt({"prmt"}, [](Decoder& decoder, const Source& ins) {
+const Registration kPermute({"prmt"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.size() > 1) refuse("a special mode of prmt");
-    typed(decoder, ins, ternary<Prmt, uint32_t>(), {"u32", "u32", "u32", "u32"});
+    typed(decoder, ins, lanewise<kPrmt, uint32_t, 3>(), {"u32", "u32", "u32", "u32"});
 });
 
 uint32_t amount(uint32_t count, bool wraps) { return wraps ? count & 31 : std::min(count, 32u); }
 
-template <class T, bool wraps>
+template <bool wraps>
 struct Szext {
-    static T apply(T a, uint32_t b) {
+    template <class T>
+    T operator()(T a, uint32_t b) const {
         const uint32_t unused = 64 - amount(b, wraps);
         if (unused >= 64) return 0;
         if constexpr (kSigned<T>) return T(int64_t(uint64_t(int64_t(a)) << unused) >> unused);
@@ -667,32 +468,26 @@ struct Szext {
 };
 template <bool wraps>
 struct Bmsk {
-    static uint32_t apply(uint32_t a, uint32_t b) {
+    uint32_t operator()(uint32_t a, uint32_t b) const {
         const uint32_t start = amount(a, wraps), end = std::min(start + amount(b, wraps), 32u);
         return uint32_t(ones(end) & ~ones(start));
     }
 };
 const Registration kWidths({"szext", "bmsk"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.size() != 2) refuse();
-    const bool wraps = ins.modifiers[0] == "wrap";
-    const std::string& type = ins.type();
-    if (ins.opcode == "bmsk")
-        return typed(decoder, ins, wraps ? binary<Bmsk<true>, uint32_t>() : binary<Bmsk<false>, uint32_t>(),
-                     {"u32", "u32", "u32"});
-    Run run = nullptr;
-    if (type == "u32")
-        run = wraps ? Lanewise<Szext<uint32_t, true>, uint32_t, uint32_t, uint32_t>::run
-                    : Lanewise<Szext<uint32_t, false>, uint32_t, uint32_t, uint32_t>::run;
-    if (type == "s32")
-        run = wraps ? Lanewise<Szext<int32_t, true>, int32_t, int32_t, uint32_t>::run
-                    : Lanewise<Szext<int32_t, false>, int32_t, int32_t, uint32_t>::run;
-    if (!run) refuse("the type ." + type);
-    typed(decoder, ins, run, {type, type, "u32"});
+    const std::string type = ins.opcode == "bmsk" ? "u32" : ins.type();
+    const auto run_of = [&](auto wraps) -> Run {
+        if (ins.opcode == "bmsk") return lanewise<kOp<Bmsk<wraps>>, uint32_t, 2>();
+        if (type == "u32") return lanewise<kOp<Szext<wraps>>, uint32_t, 2>();
+        if (type == "s32") return Lanewise<kOp<Szext<wraps>>, int32_t, int32_t, uint32_t>::run;
+        refuse("the type ." + type);
+    };
+    typed(decoder, ins, by_flags(run_of, ins.modifiers[0] == "wrap"), {type, type, "u32"});
 });
 
 template <class T, bool adds>
 struct Differences {
-    static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t operator()(uint32_t a, uint32_t b, uint32_t c) const {
         uint32_t result = adds ? c : 0;
         for (uint32_t i = 0; i < 4; i++) {
             const int32_t x = T(a >> 8 * i), y = T(b >> 8 * i);
@@ -708,11 +503,10 @@ const Registration kDifferences({"vabsdiff4"}, [](Decoder& decoder, const Source
     if (ins.modifiers.size() > 3 && !adds) refuse();
     const bool is_signed = ins.modifiers[1] == "s32";
     if (!is_signed && ins.modifiers[1] != "u32") refuse();
-    const Run run = is_signed ? (adds ? ternary<Differences<int8_t, true>, uint32_t>()
-                                      : ternary<Differences<int8_t, false>, uint32_t>())
-                              : (adds ? ternary<Differences<uint8_t, true>, uint32_t>()
-                                      : ternary<Differences<uint8_t, false>, uint32_t>());
-    typed(decoder, ins, run, {"b32", "b32", "b32", "b32"});
+    const auto run_of = [](auto has_sign, auto sums) {
+        return lanewise<kOp<Differences<std::conditional_t<has_sign, int8_t, uint8_t>, sums>>, uint32_t, 3>();
+    };
+    typed(decoder, ins, by_flags(run_of, is_signed, adds), {"b32", "b32", "b32", "b32"});
 });
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "batch.h"
@@ -31,9 +32,21 @@ KERNREC_INLINE std::tuple<const S*...> source_rows(Batch& batch, const Instructi
     return {batch.row<S>(rows[I])...};
 }
 
-// d = Op(a, b, c, e), with one source per type.
-template <class Op, class D, class... S>
-struct Lanewise {
+// Run of an operation, compiled for AVX2 and for any CPU.
+template <class Operation, size_t sources>
+struct Vectorized {
+    static void plain(Batch& batch, const Instruction& ins) {
+        Operation::each(batch, ins, std::make_index_sequence<sources>{});
+    }
+    KERNREC_AVX2 static void avx2(Batch& batch, const Instruction& ins) {
+        Operation::each(batch, ins, std::make_index_sequence<sources>{});
+    }
+    static void run(Batch& batch, const Instruction& ins) { kAvx2 ? avx2(batch, ins) : plain(batch, ins); }
+};
+
+// d = op(a, b, c, e), with one source per type.
+template <const auto& op, class D, class... S>
+struct Lanewise : Vectorized<Lanewise<op, D, S...>, sizeof...(S)> {
     template <size_t... I>
     KERNREC_INLINE static void each(Batch& batch, const Instruction& ins, std::index_sequence<I...> all) {
         const std::tuple<const S*...> sources = source_rows<S...>(batch, ins, all);
@@ -41,7 +54,7 @@ struct Lanewise {
         if (batch.all_full && !ins.guard) {
             const uint32_t lanes = batch.lanes;
 #pragma GCC ivdep
-            for (uint32_t lane = 0; lane < lanes; lane++) d[lane] = Op::apply(std::get<I>(sources)[lane]...);
+            for (uint32_t lane = 0; lane < lanes; lane++) d[lane] = op(std::get<I>(sources)[lane]...);
             return;
         }
         for (uint32_t i = 0; i < batch.running; i++) {
@@ -51,21 +64,16 @@ struct Lanewise {
             const std::tuple<const S*...> here{std::get<I>(sources) + first...};
             D result[kWarp];
 #pragma GCC ivdep
-            for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = Op::apply(std::get<I>(here)[lane]...);
+            for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = op(std::get<I>(here)[lane]...);
             if (mask == ~0u) std::memcpy(to, result, sizeof result);
             else put(to, result, mask);
         }
     }
-    static void plain(Batch& batch, const Instruction& ins) { each(batch, ins, std::index_sequence_for<S...>{}); }
-    KERNREC_AVX2 static void avx2(Batch& batch, const Instruction& ins) {
-        each(batch, ins, std::index_sequence_for<S...>{});
-    }
-    static void run(Batch& batch, const Instruction& ins) { kAvx2 ? avx2(batch, ins) : plain(batch, ins); }
 };
 
-// Predicate d = Op(a, b, ...), with lanes as bits.
-template <class Op, class... S>
-struct Compare {
+// Predicate d = op(a, b, ...), with lanes as bits.
+template <const auto& op, class... S>
+struct Compare : Vectorized<Compare<op, S...>, sizeof...(S)> {
     template <size_t... I>
     KERNREC_INLINE static void each(Batch& batch, const Instruction& ins, std::index_sequence<I...> all) {
         const std::tuple<const S*...> sources = source_rows<S...>(batch, ins, all);
@@ -75,27 +83,74 @@ struct Compare {
             if (!mask) continue;
             const std::tuple<const S*...> here{std::get<I>(sources) + first...};
             uint32_t bits = 0;
-            for (uint32_t lane = 0; lane < kWarp; lane++)
-                bits |= Op::apply(std::get<I>(here)[lane]...) ? kLanes.bit[lane] : 0;
+            for (uint32_t lane = 0; lane < kWarp; lane++) bits |= op(std::get<I>(here)[lane]...) ? kLanes.bit[lane] : 0;
             d[warp] = (d[warp] & ~mask) | (bits & mask);
         }
     }
-    static void plain(Batch& batch, const Instruction& ins) { each(batch, ins, std::index_sequence_for<S...>{}); }
-    KERNREC_AVX2 static void avx2(Batch& batch, const Instruction& ins) {
-        each(batch, ins, std::index_sequence_for<S...>{});
-    }
-    static void run(Batch& batch, const Instruction& ins) { kAvx2 ? avx2(batch, ins) : plain(batch, ins); }
 };
 
-// d = Op(a, b) on masks.
-template <class Op>
+// d = op(a, b) on masks.
+template <const auto& op>
 void flagwise(Batch& batch, const Instruction& ins) {
     uint32_t* d = batch.flags(ins.d);
     const uint32_t* a = batch.flags(ins.a);
     const uint32_t* b = batch.flags(ins.b ? ins.b : ins.a);
     for (uint32_t i = 0; i < batch.running; i++) {
         const uint32_t mask = batch.mask(i, ins), warp = batch.warps()[i];
-        d[warp] = (d[warp] & ~mask) | (Op::apply(a[warp], b[warp]) & mask);
+        d[warp] = (d[warp] & ~mask) | (op(a[warp], b[warp]) & mask);
+    }
+}
+
+// Modes of `shfl.sync` (PTX ISA, section "shfl.sync").
+enum class Shuffle : uint32_t { kUp, kDown, kButterfly, kIndex };
+constexpr const char* kShuffles[] = {"up", "down", "bfly", "idx"};
+
+// Return the lane from which a lane receives its value, and whether that lane is inside its segment; if not, a lane
+// keeps its own value. `range` holds a clamp and the mask of segments.
+KERNREC_INLINE std::pair<uint32_t, bool> shuffle_source(Shuffle mode, uint32_t lane, uint32_t operand, uint32_t range) {
+    const int32_t own = int32_t(lane), delta = int32_t(operand & 31), clamp = int32_t(range & 31);
+    const int32_t segment = int32_t(range >> 8 & 31), top = (own & segment) | (clamp & ~segment);
+    const int32_t from = mode == Shuffle::kUp          ? own - delta
+                         : mode == Shuffle::kDown      ? own + delta
+                         : mode == Shuffle::kButterfly ? own ^ delta
+                                                       : (own & segment) | (delta & ~segment);
+    const bool inside = mode == Shuffle::kUp ? from >= top : from <= top;
+    return {inside ? uint32_t(from) : lane, inside};
+}
+
+// Constant of a function object's type, for templates that take a reference to an operation.
+template <class Op>
+inline constexpr Op kOp{};
+
+inline constexpr auto kSame = [](auto a) { return a; };
+
+// Return `Lanewise` for an operation whose result and sources have one type.
+template <const auto& op, class T, int sources>
+Run lanewise() {
+    if constexpr (sources == 1) return Lanewise<op, T, T>::run;
+    else if constexpr (sources == 2) return Lanewise<op, T, T, T>::run;
+    else return Lanewise<op, T, T, T, T>::run;
+}
+
+// Call a function with flags as compile-time constants.
+template <class Call>
+auto by_flags(Call call) {
+    return call();
+}
+template <class Call, class... More>
+auto by_flags(Call call, bool flag, More... more) {
+    if (flag) return by_flags([&](auto... rest) { return call(std::true_type{}, rest...); }, more...);
+    return by_flags([&](auto... rest) { return call(std::false_type{}, rest...); }, more...);
+}
+
+// Call a function with a value of the unsigned type that has this number of bits.
+template <class Call>
+auto for_width(uint32_t width, Call call) {
+    switch (width) {
+        case 8: return call(uint8_t{});
+        case 16: return call(uint16_t{});
+        case 32: return call(uint32_t{});
+        default: return call(uint64_t{});
     }
 }
 

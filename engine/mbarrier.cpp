@@ -118,9 +118,7 @@ const Registration kMbarrier({"mbarrier"}, [](Decoder& decoder, const Source& in
     if (kind == "pending_count") {
         if (ins.operands.size() != 2) refuse();
         const Row a = decoder.value(ins.operands[1], "b64"), d = decoder.write(ins.operands[0], "b32");
-        Instruction& made = decoder.emit(count_pending);
-        made.d = d;
-        made.a = a;
+        decoder.emit(count_pending, d, a);
         return;
     }
     BarrierForm form;

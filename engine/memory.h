@@ -12,6 +12,20 @@ namespace kernrec {
 
 constexpr uint32_t kWarp = 32;  // lanes of a warp
 
+// Lanes of a mask in ascending order, for range-based loops.
+struct LanesOf {
+    struct Iterator {
+        uint32_t rest;
+        uint32_t operator*() const { return uint32_t(__builtin_ctz(rest)); }
+        void operator++() { rest &= rest - 1; }
+        bool operator!=(const Iterator& other) const { return rest != other.rest; }
+    };
+    explicit LanesOf(uint32_t mask) : mask(mask) {}
+    Iterator begin() const { return {mask}; }
+    Iterator end() const { return {0}; }
+    uint32_t mask;
+};
+
 // State spaces of PTX (PTX ISA, section 5.1). `kGeneric` addresses are resolved to one of the others.
 enum class Space : uint8_t { kGeneric, kGlobal, kShared, kLocal, kConst, kParam, kArgument };
 

@@ -250,12 +250,13 @@ class Kernel {
     // the start.
     void check(const std::vector<std::string>& names, const std::vector<uint32_t>& starts,
                const std::vector<uint32_t>& sizes, const std::vector<uint32_t>& uninitialized, bool shared_memory,
-               bool global_races) {
+               bool global_races, bool values) {
         launch_.checks = std::make_shared<Watch>();
         for (size_t i = 0; i < names.size(); i++) launch_.checks->arrays.push_back({names[i], starts[i], sizes[i]});
         launch_.checks->uninitialized = uninitialized;
         launch_.checks->shared_memory = shared_memory;
         launch_.checks->global_races = global_races;
+        launch_.checks->values = values;
     }
 
     nb::list findings() const {

@@ -19,43 +19,35 @@ namespace kernrec {
 namespace {
 
 constexpr int32_t kExited = INT32_MAX, kWaits = INT32_MAX - 1, kDisagree = -1;
-// Fill the mask of each warp with the lanes at a position.
-KERNREC_INLINE void masks_at_inline(const int32_t* positions, uint32_t warps, int32_t position, uint32_t* masks) {
-    for (uint32_t warp = 0; warp < warps; warp++) {
-        uint32_t mask = 0;
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            mask |= positions[warp * kWarp + lane] == position ? kLanes.bit[lane] : 0;
-        masks[warp] = mask;
-    }
-}
-void masks_at_plain(const int32_t* positions, uint32_t warps, int32_t position, uint32_t* masks) {
-    masks_at_inline(positions, warps, position, masks);
-}
-KERNREC_AVX2 void masks_at_avx2(const int32_t* positions, uint32_t warps, int32_t position, uint32_t* masks) {
-    masks_at_inline(positions, warps, position, masks);
-}
 
-KERNREC_INLINE int32_t least_inline(const int32_t* positions, uint32_t lanes) {
+// Fill the mask of each warp with the lanes at a position.
+constexpr auto kMasksAt = [](const int32_t* positions, uint32_t warps, int32_t position, uint32_t* masks)
+                              __attribute__((always_inline)) {
+                                  for (uint32_t warp = 0; warp < warps; warp++) {
+                                      uint32_t mask = 0;
+                                      for (uint32_t lane = 0; lane < kWarp; lane++)
+                                          mask |= positions[warp * kWarp + lane] == position ? kLanes.bit[lane] : 0;
+                                      masks[warp] = mask;
+                                  }
+                              };
+constexpr ByCpu<kMasksAt> masks_at;
+
+constexpr auto kLeast = [](const int32_t* positions, uint32_t lanes) __attribute__((always_inline)) {
     int32_t least = INT32_MAX;
     for (uint32_t lane = 0; lane < lanes; lane++) least = positions[lane] < least ? positions[lane] : least;
     return least;
-}
-int32_t least_plain(const int32_t* positions, uint32_t lanes) { return least_inline(positions, lanes); }
-KERNREC_AVX2 int32_t least_avx2(const int32_t* positions, uint32_t lanes) { return least_inline(positions, lanes); }
+};
+constexpr ByCpu<kLeast> least_of;
 
 // Set the positions of a warp: `taken` for the lanes of a mask, and `next` for all other running lanes.
-KERNREC_INLINE void move_inline(int32_t* here, uint32_t all, int32_t next, uint32_t mask, int32_t taken) {
-    for (uint32_t lane = 0; lane < kWarp; lane++) {
-        const int32_t to = kLanes.bit[lane] & mask ? taken : next;
-        here[lane] = kLanes.bit[lane] & all ? to : here[lane];
-    }
-}
-void move_plain(int32_t* here, uint32_t all, int32_t next, uint32_t mask, int32_t taken) {
-    move_inline(here, all, next, mask, taken);
-}
-KERNREC_AVX2 void move_avx2(int32_t* here, uint32_t all, int32_t next, uint32_t mask, int32_t taken) {
-    move_inline(here, all, next, mask, taken);
-}
+constexpr auto kMove = [](int32_t* here, uint32_t all, int32_t next, uint32_t mask, int32_t taken)
+                           __attribute__((always_inline)) {
+                               for (uint32_t lane = 0; lane < kWarp; lane++) {
+                                   const int32_t to = kLanes.bit[lane] & mask ? taken : next;
+                                   here[lane] = kLanes.bit[lane] & all ? to : here[lane];
+                               }
+                           };
+constexpr ByCpu<kMove> move_lanes;
 
 constexpr uint32_t kLooksInVain = 2;  // failed trips through a spin loop before the launch counts as stuck
 
@@ -148,8 +140,7 @@ int32_t Batch::lowest() {
         wake();
         int32_t lowest = kWaits;
         if (!paused_ && !has_spins_ && !any_parked_) {
-            const int32_t least = kAvx2 ? least_avx2(positions_.data(), lanes) : least_plain(positions_.data(), lanes);
-            lowest = std::min(lowest, least);
+            lowest = std::min(lowest, least_of(positions_.data(), lanes));
         } else if (!paused_ && !has_spins_) {
             for (uint32_t lane = 0; lane < lanes; lane++)
                 lowest = std::min(lowest, parked_[lane] ? kWaits : positions_[lane]);
@@ -175,18 +166,17 @@ bool Batch::select(int32_t position) {
     const BasicBlock& block = program.blocks[position];
     running = 0;
     all_full = false;
-    (kAvx2 ? masks_at_avx2 : masks_at_plain)(positions_.data(), warp_count, position, masks_.data());
+    masks_at(positions_.data(), warp_count, position, masks_.data());
     for (uint32_t warp = 0; warp < warp_count; warp++) {
         uint32_t mask = masks_[warp];
         if (!live_[warp] || !mask) continue;
-        for (uint32_t lane = 0; lane < kWarp && any_parked_; lane++)
-            if (mask >> lane & 1) parked_[warp * kWarp + lane] = 0;
+        if (any_parked_)
+            for (const uint32_t lane : LanesOf(mask)) parked_[warp * kWarp + lane] = 0;
         if (block.phase_test) {
             if (!(mask = ready(*block.phase_test, warp, mask))) continue;
         } else if (block.warpgroup_synchronous) {
             if (incomplete_warpgroup(warp, position)) {
-                for (uint32_t lane = 0; lane < kWarp; lane++)
-                    if (mask >> lane & 1) parked_[warp * kWarp + lane] = any_parked_ = true;
+                for (const uint32_t lane : LanesOf(mask)) parked_[warp * kWarp + lane] = any_parked_ = true;
                 continue;
             }
         } else if (block.warp_synchronous) {
@@ -194,12 +184,10 @@ bool Batch::select(int32_t position) {
             if (block.mask) {
                 named = 0;
                 const uint32_t* masks = row<uint32_t>(block.mask) + warp * kWarp;
-                for (uint32_t lane = 0; lane < kWarp; lane++)
-                    if (mask >> lane & 1) named |= masks[lane];
+                for (const uint32_t lane : LanesOf(mask)) named |= masks[lane];
             }
             if (named & live_[warp] & ~mask) {
-                for (uint32_t lane = 0; lane < kWarp; lane++)
-                    if (mask >> lane & 1) parked_[warp * kWarp + lane] = any_parked_ = true;
+                for (const uint32_t lane : LanesOf(mask)) parked_[warp * kWarp + lane] = any_parked_ = true;
                 continue;
             }
         }
@@ -271,7 +259,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
         return mask;
     };
     auto move = [&](uint32_t i, uint32_t mask, int32_t to) {
-        (kAvx2 ? move_avx2 : move_plain)(&positions_[running_warps_[i] * kWarp], mask, to, 0, to);
+        move_lanes(&positions_[running_warps_[i] * kWarp], mask, to, 0, to);
     };
     if (uniform) {
         if (block.end == End::kNone) {
@@ -307,8 +295,8 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
     position = kDisagree;
     if (block.end == End::kBranch) {
         for (uint32_t i = 0; i < running; i++)
-            (kAvx2 ? move_avx2 : move_plain)(&positions_[running_warps_[i] * kWarp], running_masks_[i], index + 1,
-                                             on(i), block.targets[0]);
+            move_lanes(&positions_[running_warps_[i] * kWarp], running_masks_[i], int32_t(index + 1), on(i),
+                       int32_t(block.targets[0]));
     } else {
         for (uint32_t i = 0; i < running; i++) move(i, running_masks_[i], index + 1);
     }
@@ -319,8 +307,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
             uint32_t most = 0;
             for (uint32_t i = 0; i < running; i++) {
                 const uint32_t* chosen = row<uint32_t>(block.index) + running_warps_[i] * kWarp;
-                for (uint32_t lane = 0; lane < kWarp; lane++)
-                    if (running_masks_[i] >> lane & 1) most = std::max(most, chosen[lane]);
+                for (const uint32_t lane : LanesOf(running_masks_[i])) most = std::max(most, chosen[lane]);
             }
             if (most >= block.targets.size())
                 fail("index " + std::to_string(most) + " is out of range: the branch has " +
@@ -328,8 +315,8 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
             for (uint32_t i = 0; i < running; i++) {
                 const uint32_t first = running_warps_[i] * kWarp;
                 const uint32_t* chosen = row<uint32_t>(block.index) + first;
-                for (uint32_t lane = 0; lane < kWarp; lane++)
-                    if (running_masks_[i] >> lane & 1) positions_[first + lane] = block.targets[chosen[lane]];
+                for (const uint32_t lane : LanesOf(running_masks_[i]))
+                    positions_[first + lane] = block.targets[chosen[lane]];
             }
             break;
         }
@@ -360,8 +347,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
                     races_->reach(block_of(running_warps_[i]), row<uint32_t>(block.number)[first], running_warps_[i]);
                 const uint32_t* number = row<uint32_t>(block.number) + first;
                 const uint32_t* threads = block.threads ? row<uint32_t>(block.threads) + first : nullptr;
-                for (uint32_t rest = mask; rest; rest &= rest - 1) {
-                    const uint32_t lane = __builtin_ctz(rest);
+                for (const uint32_t lane : LanesOf(mask)) {
                     const std::pair<uint32_t, int64_t> key{block_of(running_warps_[i]), number[lane]};
                     if (block.arrives) {
                         arrived_[key]++;
@@ -380,15 +366,14 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
     if (!has_spins_ || uniform) return;
     bool again = block.spins;
     for (uint32_t i = 0; i < running && again; i++)
-        for (uint32_t rest = running_masks_[i]; rest; rest &= rest - 1)
-            again &= positions_[running_warps_[i] * kWarp + __builtin_ctz(rest)] == int32_t(index);
+        for (const uint32_t bit : LanesOf(running_masks_[i]))
+            again &= positions_[running_warps_[i] * kWarp + bit] == int32_t(index);
     if (!again) {
         std::fill(tried_.begin(), tried_.end(), 0);
         return;
     }
     for (uint32_t i = 0; i < running; i++)
-        for (uint32_t rest = running_masks_[i]; rest; rest &= rest - 1)
-            tried_[running_warps_[i] * kWarp + __builtin_ctz(rest)]++;
+        for (const uint32_t bit : LanesOf(running_masks_[i])) tried_[running_warps_[i] * kWarp + bit]++;
 }
 
 // Release the lanes at every complete barrier.

@@ -14,12 +14,16 @@ namespace {
 
 enum class Test { kEq, kNe, kLt, kLe, kGt, kGe, kEqu, kNeu, kLtu, kLeu, kGtu, kGeu, kNum, kNan };
 
-template <class T, Test test>
+// Return whether a test holds for two numbers, which `Read` converts from registers.
+template <Test test, class Read>
 struct Holds {
-    static bool apply(T a, T b) {
+    template <class S>
+    bool operator()(S first, S second) const {
+        const auto a = Read::read(first), b = Read::read(second);
         // An unordered comparison is the negation of the opposite ordered one, so it is true if an operand is NaN.
         if constexpr (test == Test::kEq) return a == b;
-        else if constexpr (test == Test::kNe) return std::is_floating_point_v<T> ? (a < b) | (a > b) : a != b;
+        else if constexpr (test == Test::kNe)
+            return std::is_floating_point_v<decltype(+a)> ? (a < b) | (a > b) : a != b;
         else if constexpr (test == Test::kLt) return a < b;
         else if constexpr (test == Test::kLe) return a <= b;
         else if constexpr (test == Test::kGt) return a > b;
@@ -35,35 +39,30 @@ struct Holds {
     }
 };
 
+struct ReadPlain {
+    template <class T>
+    static T read(T value) {
+        return value;
+    }
+};
 struct FlushF32 {
     static float read(float value) { return std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value; }
 };
+template <uint32_t shift>
 struct ReadF16 {
-    static float read(uint16_t bits) { return f16_to_f32(bits); }
+    static float read(uint32_t bits) { return f16_to_f32(uint16_t(bits >> shift)); }
 };
+template <uint32_t shift>
 struct ReadBf16 {
-    static float read(uint16_t bits) { return bf16_to_f32(bits); }
-};
-template <uint32_t shift, class Read>
-struct ReadHalf {
-    static float read(uint32_t bits) { return Read::read(uint16_t(bits >> shift)); }
-};
-
-template <class Read, Test test>
-struct HoldsRead {
-    template <class T>
-    static bool apply(T a, T b) {
-        return Holds<float, test>::apply(Read::read(a), Read::read(b));
-    }
+    static float read(uint32_t bits) { return bf16_to_f32(uint16_t(bits >> shift)); }
 };
 
 template <class T, class Read, size_t... test>
 std::array<Run, sizeof...(test)> test_runs(std::index_sequence<test...>) {
-    if constexpr (std::is_void_v<Read>) return {Compare<Holds<T, Test(test)>, T, T>::run...};
-    else return {Compare<HoldsRead<Read, Test(test)>, T, T>::run...};
+    return {Compare<kOp<Holds<Test(test), Read>>, T, T>::run...};
 }
 
-template <class T, class Read = void>
+template <class T, class Read = ReadPlain>
 Run test_run(const std::string& name) {
     static const std::map<std::string, Test> tests = {
         {"eq", Test::kEq},   {"ne", Test::kNe},   {"lt", Test::kLt},   {"le", Test::kLe},   {"gt", Test::kGt},
@@ -81,51 +80,26 @@ Run comparison(const std::string& name, const std::string& type, bool ftz, bool 
     if (type == "f32") return ftz ? test_run<float, FlushF32>(name) : test_run<float>(name);
     if (ftz) refuse(".ftz of ." + type);
     if (type == "f64") return test_run<double>(name);
-    if (type == "f16") return test_run<uint16_t, ReadF16>(name);
-    if (type == "bf16") return test_run<uint16_t, ReadBf16>(name);
-    if (type == "f16x2")
-        return upper ? test_run<uint32_t, ReadHalf<16, ReadF16>>(name) : test_run<uint32_t, ReadHalf<0, ReadF16>>(name);
-    if (type == "bf16x2")
-        return upper ? test_run<uint32_t, ReadHalf<16, ReadBf16>>(name)
-                     : test_run<uint32_t, ReadHalf<0, ReadBf16>>(name);
-    if (type == "s32") return test_run<int32_t>(name);
-    if (type == "u32" || type == "b32") return test_run<uint32_t>(name);
-    if (type == "s64") return test_run<int64_t>(name);
-    if (type == "u64" || type == "b64") return test_run<uint64_t>(name);
-    if (type == "s16") return test_run<int16_t>(name);
-    if (type == "u16" || type == "b16") return test_run<uint16_t>(name);
-    refuse("the type ." + type);
+    if (type == "f16") return test_run<uint16_t, ReadF16<0>>(name);
+    if (type == "bf16") return test_run<uint16_t, ReadBf16<0>>(name);
+    if (type == "f16x2") return upper ? test_run<uint32_t, ReadF16<16>>(name) : test_run<uint32_t, ReadF16<0>>(name);
+    if (type == "bf16x2") return upper ? test_run<uint32_t, ReadBf16<16>>(name) : test_run<uint32_t, ReadBf16<0>>(name);
+    return for_integer<int32_t, uint32_t, int64_t, uint64_t, int16_t, uint16_t>(
+        type[0] == 'b' ? "u" + type.substr(1) : type, [&](auto t) { return test_run<decltype(t)>(name); });
 }
 
-struct AndFlag {
-    static uint32_t apply(uint32_t a, uint32_t b) { return a & b; }
-};
-struct OrFlag {
-    static uint32_t apply(uint32_t a, uint32_t b) { return a | b; }
-};
-struct XorFlag {
-    static uint32_t apply(uint32_t a, uint32_t b) { return a ^ b; }
-};
-struct NotFlag {
-    static uint32_t apply(uint32_t a, uint32_t) { return ~a; }
-};
-struct SameFlag {
-    static uint32_t apply(uint32_t a, uint32_t) { return a; }
-};
-
-void emit_flags(Decoder& decoder, Run run, Row d, Row a, Row b = {}) {
-    Instruction& made = decoder.emit(run);
-    made.d = d;
-    made.a = a;
-    made.b = b;
-}
+constexpr auto kAnd = [](uint32_t a, uint32_t b) { return a & b; };
+constexpr auto kOr = [](uint32_t a, uint32_t b) { return a | b; };
+constexpr auto kXor = [](uint32_t a, uint32_t b) { return a ^ b; };
+constexpr auto kNot = [](uint32_t a, uint32_t) { return ~a; };
+constexpr auto kFirst = [](uint32_t a, uint32_t) { return a; };
 
 // Compare two operands into a scratch predicate.
 Row compared(Decoder& decoder, const Source& ins, const std::string& name, const std::string& type, bool ftz,
              bool upper) {
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
     const Row result = decoder.scratch(1);
-    emit_flags(decoder, comparison(name, type, ftz, upper), result, a, b);
+    decoder.emit(comparison(name, type, ftz, upper), result, a, b);
     return result;
 }
 
@@ -147,27 +121,26 @@ const Registration kSetp({"setp"}, [](Decoder& decoder, const Source& ins) {
         // The second result is the complement, or for a packed type the result of the upper half.
         if (combine.empty() && (which == 0 || packed)) {
             const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
-            emit_flags(decoder, comparison(name, type, ftz, which == 1), d, a, b);
+            decoder.emit(comparison(name, type, ftz, which == 1), d, a, b);
             continue;
         }
         Row first = compared(decoder, ins, name, type, ftz, packed && which == 1);
-        if (which == 1 && !packed) emit_flags(decoder, flagwise<NotFlag>, first, first);
+        if (which == 1 && !packed) decoder.emit(flagwise<kNot>, first, first);
         if (combine.empty()) {
-            emit_flags(decoder, flagwise<SameFlag>, d, first);
+            decoder.emit(flagwise<kFirst>, d, first);
             continue;
         }
         if (ins.operands.size() != 4) refuse();
         auto [third, negated] = decoder.flag(ins.operands[3]);
         if (negated) {
             const Row other = decoder.scratch(1);
-            emit_flags(decoder, flagwise<NotFlag>, other, third);
+            decoder.emit(flagwise<kNot>, other, third);
             third = other;
         }
-        emit_flags(decoder,
-                   combine == "and"  ? flagwise<AndFlag>
-                   : combine == "or" ? flagwise<OrFlag>
-                                     : flagwise<XorFlag>,
-                   d, first, third);
+        decoder.emit(combine == "and"  ? flagwise<kAnd>
+                     : combine == "or" ? flagwise<kOr>
+                                       : flagwise<kXor>,
+                     d, first, third);
     }
 });
 
@@ -189,13 +162,8 @@ void select_lanes(Batch& batch, const Instruction& ins) {
 }
 
 Run select_run(uint32_t width) {
-    switch (width) {
-        case 8: return select_lanes<uint8_t>;
-        case 16: return select_lanes<uint16_t>;
-        case 32: return select_lanes<uint32_t>;
-        case 64: return select_lanes<uint64_t>;
-        default: refuse("a selection of predicates");
-    }
+    if (width == 1) refuse("a selection of predicates");
+    return for_width(width, [](auto t) -> Run { return select_lanes<decltype(t)>; });
 }
 
 const Registration kSelp({"selp"}, [](Decoder& decoder, const Source& ins) {
@@ -204,34 +172,20 @@ const Registration kSelp({"selp"}, [](Decoder& decoder, const Source& ins) {
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
     const auto [flag, negated] = decoder.flag(ins.operands[3]);
     const Row d = decoder.write(ins.operands[0], type);
-    Instruction& made = decoder.emit(select_run(width_of(type)));
-    made.d = d;
-    made.a = a;
-    made.b = b;
-    made.c = flag;
-    made.mode = negated;
+    decoder.emit(select_run(width_of(type)), d, a, b, flag).mode = negated;
 });
 
-template <class C>
-struct NotNegative {
-    static bool apply(C c) { return c >= C(0); }
-};
+constexpr auto kNotNegative = [](auto c) { return c >= decltype(c)(0); };
 
 const Registration kSlct({"slct"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.size() < 2 || ins.operands.size() != 4) refuse();
     const std::string &chooser = ins.type(), &type = ins.modifiers[ins.modifiers.size() - 2];
     if (ins.modifiers.size() > 2 || (chooser != "s32" && chooser != "f32")) refuse();
     const Row c = decoder.read(ins.operands[3], chooser), flag = decoder.scratch(1);
-    emit_flags(decoder,
-               chooser == "s32" ? Compare<NotNegative<int32_t>, int32_t>::run : Compare<NotNegative<float>, float>::run,
-               flag, c);
+    decoder.emit(chooser == "s32" ? Compare<kNotNegative, int32_t>::run : Compare<kNotNegative, float>::run, flag, c);
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
     const Row d = decoder.write(ins.operands[0], type);
-    Instruction& made = decoder.emit(select_run(width_of(type)));
-    made.d = d;
-    made.a = a;
-    made.b = b;
-    made.c = flag;
+    decoder.emit(select_run(width_of(type)), d, a, b, flag);
 });
 
 // d = a value in each half of a register with a set flag, else zero.
@@ -252,11 +206,9 @@ void set_halves(Decoder& decoder, const Source& ins, const std::string& name, co
     const Row low = compared(decoder, ins, name, type, ins.has("ftz"), false);
     const Row high = compared(decoder, ins, name, type, ins.has("ftz"), true);
     const Row d = decoder.write(ins.operands[0], result);
-    Instruction& made = decoder.emit(select_halves);
-    made.d = d;
-    made.a = low;
-    made.b = high;
-    made.immediate = result == "f16x2" ? 0x3C00 : result == "bf16x2" ? 0x3F80 : 0xFFFF;
+    decoder.emit(select_halves, d, low, high).immediate = result == "f16x2"    ? 0x3C00
+                                                          : result == "bf16x2" ? 0x3F80
+                                                                               : 0xFFFF;
 }
 
 const Registration kSet({"set"}, [](Decoder& decoder, const Source& ins) {
@@ -275,27 +227,8 @@ const Registration kSet({"set"}, [](Decoder& decoder, const Source& ins) {
     else if (result == "f64") yes = 0x3FF0000000000000;
     if (width < 64) yes &= (1ull << width) - 1;
     const Row d = decoder.write(ins.operands[0], result);
-    Instruction& made = decoder.emit(select_run(width));
-    made.d = d;
-    made.a = decoder.constant(width, yes);
-    made.b = decoder.constant(width, 0);
-    made.c = flag;
+    decoder.emit(select_run(width), d, decoder.constant(width, yes), decoder.constant(width, 0), flag);
 });
-
-template <class T>
-struct Copy {
-    static T apply(T a) { return a; }
-};
-
-Run copy_run(uint32_t width) {
-    switch (width) {
-        case 1: return flagwise<SameFlag>;
-        case 8: return Lanewise<Copy<uint8_t>, uint8_t, uint8_t>::run;
-        case 16: return Lanewise<Copy<uint16_t>, uint16_t, uint16_t>::run;
-        case 32: return Lanewise<Copy<uint32_t>, uint32_t, uint32_t>::run;
-        default: return Lanewise<Copy<uint64_t>, uint64_t, uint64_t>::run;
-    }
-}
 
 // d = parts of a register, or a register from parts.
 template <class Whole, class Part>
@@ -361,9 +294,7 @@ const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
         std::vector<Row> parts;
         for (const Operand& item : source.items) parts.push_back(decoder.read(item, "b" + std::to_string(part)));
         const Row d = decoder.write(target, type);
-        Instruction& made = decoder.emit(run);
-        made.d = d;
-        made.list = std::move(parts);
+        decoder.emit(run, d).list = std::move(parts);
         return;
     }
     if (target.kind == OperandKind::kVector) {
@@ -373,21 +304,15 @@ const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
         for (size_t i = 0; i < target.items.size(); i++) {
             if (target.items[i].kind == OperandKind::kNone) continue;
             const Row d = decoder.write(target.items[i], "b" + std::to_string(part));
-            Instruction& made = decoder.emit(run);
-            made.d = d;
-            made.a = a;
-            made.mode = part * uint32_t(i);
+            decoder.emit(run, d, a).mode = part * uint32_t(i);
         }
         return;
     }
     const Row a = decoder.read(source, type), d = decoder.write(target, type);
-    emit_flags(decoder, copy_run(width), d, a);
+    decoder.emit(copy_run(width), d, a);
 });
 
-template <bool leave>
-struct Window {
-    static uint64_t apply(uint64_t a, uint64_t base) { return leave ? a - base : a + base; }
-};
+constexpr auto kPlus = [](uint64_t a, uint64_t b) { return a + b; };
 
 const Registration kCvta({"cvta"}, [](Decoder& decoder, const Source& ins) {
     static const std::map<std::string, uint64_t> windows = {
@@ -399,20 +324,21 @@ const Registration kCvta({"cvta"}, [](Decoder& decoder, const Source& ins) {
         if (const auto found = windows.find(mark); found != windows.end()) window = found->second;
     if (window == ~0ull) refuse("the state space");
     const Row a = decoder.read(ins.operands[1], type), d = decoder.write(ins.operands[0], type);
-    if (window == 0) return emit_flags(decoder, copy_run(width_of(type)), d, a);
-    if (type != "u64") refuse("a 32-bit generic address");
-    emit_flags(decoder,
-               ins.has("to") ? Lanewise<Window<true>, uint64_t, uint64_t, uint64_t>::run
-                             : Lanewise<Window<false>, uint64_t, uint64_t, uint64_t>::run,
-               d, a, decoder.constant(64, window << kWindowShift));
+    if (window && type != "u64") refuse("a 32-bit generic address");
+    const uint64_t base = window << kWindowShift;
+    if (!window) decoder.emit(copy_run(d.width), d, a);
+    else decoder.emit(lanewise<kPlus, uint64_t, 2>(), d, a, decoder.constant(64, ins.has("to") ? 0 - base : base));
 });
 
 const Registration kCreatepolicy({"createpolicy"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.empty() || ins.modifiers[0] != "fractional") refuse("a policy for a range of addresses");
     if (ins.operands.empty()) refuse();
     const Row d = decoder.write(ins.operands[0], "b64");
-    emit_flags(decoder, copy_run(64), d, decoder.constant(64, 0));
+    decoder.emit(copy_run(64), d, decoder.constant(64, 0));
 });
 
 }  // namespace
+
+Run copy_run(uint32_t width) { return width == 1 ? flagwise<kFirst> : cast_run(width, width, false); }
+
 }  // namespace kernrec

@@ -318,9 +318,7 @@ const Registration kTcgen05({"tcgen05"}, [](Decoder& decoder, const Source& ins)
     } else if (kind == "dealloc") {
         operands(2);
         const Row a = decoder.value(ins.operands[0], "u32"), b = decoder.value(ins.operands[1], "u32");
-        Instruction& made = decoder.emit(release);
-        made.a = a;
-        made.b = b;
+        decoder.emit(release, {}, a, b);
     } else if (kind == "relinquish_alloc_permit") {
         decoder.emit(relinquish);
     } else if (kind == "wait" && ins.modifiers.size() > 1 && (ins.modifiers[1] == "ld" || ins.modifiers[1] == "st")) {

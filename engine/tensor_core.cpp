@@ -382,6 +382,7 @@ WmmaMultiply wmma_multiply_form(const Modifiers& modifiers) {
 void wmma_mma(const WmmaMultiply& form, const ConstRegister* a, const ConstRegister* b, const ConstRegister* c,
               const Register* d) {
     const MatrixMultiply& tile = form.tile;
+    if (form.tiles() == 1) return mma_sync(tile, a, b, c, d);
     // D may share registers with C, B or A, so write the results after all tiles.
     uint32_t results[64][kWarp];
     Register targets[64];
@@ -390,11 +391,6 @@ void wmma_mma(const WmmaMultiply& form, const ConstRegister* a, const ConstRegis
     for (int i = 0; i < form.tiles(); ++i)
         mma_sync(tile, a, b + i * tile.registers_b(), c + i * tile.registers_c(), targets + i * count);
     for (int i = 0; i < form.tiles() * count; ++i) std::memcpy(d[i], results[i], sizeof results[i]);
-}
-
-void wmma_mma_f64(const WmmaMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
-                  const uint64_t* const* c, uint64_t* const* d) {
-    mma_sync_f64(form.tile, a, b, c, d);  // m8n8k4 is the only shape
 }
 
 }  // namespace kernrec

@@ -126,7 +126,7 @@ struct WmmaMove {
 };
 WmmaMove wmma_move_form(const Modifiers& modifiers);
 
-// `wmma.mma`: one MatrixMultiply for each eight columns of B.
+// `wmma.mma`, and `mma.sync` with n = 8: one MatrixMultiply for each eight columns of B.
 struct WmmaMultiply {
     MatrixMultiply tile;
     int n;
@@ -137,8 +137,6 @@ struct WmmaMultiply {
 WmmaMultiply wmma_multiply_form(const Modifiers& modifiers);
 void wmma_mma(const WmmaMultiply& form, const ConstRegister* a, const ConstRegister* b, const ConstRegister* c,
               const Register* d);
-void wmma_mma_f64(const WmmaMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
-                  const uint64_t* const* c, uint64_t* const* d);
 
 // --- Matrices in shared memory (PTX ISA, sections "Matrix Descriptor Format" and "Shared memory descriptor") ---
 

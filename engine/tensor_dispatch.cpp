@@ -21,23 +21,32 @@ std::vector<Row> fragment(Decoder& decoder, const Operand& operand, NumberType t
 
 namespace {
 
-// `ins.list` contains the registers of A, B, C and D in sequence.
-void run_mma(Batch& batch, const Instruction& ins) {
-    const auto& form = form_of<MatrixMultiply>(ins);
+// mma and wmma: `ins.list` contains the registers of A, B, C and D in sequence.
+void multiply(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<WmmaMultiply>(ins);
     batch.require_whole_warps(ins);
-    const size_t b = size_t(form.registers_a()), c = b + size_t(form.registers_b()), d = c + size_t(form.registers_c());
+    const size_t b = size_t(form.registers_a), c = b + size_t(form.registers_b), d = c + size_t(form.registers_c);
     uint32_t warps = 0;
     each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
         ++warps;
-        if (form.a == NumberType::kF64) {
+        if (form.tile.a == NumberType::kF64) {
             const Fragments<uint64_t> all(batch, ins.list, first);
-            mma_sync_f64(form, all.from(0), all.from(b), all.from(c), all.from(d));
+            mma_sync_f64(form.tile, all.from(0), all.from(b), all.from(c), all.from(d));  // there is only one tile
         } else {
             const Fragments<uint32_t> all(batch, ins.list, first);
-            mma_sync(form, all.from(0), all.from(b), all.from(c), all.from(d));
+            wmma_mma(form, all.from(0), all.from(b), all.from(c), all.from(d));
         }
     });
-    if (warps) count_operations(batch, "mma", form.a, form.operations() * warps);
+    if (warps) count_operations(batch, "mma", form.tile.a, form.tile.operations() * uint64_t(form.tiles()) * warps);
+}
+
+void emit_multiply(Decoder& decoder, const Source& ins, const WmmaMultiply& form) {
+    if (ins.operands.size() != 4) refuse();
+    std::vector<Row> rows = fragment(decoder, ins.operands[1], form.tile.a, form.registers_a, false);
+    append(rows, fragment(decoder, ins.operands[2], form.tile.b, form.registers_b, false));
+    append(rows, fragment(decoder, ins.operands[3], form.tile.c, form.registers_c, false));
+    append(rows, fragment(decoder, ins.operands[0], form.tile.d, form.registers_d, true));
+    emit_form(decoder, multiply, form).list = std::move(rows);
 }
 
 // `ins.list` contains the registers of A, B, C, D and of the scale factors. `ins.modes` contains 16-bit rows, as pairs
@@ -76,44 +85,18 @@ void decode_scaled_mma(Decoder& decoder, const Source& ins) {
         rows.push_back(decoder.read(ins.operands[i], "u32"));
         for (const Operand& item : place.items) rows.push_back(decoder.read(item, "u16"));
     }
-    Instruction& made = decoder.emit(run_scaled_mma);
-    made.list = std::move(rows);
-    made.form = std::make_shared<ScaledMultiply>(form);
+    emit_form(decoder, run_scaled_mma, form).list = std::move(rows);
 }
 
 const Registration kMma({"mma"}, [](Decoder& decoder, const Source& ins) {
     if (ins.operands.size() < 4) refuse();
     if (ins.has("kind")) return decode_scaled_mma(decoder, ins);
-    const MatrixMultiply form = form_from(mma_form, ins);
-    if (ins.operands.size() != 4) refuse();
-    std::vector<Row> rows = fragment(decoder, ins.operands[1], form.a, form.registers_a(), false);
-    append(rows, fragment(decoder, ins.operands[2], form.b, form.registers_b(), false));
-    append(rows, fragment(decoder, ins.operands[3], form.c, form.registers_c(), false));
-    append(rows, fragment(decoder, ins.operands[0], form.d, form.registers_d(), true));
-    Instruction& made = decoder.emit(run_mma);
-    made.list = std::move(rows);
-    made.form = std::make_shared<MatrixMultiply>(form);
+    const MatrixMultiply tile = form_from(mma_form, ins);
+    emit_multiply(decoder, ins,
+                  {tile, 8, tile.registers_a(), tile.registers_b(), tile.registers_c(), tile.registers_d()});
 });
 
 // --- wmma ---
-
-void run_wmma_mma(Batch& batch, const Instruction& ins) {
-    const auto& form = form_of<WmmaMultiply>(ins);
-    batch.require_whole_warps(ins);
-    const size_t b = size_t(form.registers_a), c = b + size_t(form.registers_b), d = c + size_t(form.registers_c);
-    uint32_t warps = 0;
-    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
-        ++warps;
-        if (form.tile.a == NumberType::kF64) {
-            const Fragments<uint64_t> all(batch, ins.list, first);
-            wmma_mma_f64(form, all.from(0), all.from(b), all.from(c), all.from(d));
-        } else {
-            const Fragments<uint32_t> all(batch, ins.list, first);
-            wmma_mma(form, all.from(0), all.from(b), all.from(c), all.from(d));
-        }
-    });
-    if (warps) count_operations(batch, "mma", form.tile.a, form.tile.operations() * uint64_t(form.tiles()) * warps);
-}
 
 // `ins.a` and `ins.immediate` are the address, `ins.b` the stride in elements (none for contiguous), `ins.c` a row for
 // the addresses of one piece, and `ins.list` the registers.
@@ -149,8 +132,7 @@ void run_wmma_move(Batch& batch, const Instruction& ins) {
                 for (int r = element / p; r < stop; r += form.distinct) {
                     uint8_t* row =
                         batch.row<uint8_t>(ins.list[size_t(r)]) + size_t(at.warp) * kWarp * register_bytes + shift;
-                    for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-                        const uint32_t lane = uint32_t(__builtin_ctz(rest));
+                    for (const uint32_t lane : LanesOf(at.mask)) {
                         uint8_t *value = row + register_bytes * lane, *place = at.places[lane] + unit * i;
                         std::memcpy(form.store ? place : value, form.store ? value : place, unit);
                     }
@@ -165,25 +147,15 @@ void run_wmma_move(Batch& batch, const Instruction& ins) {
 
 const Registration kWmma({"wmma"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.size() < 5 || ins.operands.size() < 2) refuse();
-    if (ins.modifiers[0] != "load" && ins.modifiers[0] != "store") {
-        const WmmaMultiply form = form_from(wmma_multiply_form, ins);
-        if (ins.operands.size() != 4) refuse();
-        std::vector<Row> rows = fragment(decoder, ins.operands[1], form.tile.a, form.registers_a, false);
-        append(rows, fragment(decoder, ins.operands[2], form.tile.b, form.registers_b, false));
-        append(rows, fragment(decoder, ins.operands[3], form.tile.c, form.registers_c, false));
-        append(rows, fragment(decoder, ins.operands[0], form.tile.d, form.registers_d, true));
-        Instruction& made = decoder.emit(run_wmma_mma);
-        made.list = std::move(rows);
-        made.form = std::make_shared<WmmaMultiply>(form);
-        return;
-    }
+    if (ins.modifiers[0] != "load" && ins.modifiers[0] != "store")
+        return emit_multiply(decoder, ins, form_from(wmma_multiply_form, ins));
     const WmmaMove form = form_from(wmma_move_form, ins);
     const auto [base, offset] = decoder.address(ins.operands[form.store ? 0 : 1]);
     const std::vector<Row> rows =
         fragment(decoder, ins.operands[form.store ? 1 : 0], form.type, form.registers, !form.store);
     const Row stride = ins.operands.size() > 2 ? decoder.read(ins.operands[2], "u32") : Row{};
     const Row addresses = decoder.scratch(64);
-    Instruction& made = decoder.emit(run_wmma_move);
+    Instruction& made = emit_form(decoder, run_wmma_move, form);
     made.list = rows;
     made.a = base;
     made.b = stride;
@@ -191,7 +163,6 @@ const Registration kWmma({"wmma"}, [](Decoder& decoder, const Source& ins) {
     made.immediate = offset;
     made.space = space_of(ins);
     made.unit = 4;
-    made.form = std::make_shared<WmmaMove>(form);
 });
 
 }  // namespace

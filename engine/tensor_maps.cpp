@@ -119,9 +119,7 @@ const Registration kFence({"fence"}, [](Decoder& decoder, const Source& ins) {
         }
         if (ins.operands.empty()) refuse();
         const Instruction access = decoder.access(ins.operands[0], Space::kGeneric);
-        Instruction& made = decoder.emit(acquire_map);
-        made.a = access.a;
-        made.immediate = access.immediate;
+        decoder.emit(acquire_map, {}, access.a).immediate = access.immediate;
         return;
     }
     decoder.emit(of_proxies && ins.modifiers[1] == "async" ? make_visible : nothing);

@@ -28,8 +28,8 @@ bool Batch::incomplete_warpgroup(uint32_t warp, int32_t position) const {
 
 uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
     const uint32_t first = warp * kWarp;
-    for (uint32_t rest = mask; rest; rest &= rest - 1) {
-        PhaseWait& wait = phase_waits_[first + uint32_t(__builtin_ctz(rest))];
+    for (const uint32_t bit : LanesOf(mask)) {
+        PhaseWait& wait = phase_waits_[first + bit];
         paused_ -= wait.paused;
         wait.paused = false;
     }
@@ -65,11 +65,9 @@ uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
             wait.test = &test;
         });
         if (races_)
-            for (uint32_t rest = mask & ~waiting; rest; rest &= rest - 1)
-                phase_waits_[first + uint32_t(__builtin_ctz(rest))].tried = -1;
+            for (const uint32_t bit : LanesOf(mask & ~waiting)) phase_waits_[first + bit].tried = -1;
     }
-    for (uint32_t rest = mask; rest; rest &= rest - 1) {
-        const uint32_t lane = uint32_t(__builtin_ctz(rest));
+    for (const uint32_t lane : LanesOf(mask)) {
         PhaseWait& wait = phase_waits_[first + lane];
         wait.expired = false;
         wait.paused = held >> lane & 1;
@@ -144,8 +142,8 @@ void Batch::fail_stalled() {
 // --- Cluster barriers; exited threads count as arrived (PTX ISA, section "barrier.cluster") ---
 
 void Batch::reach_cluster_barrier(const BasicBlock& block, uint32_t warp, uint32_t mask, uint32_t after) {
-    for (uint32_t rest = mask; rest; rest &= rest - 1) {
-        const uint32_t lane = warp * kWarp + uint32_t(__builtin_ctz(rest));
+    for (const uint32_t bit : LanesOf(mask)) {
+        const uint32_t lane = warp * kWarp + bit;
         if (block.cluster_barrier == 1) {
             if (cluster_arrivals_[lane] != cluster_waits_[lane])
                 throw Fault(FaultKind::kUnsupported, block.end_source,

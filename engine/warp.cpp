@@ -24,13 +24,19 @@ void each_group(Batch& batch, const Instruction& ins, Each each) {
     });
 }
 
+// Return the index of the mark in a list that an instruction has.
+template <size_t count>
+uint32_t mark_of(const Source& ins, const char* const (&names)[count]) {
+    for (uint32_t i = 0; i < count; i++)
+        if (ins.has(names[i])) return i;
+    refuse();
+}
+
 // Return the row of a member mask; an immediate mask is the same for all lanes and needs none.
 Row members_of(Decoder& decoder, const Source& ins) {
     const bool varies = ins.operands.size() > 2 && ins.operands[2].kind == OperandKind::kRegister;
     return varies ? decoder.read(ins.operands[2], "b32") : Row{};
 }
-
-enum class Shuffle : uint32_t { kUp, kDown, kButterfly, kIndex };
 
 void shuffle(Batch& batch, const Instruction& ins) {
     uint32_t* d = batch.row<uint32_t>(ins.d);
@@ -39,19 +45,9 @@ void shuffle(Batch& batch, const Instruction& ins) {
     uint32_t* flags = ins.e ? batch.flags(ins.e) : nullptr;
     each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
         uint32_t result[kWarp], inside_mask = 0;
-        for (int32_t lane = 0; lane < int32_t(kWarp); lane++) {
-            const int32_t delta = int32_t(b[first + lane] & 31), clamp = int32_t(c[first + lane] & 31);
-            const int32_t segment = int32_t(c[first + lane] >> 8 & 31);
-            const int32_t top = (lane & segment) | (clamp & ~segment), bottom = lane & segment;
-            int32_t from;
-            bool inside;
-            switch (Shuffle(ins.mode)) {
-                case Shuffle::kUp: from = lane - delta, inside = from >= top; break;
-                case Shuffle::kDown: from = lane + delta, inside = from <= top; break;
-                case Shuffle::kButterfly: from = lane ^ delta, inside = from <= top; break;
-                default: from = bottom | (delta & ~segment), inside = from <= top;
-            }
-            result[lane] = source[first + (inside ? from : lane)];
+        for (uint32_t lane = 0; lane < kWarp; lane++) {
+            const auto [from, inside] = shuffle_source(Shuffle(ins.mode), lane, b[first + lane], c[first + lane]);
+            result[lane] = source[first + from];
             inside_mask |= uint32_t(inside) << lane;
         }
         put(d + first, result, mask);
@@ -61,24 +57,14 @@ void shuffle(Batch& batch, const Instruction& ins) {
 
 const Registration kShuffle({"shfl"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.empty() || ins.modifiers[0] != "sync" || ins.operands.size() < 4) refuse();
-    uint32_t mode = 4;
-    const char* const names[] = {"up", "down", "bfly", "idx"};
-    for (uint32_t i = 0; i < 4; i++)
-        if (ins.has(names[i])) mode = i;
-    if (mode == 4) refuse();
+    const uint32_t mode = mark_of(ins, kShuffles);
     const Operand& target = ins.operands[0];
     const bool is_pair = target.kind == OperandKind::kPair;
     const Row a = decoder.read(ins.operands[1], "b32"), b = decoder.read(ins.operands[2], "u32");
     const Row c = decoder.read(ins.operands[3], "u32"), d = decoder.write(is_pair ? target.items[0] : target, "b32");
     const Row flag =
         is_pair && target.items[1].kind != OperandKind::kNone ? decoder.write(target.items[1], "pred") : Row{};
-    Instruction& made = decoder.emit(shuffle);
-    made.d = d;
-    made.a = a;
-    made.b = b;
-    made.c = c;
-    made.e = flag;
-    made.mode = mode;
+    decoder.emit(shuffle, d, a, b, c, flag).mode = mode;
 });
 
 enum class Vote : uint32_t { kAll, kAny, kUniform, kBallot };
@@ -103,17 +89,10 @@ const Registration kVote({"vote"}, [](Decoder& decoder, const Source& ins) {
     bool sync = false;
     for (size_t i = 0; i < ins.modifiers.size() && i < 2; i++) sync |= ins.modifiers[i] == "sync";
     if (!sync || ins.operands.size() < 2) refuse();
-    uint32_t mode = 4;
-    const char* const names[] = {"all", "any", "uni", "ballot"};
-    for (uint32_t i = 0; i < 4; i++)
-        if (ins.has(names[i])) mode = i;
-    if (mode == 4) refuse();
+    const uint32_t mode = mark_of(ins, {"all", "any", "uni", "ballot"});
     const auto [flag, negated] = decoder.flag(ins.operands[1]);
     const Row members = members_of(decoder, ins), d = decoder.write(ins.operands[0], mode == 3 ? "b32" : "pred");
-    Instruction& made = decoder.emit(vote);
-    made.d = d;
-    made.a = flag;
-    made.b = members;
+    Instruction& made = decoder.emit(vote, d, flag, members);
     made.unit = negated;
     made.mode = mode;
 });
@@ -121,8 +100,7 @@ const Registration kVote({"vote"}, [](Decoder& decoder, const Source& ins) {
 void active_mask(Batch& batch, const Instruction& ins) {
     uint32_t* d = batch.row<uint32_t>(ins.d);
     each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            if (mask >> lane & 1) d[first + lane] = mask;
+        for (const uint32_t lane : LanesOf(mask)) d[first + lane] = mask;
     });
 }
 
@@ -138,8 +116,7 @@ void match(Batch& batch, const Instruction& ins) {
     uint32_t* d = batch.row<uint32_t>(ins.d);
     each_group(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
         uint32_t agree = 0;
-        for (uint32_t rest = mask; rest; rest &= rest - 1) {
-            const uint32_t lane = __builtin_ctz(rest);
+        for (const uint32_t lane : LanesOf(mask)) {
             uint32_t matches = 0;
             for (uint32_t other = 0; other < kWarp; other++)
                 matches |= uint32_t(source[first + other] == source[first + lane]) << other;
@@ -165,12 +142,7 @@ const Registration kMatch({"match"}, [](Decoder& decoder, const Source& ins) {
     const Row a = decoder.read(ins.operands[1], ins.type()), members = members_of(decoder, ins);
     const Row d = decoder.write(is_pair ? target.items[0] : target, "b32");
     const Row flag = is_pair && all ? decoder.write(target.items[1], "pred") : Row{};
-    Instruction& made = decoder.emit(width == 32 ? match<uint32_t> : match<uint64_t>);
-    made.d = d;
-    made.a = a;
-    made.b = members;
-    made.e = flag;
-    made.mode = all;
+    decoder.emit(width == 32 ? match<uint32_t> : match<uint64_t>, d, a, members, {}, flag).mode = all;
 });
 
 enum class Reduction : uint32_t { kAdd, kMin, kMax, kAnd, kOr, kXor };
@@ -181,8 +153,8 @@ void reduce(Batch& batch, const Instruction& ins) {
     T* d = batch.row<T>(ins.d);
     each_group(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
         T result = source[first + __builtin_ctz(mask)];
-        for (uint32_t rest = mask & (mask - 1); rest; rest &= rest - 1) {
-            const T value = source[first + __builtin_ctz(rest)];
+        for (const uint32_t bit : LanesOf(mask & (mask - 1))) {
+            const T value = source[first + bit];
             switch (Reduction(ins.mode)) {
                 case Reduction::kAdd: result = T(uint32_t(result) + uint32_t(value)); break;
                 case Reduction::kMin: result = value < result ? value : result; break;
@@ -192,8 +164,7 @@ void reduce(Batch& batch, const Instruction& ins) {
                 case Reduction::kXor: result ^= value; break;
             }
         }
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            if (mask >> lane & 1) d[first + lane] = result;
+        for (const uint32_t lane : LanesOf(mask)) d[first + lane] = result;
     });
 }
 
@@ -205,8 +176,8 @@ void reduce_float(Batch& batch, const Instruction& ins) {
     each_group(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
         float result = std::numeric_limits<float>::quiet_NaN();
         bool any = false, any_nan = false;
-        for (uint32_t rest = mask; rest; rest &= rest - 1) {
-            float value = source[first + __builtin_ctz(rest)];
+        for (const uint32_t bit : LanesOf(mask)) {
+            float value = source[first + bit];
             if (absolute) value = std::fabs(value);
             if (std::isnan(value)) {
                 any_nan = true;
@@ -218,30 +189,25 @@ void reduce_float(Batch& batch, const Instruction& ins) {
         uint32_t bits;
         std::memcpy(&bits, &result, 4);
         if (!any || (with_nan && any_nan)) bits = 0x7FFFFFFF;
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            if (mask >> lane & 1) d[first + lane] = bits;
+        for (const uint32_t lane : LanesOf(mask)) d[first + lane] = bits;
     });
 }
 
 const Registration kRedux({"redux"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.size() < 3 || ins.operands.size() < 2) refuse();
-    const std::string &name = ins.modifiers[1], &type = ins.type();
-    uint32_t mode = 6;
-    const char* const names[] = {"add", "min", "max", "and", "or", "xor"};
-    for (uint32_t i = 0; i < 6; i++)
-        if (name == names[i]) mode = i;
+    const std::string& type = ins.type();
+    const uint32_t mode = mark_of(ins, {"add", "min", "max", "and", "or", "xor"});
     const bool is_float = type == "f32" && (mode == 1 || mode == 2);
-    if (mode == 6 || (!is_float && (ins.modifiers.size() != 3 || (type != "u32" && type != "s32" && type != "b32"))))
-        refuse();
+    if (!is_float && (ins.modifiers.size() != 3 || (type != "u32" && type != "s32" && type != "b32"))) refuse();
     if (is_float)
         for (size_t i = 2; i + 1 < ins.modifiers.size(); i++)
             if (ins.modifiers[i] != "abs" && ins.modifiers[i] != "NaN") refuse();
     const Row a = decoder.read(ins.operands[1], type), members = members_of(decoder, ins);
     const Row d = decoder.write(ins.operands[0], type);
-    Instruction& made = decoder.emit(is_float ? reduce_float : type == "s32" ? reduce<int32_t> : reduce<uint32_t>);
-    made.d = d;
-    made.a = a;
-    made.b = members;
+    Instruction& made = decoder.emit(is_float        ? reduce_float
+                                     : type == "s32" ? reduce<int32_t>
+                                                     : reduce<uint32_t>,
+                                     d, a, members);
     made.mode = mode;
     made.modes = {ins.has("abs"), ins.has("NaN")};
 });

@@ -86,8 +86,8 @@ void Batch::watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t uni
         if (kind == AccessKind::kAtomic) counts.buffers[at.buffer].turns.add(atomic_turns(at.addresses, at.mask, unit));
         BlockWatch* watch = watch_of(at.warp);
         sectors.clear();
-        for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-            const int64_t address = at.addresses[__builtin_ctz(rest)];
+        for (const uint32_t bit : LanesOf(at.mask)) {
+            const int64_t address = at.addresses[bit];
             if (watch) touch(*watch, at.buffer, kind, address, bytes);
             sectors.push_back(kind == AccessKind::kAtomic ? address : address / kSectorBytes);
         }

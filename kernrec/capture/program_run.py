@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +25,8 @@ from kernrec.gpu import GPU
 NATIVE = Path(__file__).resolve().parent / "native"
 _DRIVER, _NVML, _RUNTIMES = "libcuda.so.1", "libnvidia-ml.so.1", (12, 13)
 _DEFINED = re.compile(r"^API (?:[\w:]+[ *]+)+(\w+)\(", re.MULTILINE)
+_NAME = re.compile(r"_*cu")
+"""Matches the name of a function in a list of calls, but no number."""
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=default", "-fno-strict-aliasing")
 _LINKED = ("-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl", "-Wl,-s")
 _EXPORTS = {
@@ -88,10 +90,12 @@ def compile_libraries(folder: Path) -> None:
             named = [f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}"]
             _run_tool([compiler, *inputs, *named, *_LINKED, "-o", str(made / library)])
 
-        link(_DRIVER, [objects[source, 0] for source in driver])
+        link(_DRIVER, [*(objects[source, 0] for source in driver), *_aliases(_other_names("driver"))])
         link(_NVML, [*_FLAGS, str(NATIVE / "nvml.cpp"), str(made / _DRIVER)])
         # A program that was compiled with one default stream per thread calls functions with these suffixes.
-        aliases = [f"-Wl,--defsym={call}{suffix}={call}" for call in _defined() for suffix in ("_ptsz", "_ptds")]
+        others = _other_names("runtime")
+        by_thread = {f"{call}{suffix}": call for call in (*_defined(), *others) for suffix in ("_ptsz", "_ptds")}
+        aliases = _aliases(others | by_thread)
         for version in _RUNTIMES:
             linked = [objects.get((source, version)) or objects[source, 0] for source in runtime]
             link(f"libcudart.so.{version}", [*linked, *aliases, str(made / _DRIVER)])
@@ -103,24 +107,33 @@ def compile_libraries(folder: Path) -> None:
                 raise
 
 
+def _aliases(names: Mapping[str, str]) -> list[str]:
+    return [f"-Wl,--defsym={name}={call}" for name, call in names.items()]
+
+
 def _by_version(source: Path) -> bool:
     return "RUNTIME_MAJOR" in source.read_text(encoding="utf-8")
 
 
 def _defined() -> list[str]:
     files = NATIVE.glob("runtime_*.cpp")
-    trivial = [call for call, value in _public("runtime").items() if value is not None]
+    trivial = [call for call, value in _public("runtime").items() if value is not None and not _NAME.match(value)]
     return trivial + [call for path in files for call in _DEFINED.findall(path.read_text(encoding="utf-8"))]
 
 
 def _public(name: str) -> dict[str, str | None]:
     """Return the value of each public function of the library `driver` or `runtime`.
 
-    The value is the number that a function writes to its first argument, as text. It is an empty text if the function
-    only reports success, and None otherwise.
+    The value is the number that a function writes to its first argument, as text, or the name of a function that does
+    the same and ignores further arguments. It is an empty text if the function only reports success, and None
+    otherwise.
     """
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}
+
+
+def _other_names(library: str) -> dict[str, str]:
+    return {call: value for call, value in _public(library).items() if value and _NAME.match(value)}
 
 
 def _stubs(name: str) -> str:
@@ -132,7 +145,9 @@ def _stubs(name: str) -> str:
             return f'extern "C" {weak} void {call}() {{ capture::missing("{call}"); }}'
         return f"API int {call}({f'int* to) {{ *to = {value};' if value else ') {'} return 0; }}"
 
-    return "\n".join(['#include "core.h"', *(stub(*each) for each in _public(name).items()), ""])
+    others = _other_names(name)
+    stubs = (stub(call, value) for call, value in _public(name).items() if call not in others)
+    return "\n".join(['#include "core.h"', *stubs, ""])
 
 
 def _run_tool(command: list[str]) -> None:

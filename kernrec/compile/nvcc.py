@@ -168,9 +168,9 @@ def compile_program(job: CompileJob) -> Compiled:
         source, ptx = Path(folder, Path(job.name).name), Path(folder, "program.ptx")
         source.write_text(job.source, encoding="utf-8")
         command: list[str | Path] = [path, "-ptx", "-lineinfo", *options, *job.macros, source, "-o", ptx]
-        status, log = _run(command, Path(folder), (path.resolve().parents[1],))
+        status, log = _run(command, Path(folder))
         if status and DEVICE_LAUNCH.search(log):
-            status, log = _run([*command, RELOCATABLE], Path(folder), (path.resolve().parents[1],))
+            status, log = _run([*command, RELOCATABLE], Path(folder))
         log = log.replace(f"{source}", job.name)
         if status:
             raise CompileError(first_error(log, job.name), log)
@@ -179,8 +179,8 @@ def compile_program(job: CompileJob) -> Compiled:
     return Compiled(assembled.ptx, assembled.cubin, assembled.resources, _version(path), log + assembled.log)
 
 
-def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) -> tuple[int, str]:
-    """Run a command that reads only the toolkit and the system, and writes only to `folder`."""
+def _run(command: Sequence[str | Path], folder: Path) -> tuple[int, str]:
+    """Run a command that reads only its toolkit and the system, and writes only to `folder`."""
 
     def work() -> tuple[int, str]:
         process: subprocess.Popen[Any] = subprocess.Popen(
@@ -202,4 +202,4 @@ def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) 
                 raise
         return process.returncode, errors + output
 
-    return run_confined(work, (*toolkits, *map(Path, _SYSTEM)), (folder, Path(os.devnull)))
+    return run_confined(work, (Path(command[0]).resolve().parents[1], *map(Path, _SYSTEM)), (folder, Path(os.devnull)))

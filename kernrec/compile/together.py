@@ -38,7 +38,7 @@ _DECLARES = re.compile(
     r"|\b(?:template|namespace|struct|class|union|enum|typedef|using|inline|constexpr|_Pragma)\b"
     r"|#\s*pragma\s+(?!(?:no)?unroll\b)"
 )
-_CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
+_CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|elifdef|elifndef|else|endif)\b(.*)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _START = "\t// .globl\t"
 _ENTRY = re.compile(r"\.visible \.entry ([\w$]+)\(")

@@ -68,7 +68,8 @@ def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], P
     total = prod(launch.grid)
     start = max(0, total // 2 - SAMPLED_BLOCKS // 2)
     numbers = range(start, min(total, start + SAMPLED_BLOCKS))
-    options = EmulationOptions(len(numbers), budget=_BUDGET, checked=CheckedMemory(shared=False, global_races=False))
+    checked = CheckedMemory(shared=False, global_races=False, values=False)
+    options = EmulationOptions(len(numbers), budget=_BUDGET, checked=checked)
     emulation = Emulation(module, launch, options)
     emulation.run(numbers)
     sites = emulation.sites

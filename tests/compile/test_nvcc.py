@@ -47,7 +47,7 @@ def test_missing_nvcc_error_names_the_extra(monkeypatch):
 def test_timeout_stops_the_compilers_that_nvcc_started(tmp_path, monkeypatch):
     monkeypatch.setattr(nvcc, "_LIMIT_S", 0.2)
     with pytest.raises(CompileError, match=r"took longer than 0\.2 s"):
-        nvcc._run(["/bin/sh", "-c", f"(sleep 0.6; echo > '{tmp_path}/late') & wait"], tmp_path, ())
+        nvcc._run(["/bin/sh", "-c", f"(sleep 0.6; echo > '{tmp_path}/late') & wait"], tmp_path)
     time.sleep(0.8)
     assert not (tmp_path / "late").exists()
 

@@ -108,18 +108,13 @@ API int cuDeviceComputeCapability(int* major, int* minor, int) {
     return *major = attribute(75), *minor = attribute(76), kSuccess;
 }
 API int cuDeviceGetUuid(char* uuid, int) { return memcpy(uuid, "kernrec-emulated", 16), kSuccess; }
-API int cuDeviceGetUuid_v2(char* uuid, int device) { return cuDeviceGetUuid(uuid, device); }
 API int cuDeviceGetPCIBusId(char* text, int size, int) {
     return snprintf(text, size_t(size), "0000:00:00.0"), kSuccess;
 }
-API int cuDeviceGetDefaultMemPool(void** pool, int) { return *pool = &context, kSuccess; }
-API int cuDeviceGetMemPool(void** pool, int) { return *pool = &context, kSuccess; }
-API int cuMemPoolCreate(void** pool, const void*) { return *pool = &context, kSuccess; }
 API int cuMemPoolGetAttribute(void*, int, void* value) { return *static_cast<uint64_t*>(value) = 0, kSuccess; }
 API int cuDevicePrimaryCtxRetain(void** made, int) { return *made = &context, kSuccess; }
 API int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) { return *flags = 0, *active = 1, kSuccess; }
 API int cuCtxCreate_v2(void** made, unsigned, int) { return *made = &context, contexts.push_back(*made), kSuccess; }
-API int cuCtxCreate_v4(void** made, void*, unsigned, int) { return cuCtxCreate_v2(made, 0, 0); }
 API int cuCtxDestroy_v2(void*) {
     if (!contexts.empty()) contexts.pop_back();
     return kSuccess;
@@ -185,8 +180,6 @@ API int cuGetProcAddress(const char* symbol, void** function, int version, uint6
 // Code. Linking PTX results in PTX.
 
 API int cuModuleLoadData(void** module, const void* image) { return load_to(module, image); }
-API int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) { return load_to(module, image); }
-API int cuModuleLoadFatBinary(void** module, const void* image) { return load_to(module, image); }
 API int cuModuleLoad(void** module, const char* path) {
     std::ifstream file(path, std::ios::binary);
     if (!file) return 301;  // CUDA_ERROR_FILE_NOT_FOUND
@@ -213,17 +206,7 @@ API int cuModuleGetGlobal_v2(Pointer* pointer, size_t* bytes, void* handle, cons
     if (bytes) *bytes = variable.size;
     return kSuccess;
 }
-API int cuLibraryLoadData(void** library, const void* image, int*, void**, unsigned, int*, void**, unsigned) {
-    return load_to(library, image);
-}
 API int cuLibraryGetModule(void** module, void* library) { return *module = library, kSuccess; }
-API int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
-    return function_to(kernel, library, name);
-}
-API int cuLibraryGetGlobal(Pointer* pointer, size_t* bytes, void* library, const char* name) {
-    return cuModuleGetGlobal_v2(pointer, bytes, library, name);
-}
-API int cuKernelGetFunction(void** function, void* kernel) { return *function = kernel, kSuccess; }
 API int cuFuncGetModule(void** module, void* function) {
     return *module = static_cast<Function*>(function)->module, kSuccess;
 }
@@ -243,9 +226,6 @@ API int cuFuncGetAttribute(int* value, int name, void* handle) {
                           0,
                           std::max(function.dynamic_shared, attribute(8) - function.static_shared)};
     return *value = name < 9 ? values[name] : 0, kSuccess;
-}
-API int cuKernelGetAttribute(int* value, int name, void* kernel, int) {
-    return cuFuncGetAttribute(value, name, kernel);
 }
 API int cuFuncSetAttribute(void* function, int name, int value) {
     if (name == 8) static_cast<Function*>(function)->dynamic_shared = value;
@@ -267,10 +247,6 @@ API int cuLinkComplete(void* state, void** image, size_t* bytes) {
 API int cuLinkDestroy(void* state) { return delete static_cast<Link*>(state), kSuccess; }
 API int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads, size_t shared) {
     return *blocks = blocks_per_multiprocessor(*static_cast<Function*>(function), threads, shared), kSuccess;
-}
-API int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, void* function, int threads, size_t shared,
-                                                             unsigned) {
-    return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared);
 }
 API int cuOccupancyMaxPotentialBlockSize(int* grid, int* block, void* function, size_t (*shared_of)(int), size_t shared,
                                          int limit) {
@@ -304,8 +280,6 @@ API int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
 // Memory.
 
 API int cuMemAlloc_v2(Pointer* pointer, size_t bytes) { return allocate_to(pointer, bytes, Kind::kDevice); }
-API int cuMemAllocAsync(Pointer* pointer, size_t bytes, void*) { return cuMemAlloc_v2(pointer, bytes); }
-API int cuMemAllocFromPoolAsync(Pointer* pointer, size_t bytes, void*, void*) { return cuMemAlloc_v2(pointer, bytes); }
 API int cuMemAllocManaged(Pointer* pointer, size_t bytes, unsigned) {
     return allocate_to(pointer, bytes, Kind::kManaged);
 }
@@ -313,10 +287,7 @@ API int cuMemAllocPitch_v2(Pointer* pointer, size_t* pitch, size_t width, size_t
     return *pitch = (width + 511) / 512 * 512, cuMemAlloc_v2(pointer, *pitch * height);
 }
 API int cuMemAllocHost_v2(Pointer* pointer, size_t bytes) { return allocate_to(pointer, bytes, Kind::kHost); }
-API int cuMemHostAlloc(Pointer* pointer, size_t bytes, unsigned) { return cuMemAllocHost_v2(pointer, bytes); }
 API int cuMemFree_v2(Pointer pointer) { return release_from(host(pointer)); }
-API int cuMemFreeAsync(Pointer pointer, void*) { return cuMemFree_v2(pointer); }
-API int cuMemFreeHost(void* pointer) { return release_from(pointer); }
 API int cuMemHostGetDevicePointer_v2(Pointer* pointer, void* memory, unsigned) {
     *pointer = reinterpret_cast<Pointer>(device_address(memory));
     return *pointer ? kSuccess : kInvalidValue;
@@ -360,12 +331,7 @@ API int cuPointerGetAttribute(void* value, int name, Pointer pointer) {
 COPY(cuMemcpyHtoD, Pointer, const void*)
 COPY(cuMemcpyDtoH, void*, Pointer)
 COPY(cuMemcpyDtoD, Pointer, Pointer)
-API int cuMemcpy(Pointer to, Pointer from, size_t bytes) { return copy(host(to), host(from), bytes); }
-API int cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, void* stream) {
-    return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
-}
 API int cuMemcpy2D_v2(const Copy2D* given) { return copy_2d(*given); }
-API int cuMemcpy2DUnaligned_v2(const Copy2D* given) { return copy_2d(*given); }
 API int cuMemcpy2DAsync_v2(const Copy2D* given, void* stream) {
     const Copy2D from = *given;
     return submit(stream, 1, [from] { return copy_2d(from); });
@@ -408,7 +374,6 @@ API int cuStreamCreate(void** stream, unsigned flags) {
     Stream* made = new Stream;
     return made->flags = flags, *stream = made, kSuccess;
 }
-API int cuStreamCreateWithPriority(void** stream, unsigned flags, int) { return cuStreamCreate(stream, flags); }
 API int cuStreamDestroy_v2(void* stream) {
     if (stream_of(stream) == stream) delete static_cast<Stream*>(stream);
     return kSuccess;
@@ -423,10 +388,6 @@ API int cuStreamAddCallback(void* stream, void (*function)(void*, int, void*), v
 API int cuEventCreate(void** event, unsigned) { return *event = new Event, kSuccess; }
 API int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), kSuccess; }
 API int cuEventRecord(void* event, void*) { return record(*static_cast<Event*>(event)); }
-API int cuEventRecordWithFlags(void* event, void* stream, unsigned) { return cuEventRecord(event, stream); }
 API int cuEventElapsedTime(float* milliseconds, void* first, void* second) {
     return elapsed(milliseconds, first, second);
-}
-API int cuEventElapsedTime_v2(float* milliseconds, void* first, void* second) {
-    return cuEventElapsedTime(milliseconds, first, second);
 }

@@ -42,10 +42,6 @@ API int cudaMemcpy2DToArray(Array* array, size_t x, size_t y, const void* from, 
                             int) {
     return done(copy_rows(place(array, x, y), array->width * array->texel(), from, pitch, bytes, rows));
 }
-API int cudaMemcpy2DToArrayAsync(Array* array, size_t x, size_t y, const void* from, size_t pitch, size_t bytes,
-                                 size_t rows, int kind, void*) {
-    return cudaMemcpy2DToArray(array, x, y, from, pitch, bytes, rows, kind);
-}
 API int cudaMemcpy2DFromArray(void* to, size_t pitch, const Array* array, size_t x, size_t y, size_t bytes, size_t rows,
                               int) {
     return done(copy_rows(to, pitch, place(array, x, y), array->width * array->texel(), bytes, rows));
@@ -85,4 +81,3 @@ API int cudaCreateTextureObject(uint64_t* object, const Resource* from, const Te
 }
 API int cudaDestroyTextureObject(uint64_t object) { return free_image(object), kSuccess; }
 API int cudaCreateSurfaceObject(uint64_t* object, const Resource* from) { return new_object(object, *from, {}); }
-API int cudaDestroySurfaceObject(uint64_t object) { return free_image(object), kSuccess; }

@@ -115,16 +115,11 @@ API int __cudaPopCallConfiguration(Extent* grid, Extent* block, size_t* shared, 
     return kSuccess;
 }
 API int __cudaGetKernel(void** kernel, const void* host) { return *kernel = const_cast<void*>(host), kSuccess; }
-API int cudaGetKernel(void** kernel, const void* host) { return __cudaGetKernel(kernel, host); }
 
 // Launches.
 
 API int cudaLaunchKernel(const void* function, Extent grid, Extent block, void** arguments, size_t shared,
                          void* stream) {
-    return launch_on(function, {grid, block, shared}, arguments, stream);
-}
-API int __cudaLaunchKernel(const void* function, Extent grid, Extent block, void** arguments, size_t shared,
-                           void* stream) {
     return launch_on(function, {grid, block, shared}, arguments, stream);
 }
 API int cudaLaunchCooperativeKernel(const void* function, Extent grid, Extent block, void** arguments, size_t shared,
@@ -176,10 +171,6 @@ API int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* k
     Function* function = find(key);
     if (!function || threads <= 0) return done(function ? kInvalidValue : kInvalidDeviceFunction);
     return *blocks = blocks_per_multiprocessor(*function, threads, shared), kSuccess;
-}
-API int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* key, int threads, size_t shared,
-                                                               unsigned) {
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, key, threads, shared);
 }
 API int cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*, int blocks, int) {
     return *bytes = std::min(attribute(97), attribute(81) / std::max(blocks, 1)), kSuccess;

@@ -22,9 +22,7 @@ int capture::synchronize() { return done(failed_kernel); }
 // Devices.
 
 API int cudaSetDevice(int device) { return done(device ? kInvalidDevice : kSuccess); }
-API int cudaInitDevice(int device, unsigned, unsigned) { return cudaSetDevice(device); }
 API int cudaDeviceSynchronize() { return synchronize(); }
-API int cudaThreadSynchronize() { return synchronize(); }
 API int cudaDeviceGetLimit(size_t* value, int limit) {
     // Size of the stack, of the buffer of printf, and of the heap.
     const size_t defaults[] = {1024, size_t(1) << 20, size_t(8) << 20};
@@ -45,7 +43,6 @@ static int properties(void* to, int device) {
     return kSuccess;
 }
 API int cudaGetDeviceProperties(void* to, int device) { return properties(to, device); }
-API int cudaGetDeviceProperties_v2(void* to, int device) { return properties(to, device); }
 
 // Errors.
 

@@ -324,9 +324,6 @@ API int cudaGraphInstantiate(void** made, void* graph, unsigned long long) {
     const std::shared_ptr<Graph> kept = graphs()[graph_of(graph)];
     return *made = new ExecutableGraph{kept, steps_of(*kept)}, kSuccess;
 }
-API int cudaGraphInstantiateWithFlags(void** made, void* graph, unsigned long long flags) {
-    return cudaGraphInstantiate(made, graph, flags);
-}
 API int cudaGraphInstantiateWithParams(void** made, void* graph, void* parameters) {
     struct Parameters {
         unsigned long long flags;

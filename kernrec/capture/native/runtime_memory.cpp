@@ -79,13 +79,11 @@ API int cudaMallocManaged(void** pointer, size_t bytes, unsigned) {
     return allocate_to(pointer, bytes, Kind::kManaged);
 }
 API int cudaMallocHost(void** pointer, size_t bytes) { return allocate_to(pointer, bytes, Kind::kHost); }
-API int cudaHostAlloc(void** pointer, size_t bytes, unsigned) { return cudaMallocHost(pointer, bytes); }
 API int cudaFree(void* pointer) { return release_from(pointer); }
 API int cudaFreeAsync(void* pointer, void* stream) {
     if (stream_of(stream)->capturing()) return submit(stream, kFreeNode, nullptr);
     return release_from(pointer);
 }
-API int cudaFreeHost(void* pointer) { return release_from(pointer); }
 API int cudaHostGetDevicePointer(void** device, void* host, unsigned) {
     return *device = device_address(host), done(*device ? kSuccess : kInvalidValue);
 }
@@ -165,11 +163,7 @@ API int cudaMemset3DAsync(Pitched to, int value, Volume extent, void* stream) {
     return done(submit(stream, kFillNode, [=] { return cudaMemset3D(to, value, extent); }));
 }
 API int cudaDeviceGetDefaultMemPool(void** pool, int) { return *pool = &pool_handle, kSuccess; }
-API int cudaDeviceGetMemPool(void** pool, int) { return *pool = &pool_handle, kSuccess; }
-API int cudaMemPoolCreate(void** pool, const void*) { return *pool = &pool_handle, kSuccess; }
 API int cudaMemPoolGetAttribute(void*, int, void* value) { return *static_cast<uint64_t*>(value) = 0, kSuccess; }
-API int cudaMemGetDefaultMemPool(void** pool, const void*, int) { return *pool = &pool_handle, kSuccess; }
-API int cudaMemGetMemPool(void** pool, const void*, int) { return *pool = &pool_handle, kSuccess; }
 API int cudaMemRangeGetAttribute(void* data, size_t bytes, int, const void*, size_t) {
     return memset(data, 0, bytes), kSuccess;
 }

@@ -11,14 +11,10 @@ API int cudaStreamCreateWithFlags(void** stream, unsigned flags) {
     return *stream = made, kSuccess;
 }
 API int cudaStreamCreate(void** stream) { return cudaStreamCreateWithFlags(stream, 0); }
-API int cudaStreamCreateWithPriority(void** stream, unsigned flags, int) {
-    return cudaStreamCreateWithFlags(stream, flags);
-}
 API int cudaStreamDestroy(void* stream) {
     if (stream_of(stream) == stream) delete static_cast<Stream*>(stream);
     return kSuccess;
 }
-API int cudaStreamSynchronize(void*) { return synchronize(); }
 API int cudaStreamGetFlags(void* stream, unsigned* flags) { return *flags = stream_of(stream)->flags, kSuccess; }
 API int cudaStreamGetPriority(void*, int* priority) { return *priority = 0, kSuccess; }
 API int cudaStreamGetDevice(void*, int* device) { return *device = 0, kSuccess; }
@@ -31,7 +27,6 @@ API int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
     if (graph && !graph->ended) stream_of(stream)->captured = graph;
     return kSuccess;
 }
-API int cudaEventCreateWithFlags(void** event, unsigned) { return *event = new Event, kSuccess; }
 API int cudaEventCreate(void** event) { return *event = new Event, kSuccess; }
 API int cudaEventDestroy(void*) { return kSuccess; }  // Keep the event, because graphs may still record it.
 API int cudaEventRecord(void* handle, void* stream) {
@@ -40,13 +35,8 @@ API int cudaEventRecord(void* handle, void* stream) {
     event->captured = stream_of(stream)->captured;
     return done(submit(stream, kRecordNode, [event] { return record(*event); }));
 }
-API int cudaEventRecordWithFlags(void* event, void* stream, unsigned) { return cudaEventRecord(event, stream); }
-API int cudaEventSynchronize(void*) { return synchronize(); }
 API int cudaEventElapsedTime(float* milliseconds, void* first, void* second) {
     return done(elapsed(milliseconds, first, second));
-}
-API int cudaEventElapsedTime_v2(float* milliseconds, void* first, void* second) {
-    return cudaEventElapsedTime(milliseconds, first, second);
 }
 
 // Captured streams.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from kernrec.ptx.analysis.liveness import live_after
 from kernrec.ptx.ir.operand import Register, Symbol, with_leaves
-from kernrec.ptx.ir.program import Function, Instruction, accumulates
+from kernrec.ptx.ir.program import Function, Instruction, accumulates, cached_analysis
 
 
 @dataclass
@@ -21,17 +21,11 @@ class DefUse:
     readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Indices of the instructions that use each register as an operand, in an address or as a predicate."""
 
-    @classmethod
-    def of(cls, function: Function) -> "DefUse":
-        """Return the cached `DefUse` of a function without calls."""
-        if cls not in function.memo:
-            function.memo[cls] = cls._of(function)
-        uses: DefUse = function.memo[cls]
-        return uses
-
-    @classmethod
-    def _of(cls, function: Function) -> "DefUse":
-        uses = cls(function.instructions, [b.index for b in function.blocks for _ in b.instructions])
+    @staticmethod
+    @cached_analysis
+    def of(function: Function) -> "DefUse":
+        """Return the `DefUse` of a function without calls."""
+        uses = DefUse(function.instructions, [b.index for b in function.blocks for _ in b.instructions])
         for position, ins in enumerate(function.instructions):
             for name in ins.results:
                 uses.writers[name].append(position)

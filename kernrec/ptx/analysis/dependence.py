@@ -5,13 +5,12 @@ branches depend on data is only valid for the input that was profiled. The analy
 so it may report a dependence that never occurs, but it misses none within the registers of one thread.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.ir.operand import Address, Symbol, Texel
-from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, cached_analysis
 from kernrec.util.light_dataclass import dataclass
 
 COMPUTES = frozenset(
@@ -71,15 +70,9 @@ def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]
             depths.update(dict.fromkeys(ins.results, depth))
 
 
+@cached_analysis
 def data_dependences(function: Function) -> list[Dependence]:
     """Return the branches and memory accesses that depend on data, in text order."""
-    if Dependence not in function.memo:
-        function.memo[Dependence] = _data_dependences(function)
-    dependences: list[Dependence] = function.memo[Dependence]
-    return dependences
-
-
-def _data_dependences(function: Function) -> list[Dependence]:
     instructions, readers = function.instructions, DefUse.of(function).readers
     tainted: set[str] = set()
     shared = False  # Whether shared memory contains a value that depends on data.
@@ -110,19 +103,10 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
     return ins.opcode in ("atom", "tex", "tld4", "suld") or _copies_from_global(ins)
 
 
+@cached_analysis
 def blocks_run_alike(function: Function) -> bool:
     """Return whether no branch, exit or wait depends on the block's index, so that all blocks take the same path."""
-    if _ALIKE not in function.memo:
-        function.memo[_ALIKE] = _run_alike(function)
-    alike: bool = function.memo[_ALIKE]
-    return alike
-
-
-def _run_alike(function: Function) -> bool:
-    writers: dict[str, list[Instruction]] = defaultdict(list)
-    for ins in function.instructions:
-        for name in ins.results:
-            writers[name].append(ins)
+    writers = DefUse.of(function).writers
     waiting = [name for ins in function.instructions if ins.opcode in _CONTROL for name in ins.sources]
     seen: set[str] = set()
     while waiting:
@@ -132,7 +116,7 @@ def _run_alike(function: Function) -> bool:
         seen.add(name)
         if function.register_type(name) is None and not name.startswith(_ALIKE):
             return False
-        for ins in writers[name]:
+        for ins in (function.instructions[place] for place in writers.get(name, ())):
             constant = ins.opcode == "ld" and not {"param", "const"}.isdisjoint(ins.modifiers)
             if not constant and (ins.opcode not in COMPUTES or "cc" in ins.modifiers):
                 return False
@@ -190,19 +174,13 @@ _ELSEWHERE = frozenset({"shared", "local", "param", "const", "argument"})
 _POINTER_BYTES = 8
 
 
+@cached_analysis
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
     """Return the pointers through which a kernel reads and writes global memory, as (read, written).
 
     Each pointer is the name of a parameter or variable. An atomic operation whose result is unused counts only as a
     write. Return None if the origin of an address is unknown.
     """
-    if global_pointers not in function.memo:
-        function.memo[global_pointers] = _global_pointers(function)
-    pointers: tuple[frozenset[str], frozenset[str]] | None = function.memo[global_pointers]
-    return pointers
-
-
-def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
     readers = DefUse.of(function).readers
     read, written = set[str](), set[str]()
     for ins in function.instructions:

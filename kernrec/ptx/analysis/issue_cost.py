@@ -36,6 +36,17 @@ _LOGIC = frozenset(
 )  # fmt: skip
 _MULTIPLY = frozenset({"mul", "mad", "madc", "mul24", "mad24", "dp4a", "dp2a"})
 _MUFU = frozenset({"ex2", "lg2", "sin", "cos", "rcp", "rsqrt", "sqrt", "tanh"})
+_ONE = {
+    opcode: name
+    for name, opcodes in {
+        "branch": "bra brx exit ret call trap", "bar": "bar barrier mbarrier", "alu": "mapa getctarank",
+        "shfl": "shfl vote match redux activemask elect", "ld_global": "tex tld4 suld", "st_global": "sust",
+        "atomic": "sured", "ld_const": "txq suq", "cp_async": "cp", "mma": "mma", "ld_shared": "ldmatrix",
+        "st_shared": "stmatrix",
+    }.items()
+    for opcode in opcodes.split()
+}  # fmt: skip
+"""Class of the machine instruction to which a PTX instruction of any type compiles, keyed by opcode."""
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 
@@ -83,35 +94,11 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
         return (("imad", 2 if "hi" in modifiers and opcode == "mad" else 1),)
     if opcode in _LOGIC:
         return (("wide64", 2),) if kind in ("s64", "u64", "b64", "f64") else (("alu", 1),)
-    if opcode in ("bra", "brx", "exit", "ret", "call", "trap"):
-        return (("branch", 1),)
-    if opcode in ("bar", "barrier", "mbarrier"):
-        return (("bar", 1),)
-    if opcode in ("mapa", "getctarank"):
-        return (("alu", 1),)
-    if opcode in ("shfl", "vote", "match", "redux", "activemask", "elect"):
-        return (("shfl", 1),)
-    if opcode in ("tex", "tld4", "suld"):
-        return (("ld_global", 1),)
-    if opcode == "sust":
-        return (("st_global", 1),)
-    if opcode == "sured":
-        return (("atomic", 1),)
-    if opcode in ("txq", "suq"):
-        return (("ld_const", 1),)
-    if opcode == "cp":
-        return (("cp_async", 1),)
     if opcode == "wmma":
         return _wmma(modifiers)
-    if opcode == "mma":
-        return (("mma", 1),)
     if opcode in ("wgmma", "tcgen05"):
         return (("mma" if modifiers[:1] in (("mma_async",), ("mma",)) else "other", 1),)
-    if opcode == "ldmatrix":
-        return (("ld_shared", 1),)
-    if opcode == "stmatrix":
-        return (("st_shared", 1),)
-    return (("other", 1),)
+    return ((_ONE.get(opcode, "other"), 1),)
 
 
 _NATIVE = {

@@ -7,20 +7,12 @@ assembler is installed.
 from collections.abc import Iterable
 
 from kernrec.ptx.ir.operand import Symbol, words
-from kernrec.ptx.ir.program import BasicBlock, Function
-
-_LIVE = "live registers"
+from kernrec.ptx.ir.program import BasicBlock, Function, cached_analysis
 
 
+@cached_analysis
 def live_before(function: Function) -> list[set[str]]:
     """Return the registers that are live at the start of each basic block."""
-    if _LIVE not in function.memo:
-        function.memo[_LIVE] = _live_before(function)
-    before: list[set[str]] = function.memo[_LIVE]
-    return before
-
-
-def _live_before(function: Function) -> list[set[str]]:
     effects = [_effect(block) for block in function.blocks]
     before: list[set[str]] = [set() for _ in effects]
     grown = True

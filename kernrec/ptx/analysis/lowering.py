@@ -13,7 +13,7 @@ from kernrec.ptx.analysis.def_use import DefUse, with_local_names
 from kernrec.ptx.analysis.dependence import loads_global
 from kernrec.ptx.analysis.folding import folded_costs
 from kernrec.ptx.ir.operand import Symbol
-from kernrec.ptx.ir.program import BasicBlock, Function
+from kernrec.ptx.ir.program import BasicBlock, Function, cached_analysis
 
 _VARYING = ("%tid", "%laneid", "%lanemask", "%clock", "%globaltimer")
 _MIXING = frozenset({"atom", "shfl", "ldmatrix", "mma", "wgmma", "tcgen05", "movmatrix"})
@@ -78,12 +78,10 @@ _STAYS = frozenset(
 )  # fmt: skip
 
 
+@cached_analysis
 def lowered(function: Function) -> list[dict[str, int]]:
     """Return the machine instructions of each basic block of a function without calls, by class."""
-    if _Lowering not in function.memo:
-        function.memo[_Lowering] = _Lowering(function).issue
-    issue: list[dict[str, int]] = function.memo[_Lowering]
-    return issue
+    return _Lowering(function).issue
 
 
 def straightened(function: Function, issue: Sequence[Mapping[str, float]]) -> list[list[BasicBlock]]:

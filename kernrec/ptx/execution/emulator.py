@@ -140,7 +140,7 @@ class Emulation:
         if (watch := options.checked) is not None:
             names, starts, sizes = ([array[field] for array in layout.shared_arrays] for field in range(3))
             numbers = [number for number, name in enumerate(self._buffers) if name in watch.uninitialized]
-            self._kernel.check(names, starts, sizes, numbers, watch.shared, watch.global_races)
+            self._kernel.check(names, starts, sizes, numbers, watch.shared, watch.global_races, watch.values)
 
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]

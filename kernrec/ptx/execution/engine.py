@@ -7,7 +7,7 @@ import numpy as np
 
 from kernrec.ptx.analysis.dependence import spins
 from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Texel, Vector
-from kernrec.ptx.ir.program import Function, ends_block, is_warp_synchronous
+from kernrec.ptx.ir.program import Function, cached_analysis, ends_block, is_warp_synchronous
 from kernrec.ptx.ir.special_registers import is_special, special_width
 from kernrec.ptx.state.results import register_width
 from kernrec.util.engine import module
@@ -71,12 +71,10 @@ def known_opcodes() -> frozenset[str]:
     return frozenset(module().opcodes())
 
 
+@cached_analysis
 def encoded(function: Function) -> Code:
     """Return a function as flat arrays."""
-    code: Code | None = function.memo.get(Code)
-    if code is None:
-        code = function.memo[Code] = _Encoder(function).code()
-    return code
+    return _Encoder(function).code()
 
 
 class _Encoder:

@@ -130,6 +130,8 @@ class CheckedMemory:
     """Whether to check shared memory for reads of unwritten bytes, races, and accesses beyond an array."""
     global_races: bool = True
     """Whether to report thread blocks that access the same global memory while one of them writes it."""
+    values: bool = True
+    """Whether to report uses of variables and local memory without a value."""
 
 
 @dataclass(frozen=True)

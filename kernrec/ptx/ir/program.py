@@ -2,14 +2,16 @@
 
 import re
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import field, fields
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, wraps
+from typing import Any, NamedTuple, TypeVar
 
 from kernrec.errors import KernrecError
 from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Texel, leaves, registers_of
 from kernrec.util.light_dataclass import dataclass
 
+R = TypeVar("R")
 _WIDEST = 16
 
 
@@ -237,6 +239,19 @@ class Function:
         """Return the index of each label's basic block. A label after the last block has the number of blocks."""
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
+
+
+def cached_analysis(analysis: Callable[[Function], R]) -> Callable[[Function], R]:
+    """Decorate an analysis of a function, to keep the result of each function."""
+
+    @wraps(analysis)
+    def cached(function: Function) -> R:
+        if analysis not in function.memo:
+            function.memo[analysis] = analysis(function)
+        result: R = function.memo[analysis]
+        return result
+
+    return cached
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ CODE_WINDOW = 0x7D
 """High bits of function addresses."""
 IMAGE_WINDOW = 0x7E
 """High bits of texture and surface handles. No address has these bits."""
-WINDOWS = {"global": 0, "shared": 1, "local": 2, "const": 3, "param": 4}
 
 _DYNAMIC_ALIGN = 16
 
