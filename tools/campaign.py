@@ -67,7 +67,7 @@ def _in_place(started: float) -> int:
 def run(arguments: argparse.Namespace, deadline: float) -> int:
     """Run one session of the campaign; return exit status 1 if measuring ended with an error."""
     from kernrec.errors import KernrecError
-    from kernrec.store.intake import adding_to, merge
+    from kernrec.store.intake import merge_file
 
     out, database = arguments.out, arguments.database
     out.mkdir(parents=True, exist_ok=True)
@@ -76,8 +76,7 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
         _log(out, "tests that need a GPU")
         _keep(out / "gpu-tests.txt", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"])
     if (earlier := out / database.name).exists():
-        with adding_to(database) as opened:
-            _log(out, f"{merge(opened, earlier)} rows of earlier runs")
+        _log(out, f"{merge_file(database, earlier)} rows of earlier runs")
     if not (out / "doctor.json").exists():
         _keep(out / "doctor.json", [sys.executable, "-m", "kernrec", "doctor", "--json"])
     _log(out, f"{arguments.plan}, {deadline - time.time():.0f} s left")

@@ -40,14 +40,14 @@ def run(data: Data = DATA, problems: int = 300) -> None:
         chosen = np.random.default_rng(0).permutation(len(cases))[:problems]
         log, inside, sources = [], [], set()
         for problem, seconds in (cases[place] for place in chosen):
-            if baselines := baselines_of(context, problem, find_gpu(gpu), point):
+            if baselines := baselines_of(context.on(find_gpu(gpu)), problem, point):
                 best = baselines[0]
                 log.append(np.log(best.latency_s.value / seconds))
                 inside.append(best.latency_s.low <= seconds <= best.latency_s.high)
                 sources.add(best.source)
-        error = np.abs(np.expm1(log))
+        errors = np.abs(np.expm1(log))
         cells = {"set": name, "GPU": gpu, "problems": len(chosen), "with a baseline": len(log)}
-        cells |= {"error": f"{np.median(error):.1%}", "ratio": f"{np.exp(np.median(log)):.2f}"}
+        cells |= {"error": f"{np.median(errors):.1%}", "ratio": f"{np.exp(np.median(log)):.2f}"}
         table.row(cells | {"inside": f"{np.mean(inside):.0%}", "source": ", ".join(sorted(sources))})
     missing, count = _missing(context, point, problems)
     print(f"without a baseline: {missing} of {count} random problems")
@@ -100,7 +100,7 @@ def _missing(context: Context, point: OperatingPoint, count: int) -> tuple[int, 
             problem = op.problem(dtype, layout, **sizes)
             if not rate_of(gpu, dtype):
                 continue
-            missing += not baselines_of(context, problem, gpu, point)
+            missing += not baselines_of(context.on(gpu), problem, point)
         except KernrecError:  # The sizes are invalid, or the problem does not fit in the memory.
             continue
         asked += 1
