@@ -42,8 +42,8 @@ def _find_quickly() -> Path | None:
     files = [(entry.path, entry.stat()) for folder in folders for entry in os.scandir(folder)]
     states = sorted((path, stat.st_mtime_ns, stat.st_size) for path, stat in files)
     named = cached("engine", repr(states).encode(), lambda: ({"path": str(find() or "")}, {}))
-    found = named[0]["path"]
-    return Path(found) if os.path.exists(found) else find()
+    path = named[0]["path"]
+    return Path(path) if os.path.exists(path) else find()
 
 
 def state() -> str:

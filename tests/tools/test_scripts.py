@@ -228,7 +228,7 @@ def test_pinned_answers_are_of_every_op():
     assert any("shapes" in query for query in queries)
 
 
-NEED_DATA = ("analytical", "counters", "fit-power", "library", "power", "refine", "search", "triton")
+NEED_DATA = ("analytical", "baselines", "counters", "fit-power", "library", "power", "refine", "search", "triton")
 NAMES = {*NEED_DATA, "expert-files", "intervals", "vendor-models"}
 
 

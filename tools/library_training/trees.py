@@ -184,10 +184,12 @@ def gpu_left_out_errors(
     errors = {}
     for arch, gpus in families.items() if len(families) > 1 else ():
         others = {other: gpus for other, gpus in families.items() if other != arch}
-        known = [gpu for gpus in others.values() for gpu in gpus]
-        shifted = table.with_overheads(overheads_s(table, known)) if add_overheads else table
+        other_gpus = [gpu for gpus in others.values() for gpu in gpus]
+        shifted = table.with_overheads(overheads_s(table, other_gpus)) if add_overheads else table
         trees = boost_any(shifted, quantity, others)
-        backends = {name for gpu in known for name in table.recording.backend[table.carried(gpu, quantity)].tolist()}
+        backends = {
+            name for gpu in other_gpus for name in table.recording.backend[table.carried(gpu, quantity)].tolist()
+        }
         for gpu in gpus:
             rows = table.carried(gpu, quantity)
             predicted = np.isin(table.recording.backend[rows], [name for name in backends if AT not in name])

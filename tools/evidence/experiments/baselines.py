@@ -90,9 +90,9 @@ def _fp8(data: Path) -> Iterator[Row]:
 
 def _missing(context: Context, point: OperatingPoint, count: int) -> tuple[int, int]:
     """Return (number of random problems without a baseline, number of problems)."""
-    draw, missing, asked = np.random.default_rng(1), 0, 0
+    draw, missing, counted = np.random.default_rng(1), 0, 0
     every, devices = list(all_ops()), list(all_gpus())
-    while asked < count:
+    while counted < count:
         op, gpu = every[draw.integers(len(every))], devices[draw.integers(len(devices))]
         dtype, layout = op.dtypes[draw.integers(len(op.dtypes))], op.layouts[draw.integers(len(op.layouts))]
         try:
@@ -103,5 +103,5 @@ def _missing(context: Context, point: OperatingPoint, count: int) -> tuple[int, 
             missing += not baselines_of(context.on(gpu), problem, point)
         except KernrecError:  # The sizes are invalid, or the problem does not fit in the memory.
             continue
-        asked += 1
-    return missing, asked
+        counted += 1
+    return missing, counted
