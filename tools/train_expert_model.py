@@ -25,7 +25,7 @@ from front import DATA, ROOT
 from kernrec.gpu import find_gpu
 from kernrec.model.baselines.compact_trees import MOST_CUTS, compact
 from kernrec.recommender.serving.engines import ProductShape
-from kernrec.recommender.serving.expert_ranking import SPACE, features, fits, formula, save
+from kernrec.recommender.serving.expert_ranking import SPACE, features, first_of_tiles, fits, formula, save
 from kernrec.util.optional import import_optional
 
 GPUS = {"a100": "a100-sxm4-80gb", "h20": "h20", "h800": "h800-sxm", "l40": "l40"}
@@ -102,9 +102,15 @@ def train(problems: Sequence[Recorded]) -> Any:
     return xgboost.train(settings, rows, _TREES)
 
 
-def held_out(trees: Any, problems: Sequence[Recorded]) -> np.ndarray:
-    """Return the fractions of problems with a near-best config as top recommendation, and among the top three."""
-    ranked = [p.near[np.argsort(-trees.inplace_predict(p.features), kind="stable")[:3]] for p in problems]
+def held_out(trees: Any, problems: Sequence[Recorded], is_recorded: bool) -> np.ndarray:
+    """Return the fractions of problems with a near-best config as top recommendation, and among the top three. The
+    three have different tiles if the GPU is not recorded."""
+    ranked = []
+    for problem in problems:
+        order = np.argsort(-trees.inplace_predict(problem.features), kind="stable")
+        if not is_recorded:
+            order = order[first_of_tiles(SPACE[problem.tried[order]])]
+        ranked.append(problem.near[order[:3]])
     return np.array([np.mean([near[0] for near in ranked]), np.mean([near.any() for near in ranked])])
 
 
@@ -120,7 +126,7 @@ def scores(problems: dict[Problem, Recorded], folds: int) -> dict[str, Any]:
         by_gpu = shares.setdefault("GPU held out" if name in GPUS else "problems held out", {})
         for gpu in GPUS:
             if tested := [problems[problem] for problem in part if problem[0] == gpu]:
-                by_gpu.setdefault(gpu, []).append(held_out(trees, tested))
+                by_gpu.setdefault(gpu, []).append(held_out(trees, tested, name not in GPUS))
     means = {kind: {gpu: np.mean(v, 0).round(3).tolist() for gpu, v in by.items()} for kind, by in shares.items()}
     for kind, by in means.items():
         top, three = np.mean(list(by.values()), axis=0)

@@ -66,6 +66,8 @@ class ExpertRanking:
     factor: float
     """Factor for 90 % intervals: nine of ten recorded times are within this ratio of the predicted times."""
     pair_spread: float
+    gpus: tuple[str, ...]
+    """Catalog names of the GPUs whose near-best sets trained the trees."""
 
     def scores(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
         """Return the logarithm of each config's odds of being near the best, (C,).
@@ -91,10 +93,18 @@ class ExpertRanking:
         return float(times_s[0] / times_s.min())
 
     def ranked(self, file: TunedFile, tokens: int, gpu: GPU, count: int) -> list[Tiles]:
-        """Return the `count` configs with the highest scores that fit the GPU's shared memory, best first."""
+        """Return the `count` configs with the highest scores that fit the GPU's shared memory, best first. On a GPU
+        without recordings, they have different tiles, because the best tile is less certain."""
         configs = space(file, gpu)
-        order = np.argsort(-self.scores(file, tokens, gpu, configs), kind="stable")[:count]
-        return [dict(zip(TUNABLES, row, strict=True)) for row in configs[order].tolist()]
+        order = np.argsort(-self.scores(file, tokens, gpu, configs), kind="stable")
+        if gpu.name not in self.gpus:
+            order = order[first_of_tiles(configs[order])]
+        return [dict(zip(TUNABLES, row, strict=True)) for row in configs[order[:count]].tolist()]
+
+
+def first_of_tiles(configs: Array) -> Array:
+    """Return the index of the first config (C, 6) of each tile, ascending."""
+    return np.sort(np.unique(configs[:, :3], axis=0, return_index=True)[1])
 
 
 def ranks(file: TunedFile, gpu: GPU) -> bool:
@@ -243,7 +253,8 @@ def load(path: Path) -> ExpertRanking:
         if card["format"] != FORMAT or hashlib.sha256(content).hexdigest() != card["sha256"]:
             raise ValueError("another format, or trees that do not match the card")
         trees = expand(*decompressed(unpack(content, intact=True)[1]["trees"]))
-        return ExpertRanking(trees, *(float(card[name]) for name in ("level", "factor", "pair_spread")))
+        level, factor, pair_spread = (float(card[name]) for name in ("level", "factor", "pair_spread"))
+        return ExpertRanking(trees, level, factor, pair_spread, tuple(map(str, card["gpus"])))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is not a usable model of experts ({error!s:.80})") from None
 

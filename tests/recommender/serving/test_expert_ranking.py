@@ -63,6 +63,11 @@ def test_candidates_are_the_best_ranked_configs():
     assert len(candidates(file, 64, turing)) > 3  # Turing copies loads through registers.
 
 
+def test_candidates_of_unrecorded_gpus_have_different_tiles():
+    ranked = shipped_ranking().ranked(experts(8, 2, 4096, 7168), 64, find_gpu("rtx5090"), 3)
+    assert len({tuple(config.values())[:3] for config in ranked}) == 3
+
+
 @pytest.mark.parametrize(("gpu", "tokens", "sizes", "near"), NEAR_BEST)
 def test_near_best_config_has_a_high_rank(gpu, tokens, sizes, near):
     file, card = experts(*sizes), find_gpu(gpu)
