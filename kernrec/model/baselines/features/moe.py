@@ -64,6 +64,7 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
         "all weights": local * (wide + 1) * hidden * inner * kind.b_bytes / bandwidth,
         "tokens": 2 * tokens * hidden / bandwidth, "experts": device.seconds(2000.0) * active,
     }  # fmt: skip
+    rate = float(np.log2(device.peak_flops / rate_of(gpu, "f16")))
     columns = {
         "l2.weights": np.log2(weights / gpu.l2_bytes), "l2.passed": np.log2(passed / gpu.l2_bytes),
         "shape.rows of an expert": np.log2(rows / active), "shape.most rows": np.log2(routed["most"]),
@@ -72,7 +73,7 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
         "shape.topk": topk, "shape.local experts": np.log2(local), "shape.routing": routing, "shape.gated": gated,
         "aligned.inner": np.log2(np.gcd(inner.astype(np.int64), 256)),
         "aligned.hidden": np.log2(np.gcd(hidden.astype(np.int64), 512)),
-        "dtype.a": np.full(len(rows), kind.a_bytes), "dtype.rate": np.full(len(rows), _rate(device)),
+        "dtype.a": np.full(len(rows), kind.a_bytes), "dtype.rate": np.full(len(rows), rate),
         "arch.asynchronous": np.full(len(rows), float(gpu.sm in (90, 100, 103))),
         "arch.datacenter blackwell": np.full(len(rows), float(gpu.sm in (100, 103))),
     }  # fmt: skip
@@ -87,10 +88,6 @@ def active_experts(sizes: Mapping[str, int]) -> float:
     """Return the expected number of experts on the busiest GPU that get at least one token."""
     tokens, experts, ep, routing = (np.array([float(sizes[name])]) for name in ("tokens", "experts", "ep", "routing"))
     return float(_routed(tokens * sizes["topk"], tokens, experts, ep, routing)["active"][0])
-
-
-def _rate(device: Device) -> float:
-    return float(np.log2(device.peak_flops / rate_of(device.gpu, "f16")))
 
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:

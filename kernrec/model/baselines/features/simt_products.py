@@ -60,18 +60,13 @@ def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tupl
     tiles = np.array([rows, across, split, np.floor(query.FULL_WARPS / (area / 2048)), share])
     # Later GPUs read no operand from DRAM again, because their L2 holds the operands of all concurrent tiles.
     reread = family != "later"
+    drawn_w = 1e-12 * _PICOJOULES.get(gpu.sm, _PICOJOULES[89]) * gpu.peak_flops("f32")
+    sustained = min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)  # Fraction of the clock that the power limit leaves
     strided_k = _STRIDED_K * gpu.l2_bytes / 2**20 if family == "pascal" and layout[1] == "t" else 0.0
     products.set_simt_tiles(
         tiles, len(timed) + len(single), device.seconds(_TILE_CLK), device.element_bytes,
-        gpu.memory_bandwidth * _DRAM_SHARE, reread, strided_k, 1.0 / _sustained_share(device) - 1.0,
-        device.timing.alone,
+        gpu.memory_bandwidth * _DRAM_SHARE, reread, strided_k, 1.0 / sustained - 1.0, device.timing.alone,
     )  # fmt: skip
-
-
-def _sustained_share(device: Device) -> float:
-    gpu = device.gpu
-    drawn_w = 1e-12 * _PICOJOULES.get(gpu.sm, _PICOJOULES[89]) * gpu.peak_flops("f32")
-    return min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)
 
 
 def _family(gpu: GPU) -> str:
