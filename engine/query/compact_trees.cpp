@@ -88,10 +88,12 @@ class CompactTrees {
     void add(std::vector<Descent>& rows) const {
         for (size_t tree = 0; tree < start_.size(); tree++) {
             if (tree % kChunk == 0)
-                rows.erase(
-                    std::remove_if(rows.begin(), rows.end(),
-                                   [&](const Descent& row) { return row.sum + least_[tree] > row.enough + kSlack; }),
-                    rows.end());
+                rows.erase(std::remove_if(rows.begin(), rows.end(),
+                                          [&](const Descent& row) {
+                                              const double least = std::min(row.sum + least_[tree], kMostRatio);
+                                              return least > row.enough + kSlack;
+                                          }),
+                           rows.end());
             for (size_t first = 0; first < rows.size(); first += kTogether)
                 descend(uint32_t(start_[tree]), rows.data() + first, std::min(kTogether, rows.size() - first));
         }
