@@ -120,16 +120,16 @@ KERNREC_INLINE void Block::add_loops(const Demand& demand, int64_t loops, int64_
 KERNREC_INLINE void Block::combine_pipes(const Device& device) {
     for (int64_t q = 0; q < kPipes; q++)
         for (int64_t i = 0; i < kLanes; i++) pipe_clk[q][i] = total[q][i] * each[i];
+    // The port is the row after the pipes of shared memory, whose clocks it includes.
+    const auto clk = [&](int64_t q, int64_t i) { return total[q < kShared ? q : int64_t(kPort)][i] * each[i]; };
+    for (int64_t i = 0; i < kLanes; i++) peak[i] = clk(0, i), shares[i] = 0.0;
+    for (int64_t q = 1; q <= kShared; q++)
+        for (int64_t i = 0; i < kLanes; i++) peak[i] = maximum(peak[i], clk(q, i));
+    for (int64_t q = 0; q <= kShared; q++)
+        for (int64_t i = 0; i < kLanes; i++) shares[i] = shares[i] + eighth_power(clk(q, i) / peak[i]);
     for (int64_t i = 0; i < kLanes; i++) {
-        double highest = total[0][i] * each[i];
-        for (int64_t q = 1; q < kShared; q++) highest = maximum(highest, total[q][i] * each[i]);
-        highest = maximum(highest, total[kPort][i] * each[i]);
-        double sum = eighth_power(total[0][i] * each[i] / highest);
-        for (int64_t q = 1; q < kShared; q++) sum = sum + eighth_power(total[q][i] * each[i] / highest);
-        sum = sum + eighth_power(total[kPort][i] * each[i] / highest);
         barriers[i] = total[kBarriers][i] * each[i];
-        peak[i] = highest, shares[i] = sum;
-        block_clk[i] = maximum(highest * eighth_root(sum), barriers[i] * (kBarrierWarpClk * work[kWarps][i]));
+        block_clk[i] = maximum(peak[i] * eighth_root(shares[i]), barriers[i] * (kBarrierWarpClk * work[kWarps][i]));
         by_scheduler[i] = block_clk[i], shared_f64[i] = 0.0;
     }
     if (!device.few_f64) return;
