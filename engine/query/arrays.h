@@ -57,9 +57,16 @@ struct Table {
     Row<T> operator[](int64_t row) const { return {data + row * row_step, columns, step}; }
 };
 
-// Like in NumPy, the result is NaN if an operand is NaN.
-KERNREC_INLINE double minimum(double a, double b) { return a <= b || a != a ? a : b; }
-KERNREC_INLINE double maximum(double a, double b) { return a >= b || a != a ? a : b; }
+// Like in NumPy, the result is NaN if an operand is NaN. Compilers vectorize two selections, but no "or" of
+// comparisons.
+KERNREC_INLINE double minimum(double a, double b) {
+    const double least = b < a ? b : a;
+    return b != b ? b : least;
+}
+KERNREC_INLINE double maximum(double a, double b) {
+    const double most = b > a ? b : a;
+    return b != b ? b : most;
+}
 
 KERNREC_INLINE double fourth_power(double value) {
     const double squared = value * value;

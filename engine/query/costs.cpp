@@ -30,6 +30,8 @@ Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> a
     require(!launches.empty() && able.size() == configs && occupancy.size() == configs && of_launch.rows == 4 &&
                 of_launch.columns == int64_t(configs) && codes.rows == int64_t(configs) && codes.columns > 0,
             "kernel: expected launches, and figures of each config");
+    for (size_t row = 0; row < configs; row++)
+        scores.push_back(occupancy[row] * 4096.0 + double(codes(int64_t(row), 0)));
     for (const Launch* launch : launches)
         require(launch->configs() == int64_t(configs), "kernel: expected its launches");
 }
@@ -43,6 +45,30 @@ nb::object view(const Costs::Figures& figures, std::vector<size_t> shape) {
     return nb::cast(nb::ndarray<nb::numpy, double>(figures.get(), shape.size(), shape.data(), owner));
 }
 
+// Map a cost to an integer with the same order; NaN counts as infinite.
+uint64_t ordered(double cost) {
+    const uint64_t mapped = uint64_t(bits(cost == cost ? cost + 0.0 : kInfinity));
+    return mapped >> 63 ? ~mapped : mapped | uint64_t(1) << 63;
+}
+
+// Return the key at index `rank` of the sorted keys. Only the keys of one bucket of a histogram are sorted.
+uint64_t lowest(const std::vector<uint64_t>& keys, size_t rank) {
+    constexpr uint64_t kBuckets = 1024;
+    uint64_t low = keys[0], high = keys[0];
+    for (const uint64_t key : keys) low = std::min(low, key), high = std::max(high, key);
+    int shift = 0;
+    while ((high - low) >> shift >= kBuckets) shift++;
+    uint32_t counts[kBuckets] = {};
+    for (const uint64_t key : keys) counts[(key - low) >> shift]++;
+    uint64_t bucket = 0;
+    while (rank >= counts[bucket]) rank -= counts[bucket++];
+    std::vector<uint64_t> inside;
+    for (const uint64_t key : keys)
+        if ((key - low) >> shift == bucket) inside.push_back(key);
+    std::nth_element(inside.begin(), inside.begin() + std::ptrdiff_t(rank), inside.end());
+    return inside[rank];
+}
+
 }  // namespace
 
 void mark_promising(const double* latency, const double* energy, int64_t size, int64_t count, uint8_t* chosen) {
@@ -50,17 +76,18 @@ void mark_promising(const double* latency, const double* energy, int64_t size, i
         std::fill(chosen, chosen + size, uint8_t(1));
         return;
     }
-    const auto key = [](double cost) { return cost == cost ? cost : kInfinity; };
     for (const double* costs : {latency, energy}) {
-        std::vector<double> keys(costs, costs + size);
-        for (double& each : keys) each = key(each);
-        std::nth_element(keys.begin(), keys.begin() + count / 2, keys.end());
-        const double least = keys[size_t(count / 2)];  // cost of the first unmarked candidate
+        std::vector<uint64_t> keys;
+        keys.reserve(size_t(size));
+        for (int64_t i = 0; i < size; i++) keys.push_back(ordered(costs[i]));
+        const uint64_t least = lowest(keys, size_t(count / 2));  // key of the first unmarked candidate
         int64_t left = count / 2;
-        for (int64_t i = 0; i < size; i++)
-            if (key(costs[i]) < least) chosen[i] = 1, left--;
-        for (int64_t i = 0; i < size && left > 0; i++)
-            if (key(costs[i]) == least) chosen[i] = 1, left--;
+        for (size_t i = 0; i < keys.size(); i++) {
+            const bool below = keys[i] < least;
+            chosen[i] |= uint8_t(below), left -= below;
+        }
+        for (size_t i = 0; i < keys.size() && left > 0; i++)
+            if (keys[i] == least) chosen[i] = 1, left--;
     }
 }
 
@@ -211,12 +238,14 @@ void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::opti
     } else if (!problem.too_large()) {
         std::vector<uint8_t> holds = able;
         kernel.space->test(&problem, {holds.data(), int64_t(holds.size())});
-        for (size_t row = 0; row < holds.size(); row++)
-            if (holds[row]) rows.push_back(int64_t(row));
+        rows.resize(holds.size());
+        size_t count = 0;
+        for (size_t row = 0; row < holds.size(); row++) rows[count] = int64_t(row), count += holds[row];
+        rows.resize(count);
     }
     int64_t pick = rows.empty() ? -1 : 0;
     for (size_t i = 1; i < rows.size(); i++)
-        if (kernel.score(rows[i]) > kernel.score(rows[size_t(pick)])) pick = int64_t(i);
+        if (kernel.scores[size_t(rows[i])] > kernel.scores[size_t(rows[size_t(pick)])]) pick = int64_t(i);
     part.runnable.push_back(rows);
     if (!given && most > 0 && int64_t(rows.size()) > most) {
         std::vector<uint8_t> chosen = promising(kernel, problem, rows, most);
@@ -225,13 +254,10 @@ void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::opti
             const auto place = std::lower_bound(rows.begin(), rows.end(), kept_rows[i]);
             if (place != rows.end() && *place == kept_rows[i]) chosen[size_t(place - rows.begin())] = 1;
         }
-        std::vector<int64_t> some;
-        for (size_t i = 0; i < rows.size(); i++) {
-            if (int64_t(i) == pick && chosen[i]) pick = -2 - int64_t(some.size());
-            if (chosen[i]) some.push_back(rows[i]);
-        }
-        pick = -2 - pick;
-        rows = std::move(some);
+        pick = std::count(chosen.begin(), chosen.begin() + pick, uint8_t(1));
+        size_t count = 0;
+        for (size_t i = 0; i < chosen.size(); i++) rows[count] = rows[i], count += chosen[i];
+        rows.resize(count);
     }
     part.rows.insert(part.rows.end(), rows.begin(), rows.end());
     part.starts.push_back(int64_t(part.rows.size()));

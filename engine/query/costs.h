@@ -77,19 +77,18 @@ struct Kernel {
     std::vector<Launch*> launches;
     std::vector<uint8_t> able;   // whether each config is profiled and fits the GPU
     std::vector<double> occupancy;  // resident warps of the first launch, as a fraction of an SM's maximum
+    // Scores of the occupancy heuristic, in the order of `cudaOccupancyMaxPotentialBlockSize`: most resident warps come
+    // first, then the largest block, then the first config.
+    std::vector<double> scores;
     Table<const int64_t> codes;  // warps per block and machine code of each launch, (configs, 1 + launches)
-    bool call;                   // a call of a Triton function, whose configs differ only in code and grid
+    bool call;  // a call of a Triton function, whose configs differ only in code and grid
     std::vector<double>
         shapes;  // threads, resident blocks, registers and shared bytes of the first launch, (4, configs)
-    double clk_j;                // static energy per clock of a quick cost, in joules
-    double byte_j;               // joules per byte between L2 and DRAM
+    double clk_j;  // static energy per clock of a quick cost, in joules
+    double byte_j;  // joules per byte between L2 and DRAM
 
     Kernel(nb::object space, nb::list launches, Array<const bool, 1> able, Array<const double, 1> occupancy,
            Array<const double, 2> shapes, Array<const int64_t, 2> codes, bool call, double clk_j, double byte_j);
-
-    // Score of the occupancy heuristic, in the order of `cudaOccupancyMaxPotentialBlockSize`: most resident warps come
-    // first, then the largest block, then the first config.
-    double score(int64_t row) const { return occupancy[size_t(row)] * 4096.0 + double(codes(row, 0)); }
 
   private:
     Array<const int64_t, 2> kept_codes_;  // keeps Python's array alive

@@ -48,6 +48,7 @@ double Forest::leaves(const float* row, int64_t first) const {
     int64_t node[kTogether];
     for (int64_t t = 0; t < kTogether; t++) node[t] = first + t;
     for (int64_t level = 0; level < levels_; level++)
+#pragma GCC unroll 8
         for (int64_t t = 0; t < kTogether; t++)
             node[t] = 2 * node[t] + trees_ + (row[columns[node[t]]] >= values[node[t]]);
     auto leaf = [&](int64_t t) { return double(values[node[t]]); };

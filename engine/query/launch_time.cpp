@@ -82,16 +82,16 @@ struct Block {
     Lanes pipe_clk[kPipes], times[kTimes];
 
     // Add the demand of all loops of one launch.
-    void add_loops(const Demand& demand, int64_t loops, int64_t variant, const Table<const double>& all, int64_t column,
-                   int64_t i);
+    KERNREC_INLINE void add_loops(const Demand& demand, int64_t loops, int64_t variant, const Table<const double>& all,
+                                  int64_t column, int64_t i);
     KERNREC_INLINE void combine_pipes(const Device& device);
     KERNREC_INLINE void share_pipes(const Device& device);
     KERNREC_INLINE void take_turns(const Device& device);
     KERNREC_INLINE void finish(const Device& device);
 };
 
-void Block::add_loops(const Demand& demand, int64_t loops, int64_t variant, const Table<const double>& all,
-                      int64_t column, int64_t i) {
+KERNREC_INLINE void Block::add_loops(const Demand& demand, int64_t loops, int64_t variant,
+                                     const Table<const double>& all, int64_t column, int64_t i) {
     const double* const rates = demand.of(variant);
     const double blocks = all(kBlocks, column), warps = all(kWarps, column);
     const double share = 1.0 / blocks, barrier_clk = maximum(kBarrierClk, kBarrierWarpClk * warps);
@@ -120,16 +120,16 @@ void Block::add_loops(const Demand& demand, int64_t loops, int64_t variant, cons
 KERNREC_INLINE void Block::combine_pipes(const Device& device) {
     for (int64_t q = 0; q < kPipes; q++)
         for (int64_t i = 0; i < kLanes; i++) pipe_clk[q][i] = total[q][i] * each[i];
+    // The port is the row after the pipes of shared memory, whose clocks it includes.
+    const auto clk = [&](int64_t q, int64_t i) { return total[q < kShared ? q : int64_t(kPort)][i] * each[i]; };
+    for (int64_t i = 0; i < kLanes; i++) peak[i] = clk(0, i), shares[i] = 0.0;
+    for (int64_t q = 1; q <= kShared; q++)
+        for (int64_t i = 0; i < kLanes; i++) peak[i] = maximum(peak[i], clk(q, i));
+    for (int64_t q = 0; q <= kShared; q++)
+        for (int64_t i = 0; i < kLanes; i++) shares[i] = shares[i] + eighth_power(clk(q, i) / peak[i]);
     for (int64_t i = 0; i < kLanes; i++) {
-        double highest = total[0][i] * each[i];
-        for (int64_t q = 1; q < kShared; q++) highest = maximum(highest, total[q][i] * each[i]);
-        highest = maximum(highest, total[kPort][i] * each[i]);
-        double sum = eighth_power(total[0][i] * each[i] / highest);
-        for (int64_t q = 1; q < kShared; q++) sum = sum + eighth_power(total[q][i] * each[i] / highest);
-        sum = sum + eighth_power(total[kPort][i] * each[i] / highest);
         barriers[i] = total[kBarriers][i] * each[i];
-        peak[i] = highest, shares[i] = sum;
-        block_clk[i] = maximum(highest * eighth_root(sum), barriers[i] * (kBarrierWarpClk * work[kWarps][i]));
+        block_clk[i] = maximum(peak[i] * eighth_root(shares[i]), barriers[i] * (kBarrierWarpClk * work[kWarps][i]));
         by_scheduler[i] = block_clk[i], shared_f64[i] = 0.0;
     }
     if (!device.few_f64) return;
@@ -236,15 +236,26 @@ KERNREC_INLINE void Block::finish(const Device& device) {
         times[kResource][i] = most[i] < kStartS + kLaunchS ? double(kPipes + 3) : times[kResource][i];
 }
 
-KERNREC_INLINE void compute_inline(Block& block, const Demand& demand, const Device& device) {
+// Fill a block with the launches in some columns of `work` and `variants`, and compute their times.
+KERNREC_INLINE void compute_inline(Block& block, const Demand& demand, const Device& device, int64_t loops,
+                                   const Row<const int64_t>& variants, const Table<const double>& work, int64_t first) {
+    for (int64_t i = 0; i < kLanes; i++) {
+        const int64_t column = std::min(first + i, variants.size - 1);  // Spare lanes repeat the last one.
+        for (int64_t row = 0; row < kLoops; row++) block.work[row][i] = work(row, column);
+        block.add_loops(demand, loops, variants[column], work, column, i);
+    }
     block.combine_pipes(device);
     block.share_pipes(device);
     if (demand.stretched) block.take_turns(device);
     block.finish(device);
 }
-void compute(Block& block, const Demand& demand, const Device& device) { compute_inline(block, demand, device); }
-KERNREC_AVX2 void compute_avx2(Block& block, const Demand& demand, const Device& device) {
-    compute_inline(block, demand, device);
+void compute(Block& block, const Demand& demand, const Device& device, int64_t loops,
+             const Row<const int64_t>& variants, const Table<const double>& work, int64_t first) {
+    compute_inline(block, demand, device, loops, variants, work, first);
+}
+KERNREC_AVX2 void compute_avx2(Block& block, const Demand& demand, const Device& device, int64_t loops,
+                               const Row<const int64_t>& variants, const Table<const double>& work, int64_t first) {
+    compute_inline(block, demand, device, loops, variants, work, first);
 }
 
 }  // namespace
@@ -254,12 +265,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
     Block block;
     for (int64_t first = 0; first < variants.size; first += kLanes) {
         const int64_t count = std::min(kLanes, variants.size - first);
-        for (int64_t i = 0; i < kLanes; i++) {
-            const int64_t column = first + std::min(i, count - 1);  // Spare lanes repeat the last one.
-            for (int64_t row = 0; row < kLoops; row++) block.work[row][i] = work(row, column);
-            block.add_loops(demand, loops, variants[column], work, column, i);
-        }
-        (kAvx2 ? compute_avx2 : compute)(block, demand, device);
+        (kAvx2 ? compute_avx2 : compute)(block, demand, device, loops, variants, work, first);
         for (int64_t q = 0; q < kPipes; q++)
             for (int64_t i = 0; i < count; i++) pipe_clk(q, first + i) = block.pipe_clk[q][i];
         for (int64_t row = 0; row < kTimes; row++)

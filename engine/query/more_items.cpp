@@ -7,7 +7,7 @@
 // This minimum considers all larger counts up to the next point of a coarse grid, and then only points of the grid.
 #include <algorithm>
 
-#include "arrays.h"
+#include "compact_trees.h"
 
 namespace kernrec::query {
 namespace {
@@ -129,24 +129,43 @@ class MoreItems {
     }
     nb::object starts() const { return numpy(starts_); }
 
-    // Fill the seconds of the problems (S, N), given bounds (P,) and seconds (S, P) of the problems and their points.
-    void order(Array<const double, 1> bounds_of, Array<const double, 2> at_points_of,
-               Array<double, 2> ordered_of) const {
+    // Fill the seconds of the problems (S, N). Of the problems and their points, table, base, bounds and least are the
+    // features (F, P), the times to correct (S, P), the bounds that are monotonic (P,) and the minimum (P,).
+    void fill(const TreeReader& reader, Array<const double, 2> table, Array<const double, 2> base,
+              Array<const double, 1> bounds_of, Array<const double, 1> least, Array<double, 2> filled) const {
         const std::vector<double> bounds = copied(Row<const double>(bounds_of));
-        const Table<const double> at_points(at_points_of);
-        const Table<double> ordered(ordered_of);
-        require(bounds.size() * size_t(columns_) == rows_.size() && at_points.columns == int64_t(bounds.size()) &&
-                    ordered.rows == at_points.rows && ordered.columns == int64_t(starts_.size()),
+        const int64_t count = int64_t(bounds.size());
+        const Table<double> seconds(filled);
+        require(count * columns_ == int64_t(rows_.size()) && seconds.rows == reader.backends() &&
+                    seconds.columns == int64_t(starts_.size()),
                 "items: expected seconds of each point");
-        for (int64_t row = 0; row < ordered.rows; row++)
-            for (int64_t i = 0; i < ordered.columns; i++) {
-                const int64_t start = starts_[size_t(i)], count = at_points.columns - start - 1;
-                const auto& points = points_[size_t(i)];
-                ordered(row, i) =
-                    !points ? at_points(row, start)
-                            : points->seconds(bounds[size_t(start)], bounds.data() + start + 1,
-                                              {&at_points(row, start) + at_points.step, count, at_points.step});
-            }
+        const TreeReader::Inputs inputs{table, base, least, kInfinity, std::nullopt};
+        std::vector<double> room(size_t(seconds.rows * count));
+        const Table<double> at_points(room.data(), seconds.rows, count, count, 1);
+        // Far points only limit the time from above, so trees may stop if a point is slower than the last near one.
+        std::vector<TreeReader::Cell> near, far;
+        const auto each = [&](auto apply) {
+            for (size_t i = 0; i < starts_.size(); i++)
+                for (int64_t row = 0; row < seconds.rows; row++) apply(row, starts_[i], points_[i], int64_t(i));
+        };
+        each([&](int64_t row, int64_t start, const auto& points, int64_t) {
+            for (int64_t at = start + (points ? 1 : 0); at <= start + (points ? 1 + int64_t(points->near) : 0); at++)
+                near.push_back({row, at, kInfinity});
+        });
+        reader.fill(inputs, near, at_points);
+        each([&](int64_t row, int64_t start, const auto& points, int64_t) {
+            if (!points) return;
+            const int64_t last = start + 1 + int64_t(points->near);
+            for (int64_t at = last + 1; at < start + 1 + int64_t(points->numbers.size()); at++)
+                far.push_back({row, at, at_points(row, last)});
+        });
+        reader.fill(inputs, far, at_points);
+        each([&](int64_t row, int64_t start, const auto& points, int64_t i) {
+            const double* const first = &at_points(row, start);
+            seconds(row, i) = !points ? *first
+                                      : points->seconds(bounds[size_t(start)], bounds.data() + start + 1,
+                                                        {first + 1, count - start - 1, 1});
+        });
     }
 
   private:
@@ -164,7 +183,7 @@ void bind_more_items(nb::module_& module) {
         .def(nb::init<Array<const double, 2>, int64_t, int64_t, int64_t>(), exact(), nb::arg(), nb::arg(), nb::arg())
         .def_prop_ro("sizes", &MoreItems::sizes)
         .def_prop_ro("starts", &MoreItems::starts)
-        .def("order", &MoreItems::order, exact(), exact(), exact());
+        .def("fill", &MoreItems::fill, nb::arg(), exact(), exact(), exact(), exact(), exact());
 }
 
 }  // namespace kernrec::query

@@ -134,19 +134,30 @@ struct Products {
         require(sizes.rows == kSizes && work.rows == kWorkRows && figures.rows == kFigures &&
                     work.columns == sizes.columns && figures.columns == sizes.columns && tile_count > 0,
                 "sizes: expected (4, N), work and figures as many");
+        (this->*(kAvx2 ? &Products::fill_avx2 : &Products::fill_plain))(sizes, work, figures);
+    }
+
+  private:
+    void fill_plain(const Table<const double>& sizes, const Table<double>& work, const Table<double>& figures) const {
+        fill_inline(sizes, work, figures);
+    }
+    KERNREC_AVX2 void fill_avx2(const Table<const double>& sizes, const Table<double>& work,
+                                const Table<double>& figures) const {
+        fill_inline(sizes, work, figures);
+    }
+    KERNREC_INLINE void fill_inline(const Table<const double>& sizes, const Table<double>& work,
+                                    const Table<double>& figures) const {
         std::vector<double> seconds(static_cast<size_t>(tile_count));
         for (int64_t i = 0; i < sizes.columns; i++) {
             fill_work(sizes, work, i);
-            if (tile_rows != kTensorRows) fill_simt_tiles(sizes, seconds, work, i);
-            else if (kAvx2) fill_tensor_tiles_avx2(sizes, seconds, work, i);
-            else fill_tensor_tiles(sizes, seconds, work, i);
+            if (tile_rows == kTensorRows) fill_tensor_tiles(sizes, seconds, work, i);
+            else fill_simt_tiles(sizes, seconds, work, i);
             fill_figures(sizes, seconds, work, figures, i);
         }
     }
 
-  private:
     // Fill the rows of `work` that do not depend on tiles.
-    void fill_work(const Table<const double>& sizes, const Table<double>& work, int64_t i) const {
+    KERNREC_INLINE void fill_work(const Table<const double>& sizes, const Table<double>& work, int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
         const double weights = b_bytes * batch * n * k, result = c_bytes * batch * m * n;
         const double moved = a_bytes * batch * m * k + weights + result;
@@ -162,16 +173,8 @@ struct Products {
     }
 
     // Compute the time of tiles in waves over the SMs for each tile and split, and store the best in `work`.
-    void fill_tensor_tiles(const Table<const double>& sizes, std::vector<double>& seconds, const Table<double>& work,
-                           int64_t i) const {
-        tensor_tiles(sizes, seconds, work, i);
-    }
-    KERNREC_AVX2 void fill_tensor_tiles_avx2(const Table<const double>& sizes, std::vector<double>& seconds,
-                                             const Table<double>& work, int64_t i) const {
-        tensor_tiles(sizes, seconds, work, i);
-    }
-    KERNREC_INLINE void tensor_tiles(const Table<const double>& sizes, std::vector<double>& seconds,
-                                     const Table<double>& work, int64_t i) const {
+    KERNREC_INLINE void fill_tensor_tiles(const Table<const double>& sizes, std::vector<double>& seconds,
+                                          const Table<double>& work, int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
         for (int64_t t = 0; t < tile_count; t++) {
             const double split = tile(kSplit, t);
@@ -194,8 +197,8 @@ struct Products {
     }
 
     // Do the same as `fill_tensor_tiles`, without tensor cores.
-    void fill_simt_tiles(const Table<const double>& sizes, std::vector<double>& seconds, const Table<double>& work,
-                         int64_t i) const {
+    KERNREC_INLINE void fill_simt_tiles(const Table<const double>& sizes, std::vector<double>& seconds,
+                                        const Table<double>& work, int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
         const double operands = element_bytes * batch * (m * k + n * k);
         const double once = operands + element_bytes * batch * m * n;
@@ -243,8 +246,8 @@ struct Products {
         work(kTotalS, i) = launch_s + sustained_s;
     }
 
-    void fill_figures(const Table<const double>& sizes, const std::vector<double>& seconds, const Table<double>& work,
-                      const Table<double>& figures, int64_t i) const {
+    KERNREC_INLINE void fill_figures(const Table<const double>& sizes, const std::vector<double>& seconds,
+                                     const Table<double>& work, const Table<double>& figures, int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
         const double total = work(kTotalS, i), best_s = work(kTilesS, i);
         auto figure = [&](int64_t row) -> double& { return figures(row, i); };

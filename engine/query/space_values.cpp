@@ -238,7 +238,7 @@ void Space::test(Problem* problem, const Row<uint8_t>& holds) {
         }
         auto& truths = by_domain[condition.domain];
         truths.resize(size_t(domain(condition.domain).size), 1);
-        for (size_t i = 0; i < truths.size(); i++) truths[i] = truths[i] && is_true(int64_t(i));
+        for (size_t i = 0; i < truths.size(); i++) truths[i] &= uint8_t(is_true(int64_t(i)));
     }
     for (const auto& [number, truths] : by_domain) {
         const auto& index = domain(number).index;

@@ -233,10 +233,9 @@ class Timed:
         reader = kind.reader("latency", bound)
         # Limit the times, because trees that were trained on other GPUs could predict times below this GPU's roof.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
-        seconds = reader.corrected(bound.table, {}, bound.total_s + reader.overheads_s, least, inf)
+        base, seconds = bound.total_s + reader.overheads_s, np.empty((reader.backends, len(problems)))
+        more.fill(reader.in_engine, bound.table, base, bound.total_s, least, seconds)
         if len(sizes) > len(problems):
-            at_points, seconds = seconds, np.empty((len(seconds), len(problems)))
-            more.order(bound.total_s, at_points, seconds)
             bound = bound.at(more.starts)
         distances = chosen.outside(bound)
         return cls(kind, bound, distances, off_grid, seconds, reader.factors_at(distances, off_grid))

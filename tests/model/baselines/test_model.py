@@ -2,7 +2,9 @@
 
 import random
 from functools import cache
+from math import inf
 
+import numpy as np
 import pytest
 
 from kernrec import paths
@@ -11,11 +13,13 @@ from kernrec.model.baselines.bound import BaselinePrediction
 from kernrec.model.baselines.model import VendorModel
 from kernrec.model.baselines.model_file import load
 from kernrec.model.baselines.physics import derived
+from kernrec.model.baselines.timed import Timed
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds
+from kernrec.util.engine import query
 
 
 def model(op: str = "matmul") -> VendorModel:
@@ -84,6 +88,18 @@ def test_more_items_never_take_a_backend_less_time(op, gpu, dtype, sizes, items)
         assert times
         assert all(time_s <= times.get(backend, time_s) * 1.05 for backend, time_s in before.items()), problem.key
         before = times
+
+
+@pytest.mark.parametrize("rows", [1, 64, 2048])
+def test_points_that_trees_skip_do_not_change_a_time(rows):
+    device, problem = find_gpu("h200"), find_op("matmul").problem("f16", "nt", m=rows, n=4096, k=1024)
+    (kind,) = model()._chosen(problem, device)
+    sizes = query.MoreItems(np.array([kind.dims_of(problem.sizes)], dtype=float), *kind.items).sizes
+    bound = kind.features.bound(kind.device, sizes.T, kind.layout)
+    reader, least = kind.reader("latency", bound), np.zeros(len(sizes))
+    every = reader.corrected(bound.table, {}, bound.total_s + reader.overheads_s, least, inf)
+    # At a power of two, a time is the minimum over the problem and all larger points.
+    assert Timed.of(kind, [problem]).seconds[:, 0] == pytest.approx(every.min(axis=1), rel=1e-12)
 
 
 ATTENTION = {"heads": 32, "kv_heads": 8, "head_dim": 128}
