@@ -348,21 +348,16 @@ class GpuRecommender:
         """
         from kernrec.recommender.contenders import answer_regrets
 
-        problem, kernel = answer.problem, answer.kernel
+        problem, kernel, point = answer.problem, answer.kernel, answer.point
         space = self.context.space(problem, kernel)
         evidence, candidates = space.evidence, None
         if evidence == NO_EVIDENCE and kernel is None:
-            candidates = self._cached_at(problem, answer.point)
+            cached = (each for (of_problem, at), each in self._sets.items() if (of_problem, at[0]) == (problem, point))
+            candidates = next((each.at(0) for each in cached), None)
         if candidates is None:
             space = Space(space.tables, space.models, whole=bool(evidence.measured or kernel))
-            candidates = candidate_set(space, problem, [answer.point])
+            candidates = candidate_set(space, problem, [point])
         return answer_regrets(candidates, evidence, answer.objective)
-
-    def _cached_at(self, problem: Problem, point: OperatingPoint) -> CandidateSet | None:
-        for (of_problem, points), candidates in self._sets.items():
-            if (of_problem, points[0]) == (problem, point):
-                return candidates.at(0)
-        return None
 
 
 def _not_empty(candidates: CandidateSet) -> CandidateSet:
