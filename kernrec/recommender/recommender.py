@@ -352,7 +352,7 @@ class GpuRecommender:
         space = self.context.space(problem, kernel)
         evidence, candidates = space.evidence, None
         if evidence == NO_EVIDENCE and kernel is None:
-            cached = (each for (of_problem, at), each in self._sets.items() if (of_problem, at[0]) == (problem, point))
+            cached = (each for each in self._sets.values() if (each.problem, each.points[0]) == (problem, point))
             candidates = next((each.at(0) for each in cached), None)
         if candidates is None:
             space = Space(space.tables, space.models, whole=bool(evidence.measured or kernel))
