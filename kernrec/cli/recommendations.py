@@ -38,7 +38,7 @@ def print_recommendations(answer: "Answer", notes: NotePrinter | None = None) ->
     if answer.no_kernel is not None:
         _print_baselines(answer, answer.no_kernel, notes)
         return
-    about = answer.about_kernel
+    kernel, heuristic = answer.kernel, answer.occupancy_heuristic
     title = f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
     ranked: list[Recommendation | Foreign] = [*answer.recommendations, *answer.foreign]
     if answer.foreign:
@@ -46,17 +46,17 @@ def print_recommendations(answer: "Answer", notes: NotePrinter | None = None) ->
     shown = _with_baseline(answer, [*ranked, *answer.beside])
     if answer.layout_chosen:
         title += f", layout {answer.problem.layout} chosen"
-    if about is None:
+    if kernel is None:
         title += f", {_operating_point(answer)}"
-    elif answer.problem.op != about.kernel.name:
-        title = f"{about.kernel.name} {title}"
-    if about:
+    elif answer.problem.op != kernel.name:
+        title = f"{kernel.name} {title}"
+    if heuristic is not None:
         marks = [*[""] * len(shown), "<- occupancy heuristic"]
-        rows: list[Row] = [*shown, about.heuristic]
+        rows: list[Row] = [*shown, heuristic]
         columns = recommendation_columns(rows, [answer.gpu] * len(rows), of_op=False)
         columns.append(Column("", "left", marks, below=True))
     else:
-        ranks = [str(row.place) if row in answer.recommendations else "" for row in shown]
+        ranks = [row.place if row in answer.recommendations else "" for row in shown]
         columns = [Column("rank", "right", ranks), *recommendation_columns(shown, [answer.gpu] * len(shown))]
     print_columns(title, columns)
     if (faster := _may_be_faster(answer)) is not None:
@@ -127,7 +127,7 @@ def _operating_point(answer: "Answer") -> str:
 
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
     """Insert the best baseline into the rows at its rank. Only a `leading_baseline` may be in the first row."""
-    if not answer.baselines or answer.about_kernel is not None:
+    if not answer.baselines or answer.kernel is not None:
         return [*shown]
     leading = answer.leading_baseline
     baseline = leading or answer.ranked_baselines[0]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, cannot_be
-from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER, device_code
 from kernrec.util.files import open_input, read_input
 from kernrec.util.light_dataclass import dataclass
 
@@ -48,6 +47,8 @@ def read_source(path: Path, include: Sequence[str] = (), instance: str | None = 
         UsageError: a file cannot be read.
         KernrecError: the source has host code, and tree-sitter is not installed.
     """
+    from kernrec.kernel.cuda_program import device_code  # Import lazily, because a query reads cached sources.
+
     text = whole_source(path, include)
     return text if whole else device_code(text, instance).text
 
@@ -103,6 +104,8 @@ def _inline(
         seen: files that are already part of the source.
         host_code: whether a file that includes this file has host code.
     """
+    from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
+
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     text, start, line = _read_program(path, place), 0, 1  # Raise an error for a path that cannot be resolved.
     seen.add(path.resolve())

@@ -23,7 +23,7 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import EIGHT_BITS, none_runs
 from kernrec.recommender.notes import of_conditions, of_kernel, of_recommendations, of_triton
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Answer, Estimate, Foreign, KernelAnswer, Place, Recommendation, Remark, Saving
+from kernrec.recommender.result import Answer, Estimate, Foreign, Recommendation, Remark, Saving
 from kernrec.recommender.select import bounds_of, rows_of
 from kernrec.store import MeasuredAnswer
 
@@ -60,7 +60,7 @@ def build_recommendations(
         for value, low, high, source, own in figures[3:5]
     ]
     recommendations = []
-    for place, (point, (number, own, row, _, _, *rest), count, rank) in enumerate(rows):
+    for place, (point, (number, own, row, _, _, *rest), count, (rank, exact, ambiguous)) in enumerate(rows):
         power_w, clock_hz, bottleneck, occupancy, unsure, may_be_faster, heuristic = rest
         kernel = candidates.ranked.kernels[number]
         measured = None
@@ -73,7 +73,9 @@ def build_recommendations(
                 problem=candidates.problem,
                 gpu=candidates.gpu,
                 point=candidates.points[point],
-                place=Place(*rank),
+                rank=rank,
+                exact=exact,
+                ambiguous=ambiguous,
                 latency_s=estimates[2 * place],
                 energy_j=estimates[2 * place + 1],
                 power_w=power_w,
@@ -208,18 +210,20 @@ def answer(
     recommendations, beside = every[: len(picked)], every[len(picked) :]
     saving = saving_of(candidates, picked[0], query)
     foreign = () if of_one_kernel or not candidates.ranked.space.evidence.foreign else foreign_rows(candidates, query)
-    about = None
-    if of_one_kernel:
-        (kernel,), (considered,) = candidates.kernels, candidates.considered
-        heuristic = build_recommendation(candidates, 0, kernel.heuristic)
-        about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
-        if kernel.table.kernel.declares_problem:
-            context = None  # Backends implement only ops, so omit baselines.
+    about: dict[str, Any] = {}
     remarks: list[Remark] = [
         partial(of_conditions, query.conditions),
         of_recommendations(candidates, recommendations, beside),
     ]
     if of_one_kernel:
+        (kernel,), (considered,) = candidates.kernels, candidates.considered
+        about = {
+            "kernel": kernel.table.kernel,
+            "sampled_blocks": considered.sampled_blocks,
+            "occupancy_heuristic": build_recommendation(candidates, 0, kernel.heuristic),
+        }
+        if kernel.table.kernel.declares_problem:
+            context = None  # Backends implement only ops, so omit baselines.
         lines = tuple(of_kernel(considered, recommendations[0]))
         remarks.append(lambda: lines)
     else:
@@ -236,11 +240,11 @@ def answer(
         remarks=tuple(remarks),
         calibration=candidates.tables[0].calibration,
         models=tuple(candidates.scopes),
-        about_kernel=about,
         saving=saving,
         beside=beside,
         foreign=foreign,
         context=context,
+        **about,
     )
 
 

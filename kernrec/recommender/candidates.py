@@ -165,7 +165,7 @@ class CandidateSet:
             for place, number in enumerate(self._nonempty)
         ]
 
-    @property
+    @cached_property
     def scopes(self) -> "list[ModelScope]":
         """Trained models that correct the costs of candidates."""
         kernels = self.ranked.kernels

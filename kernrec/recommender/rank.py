@@ -243,10 +243,13 @@ def _with_measurements(
     rescalings: list[Rescaling | None] = []
     for point, (positions, rows) in enumerate(taken):
         estimated = predicted.at(point)
-        adapted = _adapted(estimated, model, positions, rows) if model and len(positions) else estimated
-        costs, rescaling = with_measured(adapted, positions, rows)
+        if model and len(positions):
+            from kernrec.recommender.estimate.correction import adapted  # Import lazily, as most users have no model.
+
+            estimated = adapted(estimated, *model, positions, rows)
+        costs, rescaling = with_measured(estimated, positions, rows)
         by_point.append(costs)
-        scaled.append(rescaling.apply(adapted) if rescaling and len(taken) > 1 else adapted)
+        scaled.append(rescaling.apply(estimated) if rescaling and len(taken) > 1 else estimated)
         rescalings.append(rescaling)
     anchor = max(range(len(taken)), key=lambda point: len(taken[point][0]))
     scale, there = rescalings[anchor], by_point[anchor]
@@ -257,11 +260,3 @@ def _with_measurements(
             scaled[point] = scale.apply(predicted.at(point))
     measured = tuple([dict(zip(positions.tolist(), rows, strict=True)) for positions, rows in taken])
     return Costs.stacked(by_point), KernelMeasurements(measured, Costs.stacked(scaled), scale)
-
-
-def _adapted(
-    predicted: Costs, model: tuple[Array, Array], positions: Array, measured: Sequence[MeasuredAnswer]
-) -> Costs:
-    from kernrec.recommender.estimate.correction import adapted
-
-    return adapted(predicted, *model, positions, measured)

@@ -250,24 +250,21 @@ class GpuRecommender:
             raise
 
     def _new_answer(self, problem: Problem, query: Query) -> Answer:
-        if query.source != "published":
+        source, points = query.source, op_points(self.gpu, query)
+        reason = NoKernelError(f"only {source} estimates are wanted")
+        if source != "published":
             try:
-                candidates = self._of_source(problem, query)
-            except NoKernelError as reason:
-                return answer_by_baselines(self.context, problem, query, reason)
-            if query.source not in ("transferred", "learned"):
+                if source == "predicted":  # Use only the analytical model.
+                    candidates = _not_empty(candidate_set(Space(self.context.tables(problem)), problem, points))
+                else:
+                    candidates = self.candidates(problem, points)
+            except NoKernelError as error:
+                return answer_by_baselines(self.context, problem, query, error)
+            if source not in ("transferred", "learned") or (
+                (candidates.latency_source == SOURCES.index(Source(source))).any()
+            ):
                 return answer(candidates, query, self.context)
-            if (candidates.latency_source == SOURCES.index(Source(query.source))).any():
-                return answer(candidates, query, self.context)
-        alone = NoKernelError(f"only {query.source} estimates are wanted")
-        return answer_by_baselines(self.context, problem, query, alone)
-
-    def _of_source(self, problem: Problem, query: Query) -> CandidateSet:
-        """Return the candidates of a problem. If the query's source is `predicted`, use only the analytical model."""
-        points = op_points(self.gpu, query)
-        if query.source != "predicted":
-            return self.candidates(problem, points)
-        return _not_empty(candidate_set(Space(self.context.tables(problem)), problem, points))
+        return answer_by_baselines(self.context, problem, query, reason)
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, query: Query) -> Answer:
         """Return the answer about one kernel at the requested power limit. Without a limit, sweep over limits."""
@@ -351,21 +348,16 @@ class GpuRecommender:
         """
         from kernrec.recommender.contenders import answer_regrets
 
-        problem, about = answer.problem, answer.about_kernel
-        space = self.context.space(problem, about.kernel if about else None)
+        problem, kernel, point = answer.problem, answer.kernel, answer.point
+        space = self.context.space(problem, kernel)
         evidence, candidates = space.evidence, None
-        if evidence == NO_EVIDENCE and not about:
-            candidates = self._cached_at(problem, answer.point)
+        if evidence == NO_EVIDENCE and kernel is None:
+            cached = (each for each in self._sets.values() if (each.problem, each.points[0]) == (problem, point))
+            candidates = next((each.at(0) for each in cached), None)
         if candidates is None:
-            space = Space(space.tables, space.models, whole=bool(evidence.measured or about))
-            candidates = candidate_set(space, problem, [answer.point])
+            space = Space(space.tables, space.models, whole=bool(evidence.measured or kernel))
+            candidates = candidate_set(space, problem, [point])
         return answer_regrets(candidates, evidence, answer.objective)
-
-    def _cached_at(self, problem: Problem, point: OperatingPoint) -> CandidateSet | None:
-        for (of_problem, points), candidates in self._sets.items():
-            if (of_problem, points[0]) == (problem, point):
-                return candidates.at(0)
-        return None
 
 
 def _not_empty(candidates: CandidateSet) -> CandidateSet:

@@ -37,27 +37,6 @@ Remark = Callable[[], Iterable[str]]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Rank of a recommendation among the recommendations of an answer.
-
-    Attributes:
-        number: rank, starting at 1. Measured recommendations share a rank if their intervals overlap.
-        exact: whether every cost that the objective counts was measured.
-        ambiguous: whether another recommendation could have this rank. This is true if a measured recommendation
-            shares its rank, or if the interval of a predicted recommendation overlaps that of a neighbor.
-    """
-
-    number: int
-    exact: bool
-    ambiguous: bool
-
-    def __str__(self) -> str:
-        if not self.exact:
-            return f"~{self.number}"
-        return f"{self.number}=" if self.ambiguous else str(self.number)
-
-
-@dataclass(frozen=True)
 class Comparison(JsonForm):
     """Comparison of a config with a reference config."""
 
@@ -98,7 +77,13 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     gpu: GPU
     point: OperatingPoint
     """Power limit and clock at which the costs are valid."""
-    place: Place
+    rank: int
+    """Rank from 1; tied recommendations share a rank. Measured recommendations are tied if their intervals overlap."""
+    exact: bool
+    """Whether every cost that the objective counts was measured."""
+    ambiguous: bool
+    """Whether another recommendation could have this rank: a tied one if it was measured, or a neighbor whose interval
+    overlaps if it was predicted."""
     latency_s: Estimate
     energy_j: Estimate
     power_w: float
@@ -124,8 +109,6 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     may_be_faster: bool = False
     """Whether the expected latency is below `fastest`, but still has to be measured."""
 
-    rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
-    ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor in the ranking.", "place.ambiguous")
     kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
     database = OfPart[str | None](
         "Database that holds the measurement: `own`, `pulled`, or a file.", "measurement.database", None
@@ -137,6 +120,11 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
 
     def __repr__(self) -> str:
         return tabular.recommendation_summary(self)
+
+    @property
+    def place(self) -> str:
+        """Rank for display: `~1` if it is predicted, `1=` if it is tied."""
+        return f"{self.rank}{'=' * self.ambiguous}" if self.exact else f"~{self.rank}"
 
     @property
     def source(self) -> Source:
@@ -219,17 +207,6 @@ class Foreign(MeasuredNames, JsonForm):
 
 
 @dataclass(frozen=True)
-class KernelAnswer:
-    """Part of an answer about one kernel."""
-
-    kernel: Kernel
-    heuristic: Recommendation
-    """Config that the occupancy heuristic picks, at the default power limit."""
-    sampled_blocks: tuple[int, int]
-    """Minimum and maximum number of emulated blocks of the first launch; 0 if no blocks were sampled."""
-
-
-@dataclass(frozen=True)
 class Answer(JsonForm):
     """Answer to a request about one problem on one GPU."""
 
@@ -254,8 +231,12 @@ class Answer(JsonForm):
     """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
     models: "tuple[ModelScope, ...]" = ()
     """Trained models that correct the analytical model's costs of the kernels."""
-    about_kernel: KernelAnswer | None = None
-    """Details about the kernel of the request; None if the request is about an op."""
+    kernel: Kernel | None = None
+    """Kernel that the request is about; None if the request is about an op."""
+    sampled_blocks: tuple[int, int] | None = None
+    """Minimum and maximum number of emulated blocks of the first launch of `kernel`; 0 if no blocks were sampled."""
+    occupancy_heuristic: Recommendation | None = None
+    """Config that the occupancy heuristic picks for `kernel`, at the default power limit."""
     saving: Saving | None = None
     """Energy saving at another operating point; None if too small, or if the query sets a limit or clock."""
     beside: tuple[Recommendation, ...] = ()
@@ -279,14 +260,7 @@ class Answer(JsonForm):
     conditions = Alias[Conditions]("Assumed input data, and assumed state of L2 at a launch.", "query.conditions")
     inputs = Alias[str]("Assumed input data, `random` or `zeros`.", "query.inputs")
     l2 = Alias[str]("Assumed state of L2 when a launch starts, `cold` or `warm`.", "query.l2")
-    kernel = OfPart[Kernel | None]("Kernel that the request is about; None for an op.", "about_kernel.kernel", None)
-    kernel_hash = OfPart[str | None]("Hash of the kernel's source and spec.", "about_kernel.kernel.hash", None)
-    sampled_blocks = OfPart[tuple[int, int] | None](
-        "`KernelAnswer.sampled_blocks` of the kernel.", "about_kernel.sampled_blocks", None
-    )
-    occupancy_heuristic = OfPart[Recommendation | None](
-        "Config that the occupancy heuristic picks for the kernel.", "about_kernel.heuristic", None
-    )
+    kernel_hash = OfPart[str | None]("Hash of the kernel's source and spec.", "kernel.hash", None)
 
     def __repr__(self) -> str:
         return tabular.summary(self)
@@ -374,5 +348,5 @@ class Answer(JsonForm):
         return self.point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
-        of_kernel = () if self.about_kernel else ("kernel", "kernel_hash", "sampled_blocks", "occupancy_heuristic")
+        of_kernel = () if self.kernel else ("kernel", "kernel_hash", "sampled_blocks", "occupancy_heuristic")
         return {name: value for name, value in super().as_dict().items() if name not in of_kernel}

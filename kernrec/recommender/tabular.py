@@ -114,7 +114,7 @@ def _list(notes: Iterable[str]) -> str:
 
 def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
     yield "rank", "kernel", "latency (90 %)", "energy (90 %)", "power limit", "source", "config"
-    rows = [(str(row.place), row.kernel.name, row, short_config(row.config)) for row in answer.recommendations]
+    rows = [(row.place, row.kernel.name, row, short_config(row.config)) for row in answer.recommendations]
     rows += [("", baseline.dated_name, baseline, "") for baseline in answer.baselines]
     for rank, name, row, config in rows:
         energy = "" if row.energy_j is None else interval_text(row.energy_j, "J")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,17 +34,19 @@ def module() -> Any:
 
 
 def _find_quickly() -> Path | None:
-    """Return the result of `find`, cached until a C++ file of a checkout changes its size or time."""
+    """Return the result of `find`, cached until a checkout's C++ file or compiled engine changes its size or time."""
     from kernrec.util.cache import cached
 
     folders = [folder for folder, _, _ in os.walk(PACKAGE.parent / "engine")]
     if not folders:
         return find()
-    files = [(entry.path, entry.stat()) for folder in folders for entry in os.scandir(folder)]
-    states = sorted((path, stat.st_mtime_ns, stat.st_size) for path, stat in files)
-    named = cached("engine", repr(states).encode(), lambda: ({"path": str(find() or "")}, {}))
-    path = named[0]["path"]
-    return Path(path) if os.path.exists(path) else find()
+    entries = [entry for folder in folders for entry in os.scandir(folder)]
+    engines = [entry for entry in os.scandir(PACKAGE) if fnmatch(entry.name, PATTERN)]
+    states = sorted((entry.path, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in (*entries, *engines))
+    facts, _ = cached("engine", repr(states).encode(), lambda: ({"name": path.name if (path := find()) else ""}, {}))
+    name = facts["name"]
+    # Load only a file of the package, even if somebody changed the cache.
+    return PACKAGE / name if name in [entry.name for entry in engines] else None
 
 
 def state() -> str:

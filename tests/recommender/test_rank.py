@@ -72,7 +72,7 @@ def test_ranked_costs_equal_single_answers(recommenders, op, gpu, dtype, objecti
                 np.testing.assert_array_equal(getattr(ours.costs.latency, name), getattr(theirs.costs.latency, name))
                 np.testing.assert_array_equal(getattr(ours.costs.energy, name), getattr(theirs.costs.energy, name))
             for position in range(0, len(ours.rows), 37):
-                assert ours.prediction.bottleneck(position) == theirs.prediction.bottleneck(position)
+                assert ours.running(0, position) == theirs.running(0, position)
         assert select(candidates, query) == select(expected, query)
 
 

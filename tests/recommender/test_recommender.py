@@ -1,5 +1,8 @@
 """Test recommendations from the shipped database, their costs, comparisons and shared ranks."""
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,12 +11,11 @@ from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
-from kernrec.recommender.answer import build_recommendations
+from kernrec.recommender.answer import build_recommendation, build_recommendations
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.explain.report import report
-from kernrec.recommender.result import Place
 from kernrec.store import shipped_profiles
 from kernrec.util.engine import query as engine
 from tests.helpers.depth import DEEP, few_examples
@@ -183,8 +185,14 @@ def test_picks_outside_the_candidates_are_refused(candidates, pick):
 def test_predictions_have_an_approximate_rank(candidates):
     order = candidates.latency_s[0].argsort()[:3].tolist()
     recommendations = build_recommendations(candidates, [(0, position) for position in order], Objective.LATENCY)
-    assert [str(recommendation.place) for recommendation in recommendations] == ["~1", "~2", "~3"]
+    assert [recommendation.place for recommendation in recommendations] == ["~1", "~2", "~3"]
     assert recommendations[0].latency_s.low < recommendations[0].latency_s.value < recommendations[0].latency_s.high
+
+
+class Place(NamedTuple):
+    number: int
+    exact: bool
+    ambiguous: bool
 
 
 def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Place]:
@@ -194,12 +202,11 @@ def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Plac
 drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)
 
 
-def shown(*drawn: tuple[float, float, bool]) -> list[str]:
-    return [str(place) for place in places([(low, high) for low, high, _ in drawn], [exact for *_, exact in drawn])]
-
-
-def test_config_ties_only_with_the_first_of_its_group():
-    assert shown((1.0, 1.2, True), (1.1, 1.3, True), (1.25, 1.4, True), (2.0, 3.0, True)) == ["1=", "1=", "3", "4"]
+def test_config_ties_only_with_the_first_of_its_group(candidates):
+    ranks = places([(1.0, 1.2), (1.1, 1.3), (1.25, 1.4), (2.0, 3.0)], [True] * 4)
+    best = build_recommendation(candidates, 0, 0)
+    shown = [replace(best, rank=number, exact=True, ambiguous=tied).place for number, _, tied in ranks]
+    assert shown == ["1=", "1=", "3", "4"]
 
 
 @given(drawn_choices)

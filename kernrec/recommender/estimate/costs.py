@@ -90,7 +90,7 @@ class Estimates:
     @property
     def source(self) -> Array:
         """Index in `SOURCES` of the source of each estimate, int8."""
-        return self.for_each(self.kinds[_SOURCE].astype(np.int8))
+        return self.by_kind(_SOURCE).astype(np.int8)
 
     @property
     def own(self) -> Array:
@@ -99,25 +99,13 @@ class Estimates:
 
     def by_kind(self, row: int) -> Array:
         """Return one value per candidate from row `row` of `kinds`, in the shape of `value`."""
-        return self.for_each(self.kinds[row])
-
-    def for_each(self, values: Array) -> Array:
-        """Map an array with one value per kind to an array with one value per candidate, in the shape of `value`."""
-        return np.asarray(values.take(self._numbers))
+        return np.asarray(self.kinds[row].take(self._numbers))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
         """Return the estimate at one index of `value`: (candidate,), or (operating point, candidate)."""
         value = self.value.item(place)
         below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
         return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
-
-    def items(self, places: tuple[Sequence[int], ...]) -> list[Estimate]:
-        """Return the estimates at several positions. `places` has one sequence of indices for each axis of `value`."""
-        columns = self.kinds.T[self.kind[places].astype(np.int64)].tolist()
-        return [
-            Estimate(value, value / below, value * above, SOURCES[int(source)], own)
-            for value, (below, above, source, own) in zip(self.value[places].tolist(), columns, strict=True)
-        ]
 
     def at(self, point: int | slice) -> "Estimates":
         return Estimates(self.value[point], self.kind[point], self.kinds)

@@ -78,13 +78,6 @@ class ModelStore:
             own = not folder.is_dir() or is_own(Path(databases[0]))
         return cls(folder, stack or Stack(databases), calibrated, own)
 
-    def files(self) -> list[tuple[str, int, int]]:
-        """Return (path, modification time, size) of each file in the folders, then the number of calibrations."""
-        files = [path for folder in self._folders for path in sorted(folder.rglob("*")) if path.is_file()]
-        seen = [(path, path.stat()) for path in files]
-        listed = [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in seen]
-        return [*listed, ("calibrations", len(self._calibrations), 0)]
-
     @property
     def calibrations(self) -> Mapping[str, Calibration]:
         """Calibrations in use, keyed by GPU architecture."""

@@ -10,7 +10,7 @@ from kernrec.errors import UsageError
 from kernrec.kernel import ProblemSpace
 from kernrec.kernel.space import arguments
 from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.analytical.launch_time import RESOURCES, LaunchTime, epilogue
+from kernrec.model.analytical.launch_time import LaunchTime, epilogue
 from kernrec.op import Problem
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -85,10 +85,6 @@ class Prediction:
     def at(self, position: int) -> NominalCosts:
         """Return the costs of the config at `position` without a power limit."""
         return NominalCosts(*self.in_engine.nominal[:, self.column + position].tolist())
-
-    def bottleneck(self, position: int) -> str:
-        """Return the resource that takes longest in the longest launch of the config at `position`."""
-        return RESOURCES[int(self.in_engine.longest.item(1, self.column + position))]
 
     def performed(self, position: int) -> list[LaunchTime]:
         """Return the times of the launches that the config at `position` performs, one `LaunchTime` per launch."""

@@ -167,7 +167,7 @@ def test_spec_with_probes_is_profiled_for_every_problem(folder, tmp_path):
     only = [space.config(int(row)) for row in space.at(problem).rows[:2]]
     path = tmp_path / "own.duckdb"
     whole = analyze(kernel, problem, GPU, path, None, ProfilingOptions(only=only, processes=1))
-    assert (whole.profiled, whole.answer.about_kernel.sampled_blocks) == (2, (0, 0))
+    assert (whole.profiled, whole.answer.sampled_blocks) == (2, (0, 0))
     other = kernel.definition.problem("f32", rows=4096, columns=4096)
     assert analyze(kernel, other, GPU, path, None, ProfilingOptions(only=only)).profiled == 0
 
