@@ -154,10 +154,6 @@ class Space:
         """Return the space on one problem."""
         return ProblemSpace(self, problem)
 
-    def valid(self, problem: "Problem") -> np.ndarray:
-        """Return a Boolean array of shape (rows,): whether each config satisfies the constraints on a problem."""
-        return self.at(problem).valid
-
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:

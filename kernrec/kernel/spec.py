@@ -330,6 +330,3 @@ class Kernel:
         """Return the first constraint that a config violates on a problem and GPU. Return None if it violates none."""
         names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
         return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)
-
-    def fits(self, config: Config, problem: "Problem", limits: "SmLimits") -> bool:
-        return self.misfit(config, problem, limits) is None

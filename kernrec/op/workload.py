@@ -66,11 +66,6 @@ class Layer:
     alone: bool = False
     """Whether the layer is an independent problem that shares no tensors and has no weights."""
 
-    @property
-    def flops(self) -> int:
-        """Return the FLOPs of all occurrences."""
-        return self.count * self.problem.flops
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -95,11 +90,6 @@ class Workload:
     """Whether each occurrence of a layer has its own weights, because all layers belong to one network."""
     notes: tuple[str, ...] = ()
     """Notes about the layers for answers."""
-
-    @property
-    def flops(self) -> int:
-        """Return the total FLOPs of all layers."""
-        return sum(layer.flops for layer in self.layers)
 
     @property
     def ops(self) -> tuple[str, ...]:

@@ -132,10 +132,6 @@ class Stack:
         """Return the modification time and size of each database file. If they change, cached answers are outdated."""
         return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
-    def files(self) -> list[tuple[str, int, int]]:
-        """Return (path, modification time, size) of each database file on which answers depend."""
-        return [(os.path.realpath(path), *_written(path)) for path in self._paths]
-
 
 def _open(path: Path) -> "Database":
     from kernrec.store.database import Database  # A query whose query file is up to date does not need this import.

@@ -94,9 +94,9 @@ def test_gpu_can_be_pickled_and_hashed():
 
 def test_lookup_reads_only_the_generation_of_the_gpu():
     code = (
-        "import kernrec.gpu.find as f; read = []; real = f._read\n"
-        "f._generation_file = lambda stem: (read.append(stem), real(stem))[1]\n"
-        "f.find_gpu('rtx4090'); print(read)"
+        "import kernrec.gpu.find as f; read = []; real = f._file\n"
+        "f._file = lambda stem: (read.append(stem), real(stem))[1]\n"
+        "f.find_gpu('rtx4090'); print(sorted({*read} - {'names', 'limits'}))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert shown.stdout.strip() == "['ada']"

@@ -129,7 +129,7 @@ def fitting(case: Case, problem: Problem) -> dict[str, int]:
     plain = {name: value for name, value in (("split_keys", 1), ("pack", 0)) if name in config}
     candidates = (config, *(config | {name: value} for name, value in plain.items()), config | plain)
     of_gpu = limits(sm_of(kernel, problem.dtype, config))
-    return next(c for c in candidates if kernel.fits(c, problem, of_gpu))
+    return next(c for c in candidates if not kernel.misfit(c, problem, of_gpu))
 
 
 def is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> bool:

@@ -187,7 +187,7 @@ class Case:
         return _problems(self)
 
     def fits(self, config: Config, problem: Problem) -> bool:
-        return self.kernel.fits(config, problem, limits(self.sm))
+        return not self.kernel.misfit(config, problem, limits(self.sm))
 
 
 def _cases(kernel: Kernel) -> Iterator[Case]:
@@ -233,7 +233,7 @@ def _problems(case: Case) -> list[Problem]:
         op.problem(dtype=case.dtype, layout=case.layout, **dims)
         for dims in OPS[op.name].dims(case.kernel.name, case.dtype)
     ]
-    return [problem for problem in problems if space(case).valid(problem).any()]
+    return [problem for problem in problems if space(case).at(problem).valid.any()]
 
 
 def values(case: Case) -> set[tuple[str, int]]:
@@ -261,7 +261,7 @@ def sample(case: Case) -> list[Config]:
     """Return configs that include the corners of the space (`_extremes`) and at least `case.least_codes` different
     codes, if there are that many. For a thorough case, they cover every value of every tunable."""
     configs = space(case)
-    able = np.logical_or.reduce([configs.valid(problem) for problem in case.problems])
+    able = np.logical_or.reduce([configs.at(problem).valid for problem in case.problems])
     order = np.flatnonzero(able).tolist()
     random.Random(str(case)).shuffle(order)
     chosen = sorted(_extremes(case, np.array(order)))
@@ -287,7 +287,7 @@ def runs(case: Case) -> list[Run]:
     """Return each sample config with some problems it can run, and with the least recently used run-time tunables. The
     first suitable configs run the remaining problems and, in a thorough case, the remaining values of tunables."""
     codes = space(case).variants
-    able = {problem: set(codes.index[space(case).valid(problem)].tolist()) for problem in case.problems}
+    able = {problem: set(codes.index[space(case).at(problem).valid].tolist()) for problem in case.problems}
     turns: dict[Problem, list[Config]] = {problem: [] for problem in case.problems}
     for place, config in enumerate(sample(case)):
         code = codes.keys.index(case.kernel.variant_key(config, case.dtype, case.layout))
@@ -314,7 +314,7 @@ def _remaining(case: Case, chosen: list[Run]) -> Iterator[Run]:
     missing = values(case) - {item for config, _ in chosen for item in config.items()} if case.thorough else set()
     done = {problem for _, problem in chosen}
     for problem in case.problems:
-        valid = space(case).valid(problem) if missing or problem not in done else np.zeros(len(space(case)), bool)
+        valid = space(case).at(problem).valid if missing or problem not in done else np.zeros(len(space(case)), bool)
         if problem not in done and valid.any():
             yield space(case).config(int(valid.argmax())), problem
         for name, value in sorted(missing):

@@ -79,9 +79,9 @@ def test_space_is_the_product_of_values_that_satisfy_the_constraints(tiled, sm):
     space = Space(kernel, sm, limits(sm), "f32", "nn")
     names = [t.name for t in kernel.tunables]
     configs = [dict(zip(names, row, strict=True)) for row in itertools.product(*(t.values for t in kernel.tunables))]
-    expected = [config for config in configs if kernel.fits(config, EASY, limits(sm))]
+    expected = [config for config in configs if not kernel.misfit(config, EASY, limits(sm))]
     assert [space.config(i) for i in range(len(space))] == expected
-    assert space.valid(EASY).all()
+    assert space.at(EASY).valid.all()
 
 
 def test_no_config_exceeds_the_block_limits(tiled):
@@ -104,7 +104,7 @@ def test_columns_match_the_values_of_each_config(space, m, n, k, seed):
     rows = np.array(sorted(draw.sample(range(len(space)), 12)))
     for position, row in enumerate(rows):
         config = space.config(int(row))
-        assert here.valid[row] == kernel.fits(config, problem, ada)
+        assert here.valid[row] == (not kernel.misfit(config, problem, ada))
         alone = kernel.namespace(config, problem, 89)
 
         def value(expression: Expression, position: int = position) -> object:

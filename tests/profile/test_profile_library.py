@@ -88,7 +88,7 @@ def test_convolution_issues_the_predicted_instructions(nvrtc, layout):
     for variant in sample("conv2d_implicit_gemm_simt", layout, 40):
         config = config_with(variant, split_k=1, raster=1)
         problem = find_op("conv2d").problem(None, layout, n=2, c=8, h=9, w=8, k=72, r=3, s=3, stride=2, padding=1)
-        if not kernel.fits(config, problem, limits(SM)):
+        if kernel.misfit(config, problem, limits(SM)):
             continue  # this variant only supports 1 x 1 filters
         predicted, emulated = predicted_and_emulated(kernel, variant, config, problem)
         assert {m: c for m, c in predicted.items() if m.startswith("issue") and c} == {

@@ -103,7 +103,7 @@ def test_attention_on_a_gpu_is_within_the_measurement_tolerance(gpu, case):
     code = gpu.code(kernel, config, dtype, "bhsd")
     for number, shape in enumerate(SHAPES[: 1 if gpu.emulated else None]):
         problem = problem_of(dtype, dim, shape, kernel.layouts[number % 2])
-        if not kernel.fits(config, problem, limits(gpu.sm)):
+        if kernel.misfit(config, problem, limits(gpu.sm)):
             continue
         operands = inputs(problem, number)
         prepared = Prepared(kernel, config, problem, gpu.sm, code, operands)

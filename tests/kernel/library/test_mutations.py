@@ -71,7 +71,7 @@ class Mutant:
             case = self.sound
             problem = find_op(case.kernel.op).problem(dtype=case.dtype, layout=case.layout, **self.dims)
             of_case = space(case)
-            configs = (of_case.config(int(row)) for row in np.flatnonzero(of_case.valid(problem)))
+            configs = (of_case.config(int(row)) for row in np.flatnonzero(of_case.at(problem).valid))
             return [(next(config for config in configs if self.when.items() <= config.items()), problem)]
         chosen = [(c, p) for c, p in runs(self.sound) if self.when.items() <= c.items()]
         order = list(dict.fromkeys(self.code(config) for config, _ in chosen))

@@ -76,7 +76,7 @@ UNEVEN = dict(zip(COLUMNS, (128, 64, 32, 2, 2, 8, 8), strict=True))
 
 def problems(dtype: str, layout: str, config: dict[str, int], sm: int = 80) -> list[Problem]:
     every = [MATMUL.definition.problem(dtype, layout, **dims) for dims in DIMS]
-    return [problem for problem in every if MATMUL.fits(config, problem, limits(sm))]
+    return [problem for problem in every if not MATMUL.misfit(config, problem, limits(sm))]
 
 
 @cache
@@ -190,7 +190,7 @@ def test_awkward_attention_is_computed_without_races(case):
 def broken_row_runs(kernel: Kernel, config: dict[str, int]) -> list[TritonRun]:
     dims = [*OPS[kernel.op].problems, {"rows": 5, "columns": 200}]
     every = [kernel.definition.problem("f32", "row", **sizes) for sizes in dims]
-    return [(80, problem, config) for problem in every if kernel.fits(config, problem, limits(80))]
+    return [(80, problem, config) for problem in every if not kernel.misfit(config, problem, limits(80))]
 
 
 ATTENTION_RUNS = [
@@ -248,7 +248,9 @@ def test_listed_configs_cover_every_tunable_value():
 def test_problem_runs_the_variant_for_its_row_alignment(layout, dims):
     space = Space(MATMUL, 80, limits(80), "f16", layout)
     problem = MATMUL.definition.problem("f16", layout, **dims)
-    configs = [config for config in map(space.config, range(len(space))) if MATMUL.fits(config, problem, limits(80))]
+    configs = [
+        config for config in map(space.config, range(len(space))) if not MATMUL.misfit(config, problem, limits(80))
+    ]
     (rows,) = {config["unaligned"] for config in configs}
     m, n, k = dims["m"], dims["n"], dims["k"]
     by_matrix = {1: m if layout[0] == "t" else k, 2: k if layout[1] == "t" else n, 4: n}

@@ -38,7 +38,7 @@ def test_first_planned_config_is_the_top_recommendation():
 def test_plan_contains_every_config_once():
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]))
     kernels = [find_kernel(name) for name in ("matvec_rows", "matmul_skinny", "matmul_simt")]
-    valid = {kernel.name: int(Space.of(kernel, MATVEC, GPU).valid(MATVEC).sum()) for kernel in kernels}
+    valid = {kernel.name: int(Space.of(kernel, MATVEC, GPU).at(MATVEC).valid.sum()) for kernel in kernels}
     keys = [task.key for task in target.tasks]
     assert len(keys) == len(set(keys))
     assert Counter(task.kernel_name for task in target.tasks) == valid
