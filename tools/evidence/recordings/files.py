@@ -13,6 +13,9 @@ import numpy as np
 from kernrec.errors import KernrecError
 from kernrec.store.connection import parquet_rows, quoted
 
+TORCH_DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+"""kernrec's data types, keyed by PyTorch's names."""
+
 
 class AbsentError(KernrecError):
     """A recording, or the source of a recorded kernel, is missing."""
