@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from evidence.cases import ordered
-from evidence.recordings.files import TORCH_DTYPES, named, parquet_dicts
+from evidence.recordings.files import TORCH_DTYPES, named, recorded_dicts
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.learn.features import OTHER_ROWS, ROW_KINDS, ModelInputs
@@ -90,7 +90,7 @@ def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
     condition = "implementation = 'triton' AND failures = 0 AND layout IS NOT NULL"
     by_key: dict[tuple[str, int, int, int, str], RecordedProblem] = {}
     for dtype, m, n, k, layout, *config, seconds in map(
-        dict.values, parquet_dicts(data / "triton" / FILES[gpu], condition, columns)
+        dict.values, recorded_dicts(data / "triton" / FILES[gpu], condition, columns)
     ):
         if (key := (dtype, m, n, k, layout)) not in by_key:
             by_key[key] = RecordedProblem(gpu, KERNEL.definition.problem(dtype, layout, m=m, n=n, k=k))
