@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence.recordings.files import EXCLUSIONS, excluded, named, parquet_dicts, power_of
+from evidence.recordings.files import EXCLUSIONS, excluded, named, power_of, recorded_dicts
 from evidence.recordings.spread import Spread, coverage, interval, neighbors, power_width
 from evidence.recordings.vendor import BACKENDS, DEVICES, SYSTEMS
 from front import DATA, ROOT
@@ -154,7 +154,7 @@ def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
     for each in EXCLUSIONS:
         if each.file in files:
             condition = f" AND {POWER} IS NOT NULL" if each.power_only else ""
-            rows = parquet_dicts(library / f"{each.file}.parquet", f"({each.rows}){condition}", "count(*) AS n")
+            rows = recorded_dicts(library / f"{each.file}.parquet", f"({each.rows}){condition}", "count(*) AS n")
             name = f"{each.file}, {POWER if each.power_only else 'rows'}: {each.reason}"
             counts[name] = counts.get(name, 0) + int(rows[0]["n"])
     return counts
@@ -278,7 +278,7 @@ def read_rows(library: Path, op: Op) -> Iterator[Row]:
         torch = file.startswith("torch")
         every = _TORCH if torch else f"{_SERVING}, {power_of(file)} AS {POWER}"
         path = library / f"{file}.parquet"
-        for row in parquet_dicts(path, f"{condition} AND NOT ({excluded(file)})", f"{every}, {columns}"):
+        for row in recorded_dicts(path, f"{condition} AND NOT ({excluded(file)})", f"{every}, {columns}"):
             if torch:
                 row["kernel"] = kernel_names(row["kernel"])
             yield row | (NEUSIGHT if torch else AICONFIGURATOR)
@@ -299,7 +299,7 @@ def later_rows(library: Path, op: Op) -> Sequence[Row]:
     if op.name != "matmul":
         return ()
     columns = f"{_SERVING}, NULL AS {POWER}, {_PRODUCT}"
-    return parquet_dicts(library / "serving_gemm_newest_versions.parquet", columns=columns)
+    return recorded_dicts(library / "serving_gemm_newest_versions.parquet", columns=columns)
 
 
 if __name__ == "__main__":

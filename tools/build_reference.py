@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,8 +123,9 @@ def _public_classes(module: Any) -> list[str]:
 
 def kernel_toml() -> str:
     """Return the page of the keys of a spec, in the order in which they are read."""
+    from kernrec.kernel.spec import LIMITS, SCALAR_RANGES
+
     parts = [
-        "# kernel.toml",
         "A spec describes a kernel: its tunables, launches and tensors. The tables list every key; any other key is an"
         " error that names the nearest one. The [guide](../guides/analyze.md) has a complete example. Many values are"
         " [expressions](expressions.md), which can use tunables, dimensions, `dtype`, `layout`, `dtype_bytes`, `sm` and"
@@ -138,11 +139,20 @@ def kernel_toml() -> str:
             if table == name
         ]
         parts += [f"## {title}", markdown_table(("key", "meaning", "expected", "default"), rows)]
-    arguments = markdown_table(("text", "argument"), [(f"`{text}`", meaning) for text, meaning in ARGUMENTS.items()])
-    values = markdown_table(("text", "values"), [(f"`{text}`", meaning) for text, meaning in VALUES.items()])
-    parts += ["## Arguments of a launch", arguments]
-    parts += ["## Values of a tensor", _TEXT["pages"]["values"], values, _limits()]
-    return "\n\n".join(parts) + "\n"
+    parts += ["## Arguments of a launch", _meanings("text", "argument", ARGUMENTS)]
+    parts += ["## Values of a tensor", _TEXT["pages"]["values"], _meanings("text", "values", VALUES)]
+    limits, types = (", ".join(f"`{name}`" for name in names) for names in (LIMITS, SCALAR_RANGES))
+    parts += ["## Limits of the GPU", f"Constraints can also use {limits}.", "## Types of scalar arguments"]
+    return _page("kernel.toml", *parts, f"The type of a scalar argument such as `i32 width` is one of {types}.")
+
+
+def _page(title: str, *parts: str) -> str:
+    return "\n\n".join([f"# {title}", *parts]) + "\n"
+
+
+def _meanings(head: str, meaning: str, texts: Mapping[str, str]) -> str:
+    """Return a Markdown table of names and their meanings."""
+    return markdown_table((head, meaning), [(f"`{name}`", text) for name, text in texts.items()])
 
 
 def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
@@ -180,16 +190,6 @@ def _default(value: Any) -> str:
     return f"`{json.dumps(value)}`"
 
 
-def _limits() -> str:
-    from kernrec.kernel.spec import LIMITS, SCALAR_RANGES
-
-    limits, types = (", ".join(f"`{name}`" for name in names) for names in (LIMITS, SCALAR_RANGES))
-    return (
-        f"## Limits of the GPU\n\nConstraints can also use {limits}.\n\n## Types of scalar arguments\n\n"
-        f"The type of a scalar argument such as `i32 width` is one of {types}."
-    )
-
-
 def expressions() -> str:
     """Return the page of the expression language, with a table of its functions."""
     from kernrec.kernel.expression import FUNCTIONS, MAX_LENGTH
@@ -204,11 +204,11 @@ def expressions() -> str:
 
 def json_output() -> str:
     """Return the page of the fields of `--json` answers, found in real answers."""
-    parts = ["# JSON output", _TEXT["pages"]["json"].strip()]
+    parts = [_TEXT["pages"]["json"].strip()]
     for command, answer in answers().items():
         rows = [(f"`{field}`", kind, meaning_of(command, field)) for field, kind in fields(answer)]
         parts += [f"## {command}", markdown_table(("field", "type", "meaning"), rows)]
-    return "\n\n".join(parts) + "\n"
+    return _page("JSON output", *parts)
 
 
 def answers() -> dict[str, Any]:
@@ -292,21 +292,14 @@ def _answer(arguments: Sequence[str]) -> Any:
 
 def environment() -> str:
     """Return the page of environment variables."""
-    rows = [(f"`{name}`", meaning) for name, meaning in VARIABLES.items()]
-    return "# Environment variables\n\n" + markdown_table(("variable", "meaning"), rows) + "\n"
+    return _page("Environment variables", _meanings("variable", "meaning", VARIABLES))
 
 
 def output_values() -> str:
     """Return the page of names that occur as values in answers."""
-    parts = [
-        "# Values in the output",
-        "Bottlenecks are resources. `check` and `explain` count instruction classes."
-        " `monitor` prints throttle reasons.",
-    ]
-    for heading, values in OUTPUT.items():
-        rows = [(f"`{name}`", meaning) for name, meaning in values.items()]
-        parts += [f"## {heading}", markdown_table(("value", "meaning"), rows)]
-    return "\n\n".join(parts) + "\n"
+    about = "Bottlenecks are resources. `check` and `explain` count instruction classes."
+    tables = [part for head, values in OUTPUT.items() for part in (f"## {head}", _meanings("value", "meaning", values))]
+    return _page("Values in the output", f"{about} `monitor` prints throttle reasons.", *tables)
 
 
 def catalog() -> str:
@@ -332,8 +325,8 @@ def catalog() -> str:
          ", ".join(f"{dtype}: sm_{sm}" for dtype, sm in k.dtype_min_sm.items()), k.description)
         for k in (*all_kernels(), *triton_kernels())
     ]  # fmt: skip
-    return "\n\n".join([
-        "# GPUs, operators and kernels",
+    return _page(
+        "GPUs, operators and kernels",
         "`kernrec list gpus`, `kernrec list ops` and `kernrec list kernels` print these lists with more columns.",
         f"## GPUs ({len(gpus)})",
         markdown_table(("name", "title", "architecture", "SMs", "memory", "TDP", "aliases"), gpus),
@@ -341,7 +334,7 @@ def catalog() -> str:
         markdown_table(("name", "computation", "aliases", "dimensions", "dtypes", "layouts", "workload"), ops),
         f"## Kernels ({len(kernels)})",
         markdown_table(("name", "op", "dtypes", "layouts", "minimum", "higher minimum", "description"), kernels),
-    ]) + "\n"  # fmt: skip
+    )
 
 
 PAGES = {

@@ -111,7 +111,8 @@ def _of_kind(draw: random.Random, kind: Kind, count: int) -> list[Query]:
     def shape() -> Sizes:
         if of_kernel:
             return random_shape(draw, op, dtype, layout, plain=True)
-        recorded = _recorded(op.name).get((gpu_name, dtype, layout or _layout(op, dtype)), ())
+        usual = layout or op.dtype_layouts.get(dtype, op.layouts[0])
+        recorded = _recorded(op.name).get((gpu_name, dtype, usual), ())
         if recorded and (draw.random() < 0.4 or not _is_answered(name, gpu_name, dtype, layout)):
             return draw.choice(recorded)
         return random_shape(draw, op, dtype, layout)
@@ -132,10 +133,6 @@ def _of_kind(draw: random.Random, kind: Kind, count: int) -> list[Query]:
             query["query"] = _wanted(draw, gpu)
         queries.append(query)
     return queries
-
-
-def _layout(op: Op, dtype: str) -> str:
-    return op.dtype_layouts.get(dtype, op.layouts[0])
 
 
 def _point(draw: random.Random, gpu: GPU) -> dict[str, float]:
@@ -202,18 +199,6 @@ def _matmul(draw: random.Random) -> Sizes:
     return sizes | batch | _flags(draw, bias=1, activation=3, scales=1, output=2)
 
 
-def _matvec(draw: random.Random) -> Sizes:
-    return {"m": _size(draw, 2**18), "k": _size(draw, 2**17), "n": draw.choice([1, 1, 2, 4, 7, 16])}
-
-
-def _rows(draw: random.Random) -> Sizes:
-    return {"rows": _size(draw, 2**21), "columns": _size(draw, 2**18)}
-
-
-def _elementwise(draw: random.Random) -> Sizes:
-    return {"n": _size(draw, 2**31 - 1)}
-
-
 def _conv2d(draw: random.Random) -> Sizes:
     taps = draw.choice([1, 1, 3, 3, 3, 5, 7])
     channels, side = draw.choice([3, _size(draw, 2048)]), _size(draw, 512)
@@ -245,8 +230,10 @@ def _moe(draw: random.Random) -> Sizes:
 
 _OF_ROWS = ("layernorm", "reduce", "rmsnorm", "softmax", "transpose")
 _DRAWN: Mapping[str, Callable[[random.Random], Sizes]] = {
-    "matmul": _matmul, "matvec": _matvec, "conv2d": _conv2d, "attention": _attention, "moe": _moe,
-    "elementwise": _elementwise, **dict.fromkeys(_OF_ROWS, _rows),
+    "matmul": _matmul, "conv2d": _conv2d, "attention": _attention, "moe": _moe,
+    "matvec": lambda draw: {"m": _size(draw, 2**18), "k": _size(draw, 2**17), "n": draw.choice([1, 1, 2, 4, 7, 16])},
+    "elementwise": lambda draw: {"n": _size(draw, 2**31 - 1)},
+    **dict.fromkeys(_OF_ROWS, lambda draw: {"rows": _size(draw, 2**21), "columns": _size(draw, 2**18)}),
 }  # fmt: skip
 _TYPICAL: Mapping[str, Sizes] = {
     "matmul": {"m": 1024, "n": 1024, "k": 1024}, "matvec": {"m": 4096, "k": 4096},

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence.recordings.files import AbsentError, parquet_dicts
+from evidence.recordings.files import AbsentError, recorded_dicts
 from front import DATA, ROOT
 
 from kernrec.gpu import find_gpu
@@ -64,7 +64,7 @@ def near_best(data: Path) -> dict[Problem, list[tuple[tuple[int, ...], float]]]:
     """Return each problem's near-best configs, with times in seconds. Raises `AbsentError` if the file is missing."""
     names = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
     near: dict[Problem, list[tuple[tuple[int, ...], float]]] = {}
-    for row in parquet_dicts(data / "triton" / "moe_near_best_configs.parquet"):
+    for row in recorded_dicts(data / "triton" / "moe_near_best_configs.parquet"):
         problem = tuple(row[name] for name in ("gpu", "tokens", "experts", "top_k", "hidden", "intermediate"))
         config = tuple(row[name] for name in names)
         near.setdefault(problem, []).append((config, row["latency_s"]))

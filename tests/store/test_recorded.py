@@ -11,7 +11,7 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-from evidence.recordings.files import parquet_dicts
+from evidence.recordings.files import recorded_dicts
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
@@ -43,7 +43,7 @@ def problem_of(op: str, row: dict[str, object]) -> Problem:
 
 
 def some_rows(op: str, count: int) -> list[dict[str, object]]:
-    return parquet_dicts(FOLDER / f"{op}.parquet", f"true USING SAMPLE reservoir({count} ROWS) REPEATABLE (7)")
+    return recorded_dicts(FOLDER / f"{op}.parquet", f"true USING SAMPLE reservoir({count} ROWS) REPEATABLE (7)")
 
 
 def test_shipped_file_is_at_most_8_mb():
@@ -55,14 +55,14 @@ def test_shipped_file_is_at_most_8_mb():
 def test_contents_describe_the_file(op):
     about, path = contents()[op], FOLDER / f"{op}.parquet"
     assert sha256(path.read_bytes()).hexdigest() == about["sha256"]
-    rows = parquet_dicts(path, columns="count(*) AS rows, count(power_w) AS powers")[0]
+    rows = recorded_dicts(path, columns="count(*) AS rows, count(power_w) AS powers")[0]
     assert (rows["rows"], rows["powers"]) == (about["rows"], about["with_power"])
     assert all(find_gpu(gpu).name == gpu for gpu in about["gpus"])
 
 
 @every_op
 def test_every_row_names_a_source_with_a_permissive_licence(op):
-    named = parquet_dicts(FOLDER / f"{op}.parquet", "true GROUP BY ALL", "source, licence, recorded")
+    named = recorded_dicts(FOLDER / f"{op}.parquet", "true GROUP BY ALL", "source, licence, recorded")
     assert named
     for row in named:
         assert LICENCES[row["source"]] == row["licence"]
@@ -98,8 +98,8 @@ def test_recorded_problem_is_answered_with_its_row(op):
 def test_no_two_problems_share_a_key(op):
     dims = [dim.name for dim in find_op(op).dims if dim.name in some_rows(op, 1)[0]]
     identity = ", ".join(f'"{name}"' for name in ("gpu", "dtype", "layout", *dims))
-    problems = parquet_dicts(FOLDER / f"{op}.parquet", columns=f"count(DISTINCT ({identity})) AS problems")
-    kinds = parquet_dicts(FOLDER / f"{op}.parquet", columns="DISTINCT gpu, dtype")
+    problems = recorded_dicts(FOLDER / f"{op}.parquet", columns=f"count(DISTINCT ({identity})) AS problems")
+    kinds = recorded_dicts(FOLDER / f"{op}.parquet", columns="DISTINCT gpu, dtype")
     tables = [recorded._table(op, str(kind["gpu"]), str(kind["dtype"])) for kind in kinds]
     distinct = [np.unique(np.stack([table.keys, table.items]), axis=1).shape[1] for table in tables]
     assert sum(distinct) == problems[0]["problems"]
@@ -107,7 +107,7 @@ def test_no_two_problems_share_a_key(op):
 
 def test_recorded_rows_of_a_problem_include_every_number_of_items():
     condition = "gpu = 'h100-sxm' AND dtype = 'f8e4m3' AND layout = 'nt' AND batch = 1 AND n = 768 AND k = 768"
-    numbers = {row["m"] for row in parquet_dicts(FOLDER / "matmul.parquet", condition, "DISTINCT m")}
+    numbers = {row["m"] for row in recorded_dicts(FOLDER / "matmul.parquet", condition, "DISTINCT m")}
     problem = find_op("matmul").problem("f8e4m3", "nt", m=35 * 128, n=768, k=768)
     items, rows = rows_beside(problem, find_gpu("h100"))
     assert items == 35 * 128
@@ -118,7 +118,7 @@ def test_recorded_rows_of_a_problem_include_every_number_of_items():
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
 def test_batched_matmuls_of_pytorch_match_their_launched_grids():
     path = RECORDINGS / "library" / "torch_bmm_f32.parquet"
-    for row in parquet_dicts(path, "device = 'Tesla T4' USING SAMPLE reservoir(5 ROWS) REPEATABLE (7)"):
+    for row in recorded_dicts(path, "device = 'Tesla T4' USING SAMPLE reservoir(5 ROWS) REPEATABLE (7)"):
         across, down = map(int, re.findall(r"(\d+)x(\d+)", row["kernels"])[0])
         tiles = -(-row["k"] // across) * -(-row["m"] // down)
         assert row["grid_x"] * row["grid_y"] * row["grid_z"] == row["batch"] * tiles
@@ -144,7 +144,7 @@ def ask(row: dict[str, object]) -> list[str]:
 
 
 def on_t4() -> dict[str, object]:
-    return parquet_dicts(FOLDER / "softmax.parquet", "gpu = 't4' LIMIT 1")[0]
+    return recorded_dicts(FOLDER / "softmax.parquet", "gpu = 't4' LIMIT 1")[0]
 
 
 def test_two_processes_can_build_the_cache_at_once(own_cache):

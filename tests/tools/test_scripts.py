@@ -15,7 +15,7 @@ from equal_answers import PINNED, Change, json_differences
 from evidence.cases import Cases, held_out, joined, read_cases, report
 from evidence.experiments import intervals, library
 from evidence.metrics import agreement, coverage, recommendations
-from evidence.recordings.files import EXCLUSIONS, excluded, parquet_dicts, power_of
+from evidence.recordings.files import EXCLUSIONS, excluded, power_of, recorded_dicts
 from profile_files import within_compiler_variation
 
 from kernrec.errors import UsageError
@@ -87,15 +87,15 @@ ABSENT = {
 
 @pytest.mark.parametrize(("op", "condition"), [(op, each) for op, every in ABSENT.items() for each in every])
 def test_excluded_rows_and_powers_do_not_ship(op, condition):
-    assert parquet_dicts(SHIPPED / f"{op}.parquet", condition, "count(*) AS n") == [{"n": 0}]
+    assert recorded_dicts(SHIPPED / f"{op}.parquet", condition, "count(*) AS n") == [{"n": 0}]
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
 @pytest.mark.parametrize("each", EXCLUSIONS, ids=lambda each: f"{each.file}-{each.rows[:30]}")
 def test_every_exclusion_matches_rows(each):
     path = RECORDINGS / "library" / f"{each.file}.parquet"
-    kept_rows = parquet_dicts(path, f"NOT ({excluded(each.file)})", "count(*) AS n")[0]["n"]
-    excluded_rows = parquet_dicts(path, each.rows, "count(*) AS n")[0]["n"]
+    kept_rows = recorded_dicts(path, f"NOT ({excluded(each.file)})", "count(*) AS n")[0]["n"]
+    excluded_rows = recorded_dicts(path, each.rows, "count(*) AS n")[0]["n"]
     assert 0 < excluded_rows < kept_rows
 
 

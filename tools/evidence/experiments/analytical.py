@@ -20,7 +20,7 @@ from front import DATA, Data, Sources, Table
 from evidence.cases import Cases, joined, report
 from evidence.metrics import agreement, heuristics, recommendations, spread
 from evidence.predicted import TEXTBOOK, Sample, profile, sampled_space
-from evidence.recordings.files import csv_dicts
+from evidence.recordings.files import recorded_dicts
 from evidence.recordings.spaces import SETS
 from evidence.recordings.triton import FILES, sampled_problems
 from kernrec.errors import KernrecError, unknown
@@ -79,13 +79,13 @@ def energies(cases: Cases) -> dict[str, object]:
 
 def textbook(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
     """Yield the cases of textbook kernels, and print how good the block size is that kernrec chooses."""
-    recorded: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
-    for row in csv_dicts(data / "anchors" / "textbook_rtx3060_rtx3070ti.csv"):
-        recorded[row["kernel"], row["gpu"], row["size"]][int(row["block"])] = float(row["batch_s"])
+    recorded: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
+    for row in recorded_dicts(data / "anchors" / "textbook_rtx3060_rtx3070ti.csv"):
+        recorded[row["kernel"], row["gpu"], row["size"]][row["block"]] = row["batch_s"]
     table, near = Table("\nsweeps over block sizes; efficiency of the block that is chosen"), []
     for (kernel_name, gpu_name, size), times in recorded.items():
         kernel, gpu = load_kernel(TEXTBOOK / f"{kernel_name}.toml"), find_gpu(gpu_name)
-        problem, blocks = kernel.definition.problem(size=int(size)), [{"block": block} for block in times]
+        problem, blocks = kernel.definition.problem(size=size), [{"block": block} for block in times]
         database = profile(kernel, problem, gpu, blocks, f"{kernel_name} {size}", processes)
         static = Context([database]).on(gpu).kernel_table(kernel, problem)
         cases = Sample(gpu.name, static, problem, blocks, np.array(list(times.values()))).cases()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from front import DATA, Data, Table
 
-from evidence.recordings.files import AbsentError, parquet_dicts, present
+from evidence.recordings.files import AbsentError, present, recorded_dicts
 from kernrec.errors import KernrecError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.model.baselines.bound import rate_of
@@ -82,7 +82,7 @@ def _matmuls(data: Path) -> Iterator[Row]:
 
 def _fp8(data: Path) -> Iterator[Row]:
     op, names = find_op("matmul"), {"h20": "h20", "h800": "h800-sxm"}
-    for row in parquet_dicts(data / "library" / "gemm_fp8_hopper.parquet"):
+    for row in recorded_dicts(data / "library" / "gemm_fp8_hopper.parquet"):
         if row["latency_s"] >= _LONG_S:
             problem = op.problem("f8e4m3", "nt", m=row["m"], n=row["n"], k=row["k"])
             yield "fp8 matmul, one kernel", names[row["gpu"]], problem, row["latency_s"]

@@ -22,7 +22,7 @@ import typer
 from front import DATA, Data, Sources, Table
 
 from evidence.predicted import ZERO_BY_ZERO
-from evidence.recordings.files import AbsentError, parquet_dicts
+from evidence.recordings.files import AbsentError, recorded_dicts
 from kernrec.compile.compiled import CompileCache, CompileJob
 from kernrec.compile.nvrtc import compile_job
 from kernrec.gpu import find_gpu, l1_bytes, occupancy
@@ -148,7 +148,7 @@ def run(
             print(f"skipped {name}: no {recording if source else f'{chosen.source} in --sources'}")
             continue
         columns = [column for counter in COUNTERS.values() for column in counter["recorded"]]
-        rows = [row for row in parquet_dicts(recording, "outcome = 'Ok'") if chosen.chosen(row)]
+        rows = [row for row in recorded_dicts(recording, "outcome = 'Ok'") if chosen.chosen(row)]
         rows = [row for row in rows if all(row[column] is not None for column in columns)]
         rows.sort(key=lambda row: tuple(row[name] for name in chosen.tunables.split()))
         sample = random.Random(seed).sample(rows, min(configs, len(rows)))

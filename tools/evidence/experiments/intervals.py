@@ -18,7 +18,7 @@ import typer
 from front import Table
 
 from evidence.cases import Cases, Files, held_out, read_cases
-from evidence.widths import FEWEST, Errors, Parts, by_regime, covered
+from evidence.widths import FEWEST, Parts, by_regime, covered, kernels, with_error
 from kernrec.model.analytical.spread import REGIMES, SPREADS
 
 
@@ -28,26 +28,26 @@ def run(
 ) -> None:  # fmt: skip
     """Print widths and coverage. If `locked`, use predictions at the recorded clock."""
     rows, clock = read_cases(cases), "predicted" if locked else "free"
-    time = Errors.of_cases(rows, rows.error if locked else np.log(rows.recorded / rows.more["free_s"]))
+    time = with_error(rows, rows.error if locked else np.log(rows.recorded / rows.more["free_s"]))
     quantities: dict[str, tuple[Parts, bool]] = {"time": ([time], False), "ratio": ([time], True)}
     loads = [] if power is None else [read_cases([power])]
     if loads:
-        both = [Errors.of_cases(rows, rows.more[f"energy at {clock}"]), Errors.of_cases(loads[0], loads[0].error)]
+        both = [with_error(rows, rows.more[f"energy at {clock}"]), with_error(loads[0], loads[0].error)]
         quantities |= {"energy": (both, False), "energy_ratio": (both, True)}
     shipped = {what: np.log([getattr(each, what) for each in SPREADS]) for what in quantities}
     table = Table("half-widths of 90 % intervals as factors")
     widths = {what: by_regime(*quantity) for what, quantity in quantities.items()}
     for number, name in enumerate(REGIMES):
-        part = time.take(time.regime == number)
-        cells: dict[str, object] = {"regime": name, "kernels": part.kernels, "rows": len(part.error)}
-        cells |= {"widths of": "all" if part.kernels < FEWEST else name}
+        part = time.take(time.more["regime"] == name)
+        cells: dict[str, object] = {"regime": name, "kernels": kernels(part), "rows": len(part)}
+        cells |= {"widths of": "all" if kernels(part) < FEWEST else name}
         cells |= {what: float(np.exp(width[number])) for what, width in widths.items()}
         table.row(cells | {f"{what} ships": f"{np.exp(width[number]):g}" for what, width in shipped.items()})
     table = Table("\nrecordings; share of their rows, and of their pairs, inside the widths that ship")
     for names, own in rows.parts("kernel", "gpu"):
         part = time.take((rows.kernel == names["kernel"]) & (rows.gpu == names["gpu"]))
         inside = {what: covered([part], pairs, shipped[what]) for what, pairs in (("time", False), ("ratio", True))}
-        cells = names | {"rows": len(own), "level": float(np.median(part.error))}
+        cells = names | {"rows": len(own), "level": float(np.median(part.more["log_error"]))}
         table.row(cells | {what: f"{share:.0%}" for what, share in inside.items()})
     table = Table("\nheld out; share inside the widths of the others, inside those that ship, and the least share")
     for what, quantity in quantities.items():
@@ -60,9 +60,9 @@ def run(
     recorded = rows.take(np.isfinite(rows.more["recorded_j"])) if loads else rows.take(np.zeros(0, dtype=int))
     for kernel, mask in held_out(recorded, "kernel"):
         own = recorded.take(mask)
-        direct = Errors.of_cases(own, np.log(own.more["recorded_j"] / own.more["predicted_j" if locked else "free_j"]))
+        direct = with_error(own, np.log(own.more["recorded_j"] / own.more["predicted_j" if locked else "free_j"]))
         table = Table(f"\n{kernel}: its energy was recorded; inside the widths of other kernels")
-        cells = {"rows": len(own), "level": float(np.exp(np.median(direct.error)))}
+        cells = {"rows": len(own), "level": float(np.exp(np.median(direct.more["log_error"])))}
         for what in ("energy", "energy_ratio"):
             parts, pairs = quantities[what]
             width = by_regime(_without(parts, "kernel", kernel), pairs)
@@ -81,9 +81,10 @@ def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shi
     factors, shares = [], []
     for name in names:
         some = [(part, part.take(getattr(part, column) == name)) for part in parts]
-        own = [only if len(only.error) else part for part, only in some]
+        own = [only if len(only) else part for part, only in some]
         width = by_regime(_without(parts, column, name), pairs)
-        factors.append(float(width[own[0].regime].mean()))
+        regimes = [REGIMES.index(str(regime)) for regime in own[0].more["regime"]]
+        factors.append(float(width[regimes].mean()))
         shares.append((covered(own, pairs, width), covered(own, pairs, shipped)))
     (mean, ships), least = np.nanmean(shares, axis=0), np.nanmin(shares, axis=0)[0]
     cells: dict[str, object] = {"groups": len(names), "factor": float(np.exp(np.mean(factors)))}

@@ -1,7 +1,6 @@
 """Read files that others recorded on real GPUs. `exclusions.toml` lists rows and powers that are neither shipped nor
 used for training, except impossible times (`kernrec.model.baselines.operating_point`)."""
 
-import csv
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,9 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.store.connection import parquet_rows, quoted
+
+TORCH_DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+"""kernrec's data types, keyed by PyTorch's names."""
 
 
 class AbsentError(KernrecError):
@@ -25,9 +27,10 @@ def present(path: Path) -> Path:
     return path
 
 
-def parquet_dicts(path: Path, condition: str = "true", columns: str = "*") -> list[dict[str, Any]]:
-    """Return the rows of a Parquet file as dictionaries. The SQL `condition` may end with ORDER BY."""
+def recorded_dicts(path: Path, condition: str = "true", columns: str = "*") -> list[dict[str, Any]]:
+    """Return the rows of a Parquet or CSV file as dictionaries. The SQL `condition` may end with ORDER BY."""
     with parquet_rows(present(path)) as (connection, source):
+        source = source.replace("read_parquet", "read_csv", 1) if path.suffix == ".csv" else source
         cursor = connection.execute(f"SELECT {columns} FROM {source} WHERE {condition}")
         names = [column[0] for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -38,12 +41,6 @@ def parquet_columns(path: Path, condition: str = "true", columns: str = "*") -> 
     with parquet_rows(present(path)) as (connection, source):
         table = connection.execute(f"SELECT {columns} FROM {source} WHERE {condition}").fetchnumpy()
     return {name: np.ma.filled(c, np.nan if c.dtype.kind == "f" else 0) for name, c in table.items()}
-
-
-def csv_dicts(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file as dictionaries."""
-    with present(path).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def named(column: str, names: Mapping[str, object]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.files import excluded, named, power_of
+from evidence.recordings.files import TORCH_DTYPES, excluded, named, power_of
 from evidence.recordings.vendor import BACKENDS, DEVICES, SERVING, SYSTEMS, columns_of, grouped, joined, recording
 from kernrec.model.baselines.backends import AT, backend_of, by_number
 from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing
@@ -134,9 +134,8 @@ def _differ(old: Mapping[str, Array], new: Mapping[str, Array]) -> bool:
 
 
 def _inductor(data: Path) -> Recording:
-    spelled = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
     layout = " || ".join(f"if({side}_stride_1 = 1, 'n', 't')" for side in "ab")
-    names = ("m", "n", "k", f"if(tf32, 'tf32', {named('dtype', spelled)}) AS dtype", "a_stride_1", "b_stride_1",
+    names = ("m", "n", "k", f"if(tf32, 'tf32', {named('dtype', TORCH_DTYPES)}) AS dtype", "a_stride_1", "b_stride_1",
              f"{layout} AS layout", "latency_s")  # fmt: skip
     # The recorded A100 reaches 1,735 GB/s, so it must be the 80 GB model.
     files = {"a100": "a100-sxm4-80gb", "h100": "h100-sxm-96gb"}

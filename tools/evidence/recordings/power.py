@@ -15,9 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import numpy as np
-
-from evidence.recordings.files import csv_dicts, parquet_dicts
+from evidence.recordings.files import recorded_dicts
 from kernrec.gpu import find_gpu
 from kernrec.model.analytical.power import PowerModel
 
@@ -71,7 +69,7 @@ def moved(bytes_per_s: float) -> dict[str, float]:
 def roofline(data: Path) -> Iterator[Load]:
     """Yield streams of increasing arithmetic intensity at the observed clocks, averaged over the GPUs of a node."""
     gpus = {"alex_a100_40": "a100-sxm4-40gb", "alex_a40": "a40", "genoa_l40": "l40", "h200": "h200-sxm"}
-    rows = list(parquet_dicts(data / "power" / "roofline_load.parquet"))
+    rows = list(recorded_dicts(data / "power" / "roofline_load.parquet"))
     highest_w = {(row["file"], row["card"]): 0.0 for row in rows}
     for row in rows:
         highest_w[row["file"], row["card"]] = max(highest_w[row["file"], row["card"]], row["power_w"])
@@ -91,41 +89,38 @@ def roofline(data: Path) -> Iterator[Load]:
 
 def fma(data: Path) -> Iterator[Load]:
     """Yield a loop of f32 FMAs on constants at locked clocks."""
-    for row in csv_dicts(data / "anchors" / "power_clock_fma_f32.csv"):
-        count = float(row["blocks"]) * float(row["threads_per_block"]) * float(row["fma_per_thread"]) / 32
-        rates = {"issue.fma32": count / float(row["latency_s"])}
-        clock_hz, seconds = float(row["observed_clock_hz"]), float(row["latency_s"])
-        yield Load(
-            f"FMA {row['gpu']}", row["gpu"], clock_hz, float(row["power_w"]), rates, latency_s=seconds, inputs="zeros"
-        )
+    columns = """gpu, observed_clock_hz::DOUBLE AS clock_hz, power_w, latency_s,
+        blocks * threads_per_block * fma_per_thread / 32 / latency_s AS fma"""
+    for row in recorded_dicts(data / "anchors" / "power_clock_fma_f32.csv", columns=columns):
+        yield Load(f"FMA {row['gpu']}", rates={"issue.fma32": row.pop("fma")}, inputs="zeros", **row)
 
 
 def vector_add(data: Path) -> Iterator[Load]:
     """Yield the DRAM-bound kernel c = a + b in f32, which has about 12 instructions per warp."""
-    for row in csv_dicts(data / "anchors" / "energy_vector_add_f32.csv"):
-        seconds, warps = float(row["latency_s"]), float(row["elements"]) / 32
+    columns = """gpu, clock_hz::DOUBLE AS clock_hz, energy_j / latency_s AS power_w, latency_s, elements / 32 AS warps,
+        bytes_moved / latency_s AS bytes_per_s"""
+    for row in recorded_dicts(data / "anchors" / "energy_vector_add_f32.csv", columns=columns):
+        warps, rates = row.pop("warps"), moved(row.pop("bytes_per_s"))
         counts = {"issue.fma32": warps, "issue.imad": 4 * warps, "issue.other": 7 * warps, "l1.requests": 3 * warps}
-        rates = moved(float(row["bytes_moved"]) / seconds) | {name: n / seconds for name, n in counts.items()}
-        power_w = float(row["energy_j"]) / seconds
-        yield Load(f"vector add {row['gpu']}", row["gpu"], float(row["clock_hz"]), power_w, rates, latency_s=seconds)
+        rates |= {name: count / row["latency_s"] for name, count in counts.items()}
+        yield Load(f"vector add {row['gpu']}", rates=rates, **row)
 
 
 def clock_and_cap(data: Path) -> Iterator[Load]:
     """Yield BabelStream on an A100 80 GB PCIe (identified by its limit of 300 W) at locked clocks and limits."""
-    for row in parquet_dicts(data / "power" / "a100_clock_and_cap.parquet"):
-        if row["benchmark"] == "babelstream":
-            power_w = row["energy_wh"] * 3600 / row["time_s"]
-            about = f"{row['core_clock_mhz']} MHz, cap {row['power_cap_w']} W"
-            rates = moved(row["bandwidth_gb_s"] * 1e9)
-            clock_hz, cap_w = row["core_clock_mhz"] * 1e6, float(row["power_cap_w"])
-            yield Load("BabelStream A100", "a100-pcie-80gb", clock_hz, power_w, rates, cap_w, row["time_s"], about)
+    columns = """core_clock_mhz * 1e6 AS clock_hz, energy_wh * 3600 / time_s AS power_w, power_cap_w::DOUBLE AS limit_w,
+        time_s AS latency_s, bandwidth_gb_s * 1e9 AS bytes_per_s,
+        core_clock_mhz || ' MHz, cap ' || power_cap_w || ' W' AS about"""
+    condition = "benchmark = 'babelstream'"
+    for row in recorded_dicts(data / "power" / "a100_clock_and_cap.parquet", condition, columns):
+        yield Load("BabelStream A100", "a100-pcie-80gb", rates=moved(row.pop("bytes_per_s")), **row)
 
 
 def microbenchmarks(data: Path) -> Iterator[Load]:
     """Yield mixbench and shmembench on a Quadro RTX 8000 at ten clocks, with pipe activity from DCGM."""
     gpu = find_gpu("quadro-rtx-8000")
     width = {"benchmark_float": 1, "benchmark_two_float": 2, "benchmark_four_float": 4}
-    for row in parquet_dicts(data / "power" / "rtx8000_microbenchmarks_dvfs.parquet"):
+    for row in recorded_dicts(data / "power" / "rtx8000_microbenchmarks_dvfs.parquet"):
         rates = _activity(row)
         if row["benchmark"].startswith("mixbench"):
             if "int" in row["kernel"]:
@@ -146,7 +141,7 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
 def kernels(data: Path) -> Iterator[Load]:
     """Yield 20 kernels of benchmark suites on a Quadro RTX 8000. DCGM measured FMA, f64 and DRAM activity. Other rates
     follow from the PTX and are limited by the SM's issue rate."""
-    for row in parquet_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
+    for row in recorded_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
         rates, clock_hz = _activity(row), row["core_frequency"] * 1e6
         counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _OPCODES.items()}
         f64 = min(row["f64"], counts[_ARITHMETIC])
@@ -200,35 +195,27 @@ def gemm_rates(
     return {name: count / seconds for name, count in counts.items()}
 
 
-def misread(m: Any, latency_s: Any) -> np.ndarray:
-    """Return a mask of the H200 GEMMs whose recorded power is wrong, according to `MISREAD_M` and `SHORT_S`."""
-    return np.isin(m, MISREAD_M) | ((np.asarray(m) > 256) & (np.asarray(latency_s) < SHORT_S))
-
-
 def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
     """Yield a serving backend's bf16 matmuls on an H200, at the highest clock unless the limit is reached. If `wrong`,
-    yield the rows with wrong power instead."""
-    rows = parquet_dicts(data / "library" / "gemm_h200_power.parquet")
-    doubted = misread(*(np.array([row[name] for row in rows]) for name in ("m", "latency_s")))
-    for row, is_wrong in zip(rows, doubted.tolist(), strict=True):
-        if wrong == is_wrong:
-            shape, seconds = (row["m"], row["n"], row["k"]), row["latency_s"]
-            rates = gemm_rates(shape, seconds, sharing=2.0 if row["m"] > 128 else 1.0)
-            about = f"{row['m']} x {row['n']} x {row['k']}"
-            limit_w = row["power_limit"]
-            yield Load("GEMM H200", "h200-sxm", 1.98e9, row["power"], rates, limit_w, seconds, about)
+    yield the rows with wrong power instead (`MISREAD_M` and `SHORT_S`)."""
+    condition = f"(m IN {MISREAD_M} OR (m > 256 AND latency_s < {SHORT_S})) = {wrong}"
+    columns = "m, n, k, power AS power_w, power_limit AS limit_w, latency_s"
+    for row in recorded_dicts(data / "library" / "gemm_h200_power.parquet", condition, columns):
+        shape = m, n, k = row.pop("m"), row.pop("n"), row.pop("k")
+        rates = gemm_rates(shape, row["latency_s"], sharing=2.0 if m > 128 else 1.0)
+        yield Load("GEMM H200", "h200-sxm", 1.98e9, rates=rates, about=f"{m} x {n} x {k}", **row)
 
 
 def tf32_limits(data: Path) -> Iterator[Load]:
     """Yield a TF32 matmul of 8192 x 8192 x 8192 on an RTX 3090 under power limits. The clock is the lowest at 100 W,
     follows from the time at 200 W, and is unknown (0) above 200 W, where DRAM is the bottleneck."""
-    for row in csv_dicts(data / "anchors" / "matmul_tf32_limits_rtx3090.csv"):
-        limit_w, seconds, products = float(row["power_limit_w"]), float(row["latency_s"]), float(row["m"]) ** 3
-        clock_hz = max(TF32_CYCLES / seconds, 210e6) if limit_w < 300 else 0.0
-        counts = tf32_counts(products)
-        rates = {name: count / seconds for name, count in counts.items()}
-        about = f"{row['stages']} stages, {limit_w:g} W"
-        yield Load("TF32 RTX 3090", "rtx3090", clock_hz, float(row["power_w"]), rates, limit_w, seconds, about)
+    columns = f"""power_limit_w::DOUBLE AS limit_w, power_w::DOUBLE AS power_w, latency_s, m::DOUBLE ** 3 AS products,
+        if(limit_w < 300, greatest({TF32_CYCLES} / latency_s, 210e6), 0.0) AS clock_hz,
+        stages || ' stages, ' || power_limit_w || ' W' AS about"""
+    for row in recorded_dicts(data / "anchors" / "matmul_tf32_limits_rtx3090.csv", columns=columns):
+        counts = tf32_counts(row.pop("products"))
+        rates = {name: count / row["latency_s"] for name, count in counts.items()}
+        yield Load("TF32 RTX 3090", "rtx3090", rates=rates, **row)
 
 
 def tf32_counts(products: float) -> dict[str, float]:

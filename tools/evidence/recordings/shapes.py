@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evidence.recordings.files import csv_dicts, parquet_dicts
+from evidence.recordings.files import recorded_dicts
 from kernrec.op import find_op
 
 LEAST_S = 20e-6
@@ -54,7 +54,7 @@ _PUBLISHED: tuple[tuple[str, str, dict[str, int], tuple[float, float], float | N
 
 def seeded_sample(path: Path, condition: str, count: int, columns: str = "*") -> list[dict[str, float]]:
     """Return a random sample of at most `count` rows of a Parquet file. The file's name determines the seed."""
-    rows = parquet_dicts(path, f"{condition} ORDER BY ALL", columns)
+    rows = recorded_dicts(path, f"{condition} ORDER BY ALL", columns)
     return random.Random(path.name).sample(rows, min(count, len(rows)))
 
 
@@ -72,7 +72,7 @@ def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shap
         ("m", "n", "k", *(f"{s}_stride_{i}" for s in "ab" for i in "01")),
     )
     in_triton = "implementation = 'triton' AND dtype = 'float16' AND failures = 0 GROUP BY ALL"
-    rows = parquet_dicts(path, in_triton, f"{', '.join(problem)}, min(latency_s) AS latency_s") if fastest else []
+    rows = recorded_dicts(path, in_triton, f"{', '.join(problem)}, min(latency_s) AS latency_s") if fastest else []
     least = {tuple(row[name] for name in problem): row["latency_s"] for row in rows}
     condition = f"implementation = 'extern_mm' AND dtype = 'float16' AND latency_s > {LEAST_S}"
     for row in seeded_sample(path, condition, count):
@@ -83,19 +83,16 @@ def _inductor(file: str, fastest: bool, data: Path, count: int) -> Iterator[Shap
 
 def _rtx5090(fastest: bool, data: Path, count: int) -> Iterator[Shape]:
     """Yield matmuls with the time of cuBLAS or, if `fastest`, also of Inductor and hand-written kernels."""
-    for row in csv_dicts(data / "anchors" / "matmul_bf16_rtx5090.csv"):
-        dims = {name: int(row[name]) for name in "mnk"}
-        reached = max(float(row[name]) for name in row if name.endswith("_tflops") and (fastest or "cublas" in name))
-        yield Shape(
-            "matmul", "bf16", None, dims, 2.0 * float(np.prod(list(dims.values()))) / reached / 1e12, RTX_5090_W
-        )
+    rates = "cublas_tflops" + ", inductor_triton_tflops, best_handwritten_tflops" * fastest
+    columns = f"m, n, k, 2.0 * m * n * k / greatest({rates}) / 1e12 AS seconds"
+    for row in recorded_dicts(data / "anchors" / "matmul_bf16_rtx5090.csv", columns=columns):
+        yield Shape("matmul", "bf16", None, row, row.pop("seconds"), RTX_5090_W)
 
 
-def _tuned(file: str, op: str, dtype: str, dims: str, columns: str, data: Path, count: int) -> Iterator[Shape]:
-    """Yield problems with the time of a tuned kernel on an RTX 3090: the minimum of the given columns."""
-    for row in csv_dicts(data / "anchors" / file):
-        least = min(float(row[column]) for column in columns.split())
-        yield Shape(op, dtype, None, {name: int(row[name]) for name in dims.split()}, least)
+def _tuned(file: str, op: str, dtype: str, dims: str, times: str, data: Path, count: int) -> Iterator[Shape]:
+    """Yield problems with the time of a tuned kernel on an RTX 3090: the minimum of the columns `times`."""
+    for row in recorded_dicts(data / "anchors" / file, columns=f"{dims}, least({times}) AS seconds"):
+        yield Shape(op, dtype, None, row, row.pop("seconds"))
 
 
 def _attention(file: str, data: Path, count: int) -> Iterator[Shape]:
@@ -133,8 +130,8 @@ def _charts(table: str, data: Path, count: int) -> Iterator[Shape]:
                 yield Shape("attention", dtype, "bshd", dims | {"causal": causal}, seconds, group=name)
 
 
-_CONV = ("conv2d_f32_ansor.csv", "conv2d", "f32", "n c h w k r s stride padding", "best_latency_s")
-_MATMUL = ("matmul_f16_rtx3090.csv", "matmul", "f16", "m n k", "best_triton_latency_s cublas_latency_s")
+_CONV = ("conv2d_f32_ansor.csv", "conv2d", "f32", "n, c, h, w, k, r, s, stride, padding", "best_latency_s")
+_MATMUL = ("matmul_f16_rtx3090.csv", "matmul", "f16", "m, n, k", "best_triton_latency_s, cublas_latency_s")
 SETS: tuple[ShapeSet, ...] = (
     *(("bf16 matmul, library", gpu, partial(_gemm, file)) for file, gpu in
       (("gemm_a100", "a100-sxm4-80gb"), ("gemm_l40s", "l40s"), ("gemm_h200_power", "h200-sxm"))),

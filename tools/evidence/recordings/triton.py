@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from evidence.cases import ordered
-from evidence.recordings.files import parquet_dicts
+from evidence.recordings.files import TORCH_DTYPES, named, recorded_dicts
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.learn.features import OTHER_ROWS, ROW_KINDS, ModelInputs
@@ -29,7 +29,6 @@ FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inducto
 """Recorded file of each GPU. The A100 is assumed to be the model with the nearest bandwidth. The H100 reaches 2.40
 TB/s, like H100s with HBM2e in PyTorch's published benchmarks. Its power limit is unknown; 500 W would be too low."""
 RECORDED = "TorchInductor's Triton template of August 2024, with an older Triton, at unknown clocks"
-DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 KERNEL = find_kernel("matmul_triton")
 FEWEST = 10
@@ -82,26 +81,21 @@ def sampled_problems(
 
 def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
     """Return the recorded problems of a GPU whose matrices are dense, ordered by data type, sizes and layout."""
-    op = KERNEL.definition
+    layout = " || ".join(
+        f"CASE ({side}_stride_0, {side}_stride_1) WHEN ({columns}, 1) THEN 'n' WHEN (1, {rows}) THEN 't' END"
+        for side, rows, columns in (("a", "m", "k"), ("b", "k", "n"))
+    )
+    dtype = f"if(tf32, 'tf32', {named('dtype', TORCH_DTYPES)})"
+    columns = f"{dtype} AS kernel_dtype, m, n, k, {layout} AS layout, {', '.join(COLUMNS)}, latency_s"
+    condition = "implementation = 'triton' AND failures = 0 AND layout IS NOT NULL"
     by_key: dict[tuple[str, int, int, int, str], RecordedProblem] = {}
-    for row in parquet_dicts(data / "triton" / FILES[gpu], "implementation = 'triton'"):
-        dtype = DTYPES[row["dtype"], bool(row["tf32"])]
-        m, n, k = row["m"], row["n"], row["k"]
-        a = _letter((row["a_stride_0"], row["a_stride_1"]), (m, k))
-        b = _letter((row["b_stride_0"], row["b_stride_1"]), (k, n))
-        if row["failures"] or a + b not in op.layouts:
-            continue
-        key = dtype, m, n, k, a + b
-        if key not in by_key:
-            by_key[key] = RecordedProblem(gpu, op.problem(dtype, a + b, m=m, n=n, k=k))
-        by_key[key].times[tuple(row[name] for name in COLUMNS)] = row["latency_s"]
+    for dtype, m, n, k, layout, *config, seconds in map(
+        dict.values, recorded_dicts(data / "triton" / FILES[gpu], condition, columns)
+    ):
+        if (key := (dtype, m, n, k, layout)) not in by_key:
+            by_key[key] = RecordedProblem(gpu, KERNEL.definition.problem(dtype, layout, m=m, n=n, k=k))
+        by_key[key].times[tuple(config)] = seconds
     return [by_key[key] for key in sorted(by_key)]
-
-
-def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
-    if strides == (shape[1], 1):
-        return "n"
-    return "t" if strides == (1, shape[0]) else ""
 
 
 def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
