@@ -35,26 +35,21 @@ void load(Batch& batch, const Instruction& ins) {
             if (!ins.list[i]) continue;
             R* d = batch.row<R>(ins.list[i]) + first;
             const size_t offset = size_t(i) * sizeof(M);
+            const auto value = [&](uint32_t lane) {
+                M read;
+                std::memcpy(&read, at.places[lane] + offset, sizeof read);
+                return R(read);
+            };
             if (at.same) {
-                M value;
-                std::memcpy(&value, at.places[0] + offset, sizeof value);
-                std::fill_n(d, kWarp, R(value));
+                std::fill_n(d, kWarp, value(0));
             } else if (at.consecutive && count == 1) {
                 M values[kWarp];
                 std::memcpy(values, at.places[0], sizeof values);
                 for (uint32_t lane = 0; lane < kWarp; lane++) d[lane] = R(values[lane]);
             } else if (at.mask == ~0u) {
-                for (uint32_t lane = 0; lane < kWarp; lane++) {
-                    M value;
-                    std::memcpy(&value, at.places[lane] + offset, sizeof value);
-                    d[lane] = R(value);
-                }
+                for (uint32_t lane = 0; lane < kWarp; lane++) d[lane] = value(lane);
             } else {
-                for (const uint32_t lane : LanesOf(at.mask)) {
-                    M value;
-                    std::memcpy(&value, at.places[lane] + offset, sizeof value);
-                    d[lane] = R(value);
-                }
+                for (const uint32_t lane : LanesOf(at.mask)) d[lane] = value(lane);
             }
         }
         batch.count_access(ins, at, bytes, AccessKind::kRead);
@@ -75,32 +70,15 @@ void load(Batch& batch, const Instruction& ins) {
     if (batch.races()) batch.check_races(ins, all, bytes, false, false);
 }
 
-template <class M, class W8, class W16, class W32, class W64>
-Run load_run(uint32_t width) {
-    switch (width) {
-        case 8: return load<W8, M>;
-        case 16: return load<W16, M>;
-        case 32: return load<W32, M>;
-        default: return load<W64, M>;
-    }
-}
-
 Run load_run(uint32_t bits, uint32_t width, bool is_signed) {
     if (width == 1) refuse("a load of predicates");
-    if (is_signed) {
-        switch (bits) {
-            case 8: return load_run<int8_t, int8_t, int16_t, int32_t, int64_t>(width);
-            case 16: return load_run<int16_t, int8_t, int16_t, int32_t, int64_t>(width);
-            case 32: return load_run<int32_t, int8_t, int16_t, int32_t, int64_t>(width);
-            default: return load_run<int64_t, int8_t, int16_t, int32_t, int64_t>(width);
-        }
-    }
-    switch (bits) {
-        case 8: return load_run<uint8_t, uint8_t, uint16_t, uint32_t, uint64_t>(width);
-        case 16: return load_run<uint16_t, uint8_t, uint16_t, uint32_t, uint64_t>(width);
-        case 32: return load_run<uint32_t, uint8_t, uint16_t, uint32_t, uint64_t>(width);
-        default: return load_run<uint64_t, uint8_t, uint16_t, uint32_t, uint64_t>(width);
-    }
+    return for_width(bits, [&](auto memory) {
+        return for_width(width, [&](auto row) -> Run {
+            using M = decltype(memory);
+            using R = decltype(row);
+            return is_signed ? load<std::make_signed_t<R>, std::make_signed_t<M>> : load<R, M>;
+        });
+    });
 }
 
 const Registration kLoad({"ld", "ldu"}, [](Decoder& decoder, const Source& ins) {
@@ -170,11 +148,8 @@ const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
     std::vector<Row> rows;
     for (const Operand& item : items) rows.push_back(decoder.read(item, type));
     const auto [base, offset] = decoder.address(ins.operands[0]);
-    Instruction& made = decoder.emit(bits == 8    ? store<uint8_t>
-                                     : bits == 16 ? store<uint16_t>
-                                     : bits == 32 ? store<uint32_t>
-                                                  : store<uint64_t>,
-                                     {}, base);
+    const Run run = for_width(bits, [](auto of) -> Run { return store<decltype(of)>; });
+    Instruction& made = decoder.emit(run, {}, base);
     made.list = std::move(rows);
     made.immediate = offset;
     made.space = space_of(ins);
@@ -275,20 +250,12 @@ void atomic(Batch& batch, const Instruction& ins) {
     batch.watch(sent, ins.modes[1], ins.unit, AccessKind::kAtomic);
 }
 
-Run atomic_run(const std::string& type) {
-    if (type == "u32" || type == "b32") return atomic<uint32_t, 0>;
-    if (type == "s32") return atomic<int32_t, 0>;
-    if (type == "u64" || type == "b64") return atomic<uint64_t, 0>;
-    if (type == "s64") return atomic<int64_t, 0>;
-    if (type == "b16" || type == "u16") return atomic<uint16_t, 0>;
-    if (type == "f32") return atomic<float, 0>;
-    if (type == "f64") return atomic<double, 0>;
-    if (type == "f16") return atomic<uint16_t, 1>;
-    if (type == "f16x2") return atomic<uint32_t, 1>;
-    if (type == "bf16") return atomic<uint16_t, 2>;
-    if (type == "bf16x2") return atomic<uint32_t, 2>;
-    refuse("the type ." + type);
-}
+const std::pair<const char*, Run> kAtomicRuns[] = {
+    {"u32", atomic<uint32_t, 0>},  {"b32", atomic<uint32_t, 0>},   {"s32", atomic<int32_t, 0>},
+    {"u64", atomic<uint64_t, 0>},  {"b64", atomic<uint64_t, 0>},   {"s64", atomic<int64_t, 0>},
+    {"b16", atomic<uint16_t, 0>},  {"u16", atomic<uint16_t, 0>},   {"f32", atomic<float, 0>},
+    {"f64", atomic<double, 0>},    {"f16", atomic<uint16_t, 1>},   {"f16x2", atomic<uint32_t, 1>},
+    {"bf16", atomic<uint16_t, 2>}, {"bf16x2", atomic<uint32_t, 2>}};
 
 const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& ins) {
     uint32_t mode = 10;
@@ -296,11 +263,11 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
         for (uint32_t i = 0; i < 10 && mode == 10; i++)
             if (mark == kAtomicNames[i]) mode = i;
     std::string type;
+    Run run = nullptr;
     for (const std::string& mark : ins.modifiers)
-        for (const char* name :
-             {"u32", "b32", "s32", "u64", "b64", "s64", "b16", "u16", "f32", "f64", "f16", "f16x2", "bf16", "bf16x2"})
-            if (mark == name) type = mark;
-    if (mode == 10 || type.empty()) refuse();
+        for (const auto& [name, of_type] : kAtomicRuns)
+            if (mark == name) type = mark, run = of_type;
+    if (mode == 10 || !run) refuse();
     if (type.find('f') != std::string::npos && mode != 0 && mode != 1 && mode != 2 && mode != 6) refuse();
     std::vector<Operand> operands = ins.operands;
     std::vector<Row> targets;
@@ -327,7 +294,7 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     merges = merges &&
              ((ins.has("add") && by.value == 1) || (ins.has("inc") && (by.value == -1 || by.value == 0xFFFFFFFFll)));
     merges = merges && !decoder.result_is_read();
-    Instruction& made = decoder.emit(atomic_run(type), {}, base);
+    Instruction& made = decoder.emit(run, {}, base);
     made.list = std::move(targets);
     made.list.insert(made.list.end(), b.begin(), b.end());
     made.list.insert(made.list.end(), c.begin(), c.end());
@@ -513,39 +480,29 @@ void transpose(const uint32_t (&words)[kWarp], uint32_t (&result)[kWarp]) {
     std::memcpy(result, to, sizeof to);
 }
 
-void load_matrices(Batch& batch, const Instruction& ins) {
+template <bool stores>
+void move_matrices(Batch& batch, const Instruction& ins) {
+    constexpr AccessKind kind = stores ? AccessKind::kWrite : AccessKind::kRead;
     const uint32_t count = uint32_t(ins.list.size());
     const uint32_t lanes = count == 4 ? ~0u : (1u << 8 * count) - 1;
     batch.require_whole_warps(ins);
-    const std::vector<Resolved>& all = batch.access(ins, 16, AccessKind::kRead, lanes);
-    for (const Resolved& at : all) {
-        batch.count_access(ins, at, 16, AccessKind::kRead, false, true);
-        for (uint32_t i = 0; i < count; i++) {
-            uint32_t words[kWarp], turned[kWarp];
-            for (uint32_t row = 0; row < 8; row++) std::memcpy(words + 4 * row, at.places[8 * i + row], 16);
-            if (ins.mode) transpose(words, turned);
-            std::memcpy(batch.row<uint32_t>(ins.list[i]) + at.warp * kWarp, ins.mode ? turned : words, sizeof words);
-        }
-    }
-    batch.watch(all, 16, 16, AccessKind::kRead);
-    if (batch.races()) batch.check_races(ins, all, 16, false, false);
-}
-
-void store_matrices(Batch& batch, const Instruction& ins) {
-    const uint32_t count = uint32_t(ins.list.size());
-    const uint32_t lanes = count == 4 ? ~0u : (1u << 8 * count) - 1;
-    batch.require_whole_warps(ins);
-    const std::vector<Resolved>& all = batch.access(ins, 16, AccessKind::kWrite, lanes);
-    for (const Resolved& at : all) batch.count_access(ins, at, 16, AccessKind::kWrite, false, true);
-    batch.watch(all, 16, 16, AccessKind::kWrite);
-    if (batch.races()) batch.check_races(ins, all, 16, true, false);
+    const std::vector<Resolved>& all = batch.access(ins, 16, kind, lanes);
+    for (const Resolved& at : all) batch.count_access(ins, at, 16, kind, false, true);
+    batch.watch(all, 16, 16, kind);
+    if (batch.races()) batch.check_races(ins, all, 16, stores, false);
     for (const Resolved& at : all)
         for (uint32_t i = 0; i < count; i++) {
             uint32_t words[kWarp], turned[kWarp];
-            std::memcpy(words, batch.row<uint32_t>(ins.list[i]) + at.warp * kWarp, sizeof words);
+            uint32_t* const registers = batch.row<uint32_t>(ins.list[i]) + at.warp * kWarp;
+            const auto each_row = [&](auto move) {
+                for (uint32_t row = 0; row < 8; row++) move(at.places[8 * i + row], 4 * row);
+            };
+            if (stores) std::memcpy(words, registers, sizeof words);
+            else each_row([&](const uint8_t* place, uint32_t word) { std::memcpy(words + word, place, 16); });
             if (ins.mode) transpose(words, turned);
-            for (uint32_t row = 0; row < 8; row++)
-                std::memcpy(at.places[8 * i + row], (ins.mode ? turned : words) + 4 * row, 16);
+            const uint32_t* const moved = ins.mode ? turned : words;
+            if (!stores) std::memcpy(registers, moved, sizeof words);
+            else each_row([&](uint8_t* place, uint32_t word) { std::memcpy(place, moved + word, 16); });
         }
 }
 
@@ -569,7 +526,7 @@ const Registration kMatrices({"ldmatrix", "stmatrix"}, [](Decoder& decoder, cons
     if (rows.size() != number)
         refuse(std::to_string(rows.size()) + " registers for " + std::to_string(number) + " matrices");
     const auto [base, offset] = decoder.address(address);
-    Instruction& made = decoder.emit(stores ? store_matrices : load_matrices, {}, base);
+    Instruction& made = decoder.emit(stores ? move_matrices<true> : move_matrices<false>, {}, base);
     made.list = std::move(rows);
     made.immediate = offset;
     made.space = ins.has("shared") ? Space::kShared : Space::kGeneric;

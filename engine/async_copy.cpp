@@ -203,6 +203,7 @@ TensorMap decode_tensor_map(const uint8_t* bytes) {
         map.steps[axis] = load_at<uint16_t>(bytes + 86 + 2 * axis);
         if (axis + 1 < rank) map.strides_bytes[axis] = load_at<uint64_t>(bytes + 44 + 8 * axis);
     }
+    map.check();
     return map;
 }
 

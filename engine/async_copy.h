@@ -142,7 +142,7 @@ struct TensorMap {
     void check() const;     // throw if no copy can use the map
 };
 
-// Decode 128 bytes in the layout of `kernrec.ptx.TensorMap`, because the driver's layout is not published.
+// Decode and check 128 bytes in the layout of `kernrec.ptx.TensorMap`, because the driver's layout is not published.
 TensorMap decode_tensor_map(const uint8_t* bytes);
 
 // `tensormap.replace`: replace one field of a map in memory.

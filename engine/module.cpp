@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "async_copy.h"
 #include "batch.h"
 #include "decoder.h"
 #include "handovers.h"
@@ -321,6 +322,7 @@ NB_MODULE(_engine, module) {
         for (const auto& builder : builders()) names.push_back(builder.first);
         return names;
     });
+    module.def("check_tensor_map", [](nb::bytes map) { decode_tensor_map(static_cast<const uint8_t*>(map.data())); });
     nb::class_<Kernel>(module, "Kernel")
         .def(nb::init<const std::vector<std::string>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,
                       const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,

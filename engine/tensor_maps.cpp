@@ -138,9 +138,7 @@ TensorMap tensor_map_at(Batch& batch, uint32_t lane, uint64_t address) {
             batch.fail_lane(lane, "uses a tensor map after a write by the kernel, without " + fence + " in between");
     }
     try {
-        const TensorMap decoded = decode_tensor_map(map.bytes);
-        decoded.check();
-        return decoded;
+        return decode_tensor_map(map.bytes);
     } catch (const std::invalid_argument& error) {
         batch.fail_lane(lane, std::string("uses a tensor map that no copy can use: ") + error.what());
     }

@@ -5,7 +5,7 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from itertools import islice, takewhile
@@ -78,20 +78,13 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
     parent = path.absolute().parent.parent
     roots = [path.parent, parent, *(path.parent / folder for folder in include)]
     pieces: list[tuple[str, str, int]] = []
-
-    @cache
-    def readable(folder: Path) -> list[Path]:
-        project = _project_root(folder)
-        return [each.resolve() for each in (folder, *roots, project) if each is not None]
-
-    _inline(path, roots, readable, set(), pieces)
+    _inline(path, roots, set(), pieces)
     return pieces
 
 
 def _inline(
     path: Path,
     roots: Sequence[Path],
-    readable: Callable[[Path], Sequence[Path]],
     seen: set[Path],
     pieces: list[tuple[str, str, int]],
     host_code: bool = False,
@@ -100,7 +93,6 @@ def _inline(
 
     Args:
         roots: folders to search for headers.
-        readable: function that returns, for the folder of a file, the folders whose headers the file may include.
         seen: files that are already part of the source.
         host_code: whether a file that includes this file has host code.
     """
@@ -111,6 +103,10 @@ def _inline(
     seen.add(path.resolve())
     if len(seen) > _MOST_FILES:
         raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
+
+    @cache
+    def readable() -> list[Path]:
+        return [each.resolve() for each in (path.parent, *roots, _project_root(path.parent)) if each is not None]
 
     def header_of(include: re.Match[str]) -> Path | None:
         quoted = '"' in include[0]
@@ -126,7 +122,7 @@ def _inline(
                     " folder with --include"
                 )
             return header
-        if not any(header.resolve().is_relative_to(folder) for folder in readable(path.parent)):
+        if not any(header.resolve().is_relative_to(folder) for folder in readable()):
             raise UsageError(
                 f"{place}: {include[1]!r} is in a folder that kernrec does not read; name it with --include"
             )
@@ -140,7 +136,7 @@ def _inline(
         line += text.count("\n", start, include.end())
         start = include.end()
         if header.resolve() not in seen:
-            _inline(header, roots, readable, seen, pieces, host_code)
+            _inline(header, roots, seen, pieces, host_code)
     pieces.append((text[start:], path.name, line))
 
 

@@ -20,6 +20,7 @@ from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.profile.launch_profile import LaunchProfile, Profile, entry_name
+from kernrec.util.engine import module
 from kernrec.util.files import files_hash, write_whole
 
 _ROOT = Path(__file__).parents[1]
@@ -92,4 +93,6 @@ def emulator_hash() -> str:
     """Return a hash of the sources that affect the emulator's counts and errors."""
     modules = [_ROOT / "profile" / f"{name}.py" for name in _MODULES]
     modules += [_ROOT / "compile" / f"{name}.py" for name in _MACHINE_CODE]
-    return files_hash(_ROOT, [*(_ROOT / "ptx").rglob("*.py"), *modules])
+    modules += (_ROOT / "ptx").rglob("*.py")
+    # The engine's file name holds a hash of its sources, which a confined process cannot read.
+    return CompileCache.key(files_hash(_ROOT, modules), Path(module().__file__).name)

@@ -12,6 +12,7 @@ from kernrec.compile.compiled import Compiled, Resources
 from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import Problem
+from kernrec.profile import emulation_cache
 from kernrec.profile.emulation_cache import EmulationCache
 from kernrec.profile.launch_profile import COUNTS_VERSION, LaunchProfile, Profile, ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import profile_configs
@@ -150,3 +151,10 @@ def test_changed_count_fails_unless_the_version_is_raised():
             check(counts, version, version, kernels)
     with pytest.raises(pytest.fail.Exception, match="pinned counts have version"):
         check(other, version + 1, version, pinned)
+
+
+def test_another_engine_has_another_hash(monkeypatch):
+    hash_now = emulation_cache.emulator_hash.__wrapped__
+    before = hash_now()
+    monkeypatch.setattr(emulation_cache, "module", lambda: emulation_cache)
+    assert hash_now() != before

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
+from kernrec.util.engine import module
 from kernrec.util.light_dataclass import dataclass
 
 FILTERS = ("point", "linear")
@@ -104,7 +105,6 @@ ELEMENT_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz
 _ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
 SWIZZLES = (0, 32, 64, 128)
 """Width of each swizzle mode in bytes, indexed by the driver's number."""
-_MOST_BOX = 256
 
 
 @dataclass(frozen=True)
@@ -149,43 +149,17 @@ class TensorMap:
                 f"tensor map of {self.type} with swizzle {self.swizzle}: expected one of {', '.join(ELEMENT_TYPES)},"
                 f" and a swizzle of {', '.join(map(str, SWIZZLES))}"
             )
+        if not 1 <= self.rank <= MOST_RANK:
+            raise UsageError(f"tensor map of {self.address}: rank {self.rank} is not from 1 to {MOST_RANK}")
         numbers = (*_padded(self.extents, 5), *_padded(self.strides, 4), *_padded(self.box, 5), *_padded(self.steps, 5))
         modes = ELEMENT_TYPES.index(self.type), self.interleave // 16, SWIZZLES.index(self.swizzle), int(self.fill_nan)
-        head = (address, _MARK, max(self.rank - 1, 0), *modes)
+        head = (address, _MARK, self.rank - 1, *modes)
         try:
             raw = _LAYOUT.pack(*head, *numbers).ljust(MAP_BYTES, b"\0")
-            problem = self._problem(address)
-        except struct.error as error:
-            problem = str(error)
-        if problem:
-            raise UsageError(f"tensor map of {self.address}: {problem}")
+            module().check_tensor_map(raw)
+        except (struct.error, ValueError) as error:
+            raise UsageError(f"tensor map of {self.address}: {error}") from None
         return raw
-
-    def _problem(self, address: int) -> str:
-        """Return why no copy can use the map, or "" (rules: CUDA Driver API, `cuTensorMapEncodeTiled`)."""
-        rank = self.rank
-        strides, box, steps = (_padded(v, MOST_RANK) for v in (self.strides, self.box, self.steps))
-        strides, box, steps = strides[: rank - 1], box[:rank], steps[:rank]
-        if not 1 <= rank <= MOST_RANK:
-            return f"rank {rank} is not from 1 to {MOST_RANK}"
-        if self.interleave:
-            return f"interleave of {self.interleave} bytes is not emulated"
-        if address % 16 or not address:
-            return f"address 0x{address:x} is not a multiple of 16"
-        if not all(1 <= extent < 1 << 32 for extent in self.extents):
-            return f"extents {self.extents} are not from 1 to 2^32 - 1"
-        if any(stride % 16 or not 0 <= stride < 1 << 40 for stride in strides):
-            return f"strides of {strides} bytes are not multiples of 16 below 2^40"
-        if not all(1 <= extent <= _MOST_BOX for extent in box):
-            return f"box {box} must have 1 to {_MOST_BOX} elements along each dimension"
-        if not all(1 <= step <= 8 for step in steps):
-            return f"element strides {steps} are not from 1 to 8"
-        row = -(-box[0] // steps[0]) * self.element_bytes
-        if row % 16:
-            return f"a row of the box has {row} bytes, not a multiple of 16"
-        if self.swizzle and row > self.swizzle:
-            return f"a row of the box has {row} bytes, more than the swizzle of {self.swizzle}"
-        return ""
 
 
 def _padded(values: tuple[int, ...], length: int) -> tuple[int, ...]:
