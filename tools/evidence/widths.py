@@ -3,7 +3,7 @@
 An error consists of a part that all configs of a kernel on a GPU share and an individual part. So all kernels, and all
 GPUs of a kernel, have equal weights. One imaginary kernel has errors of the size that was assumed before there were
 recordings: a 90 % interval of `INTERVAL`, of which the fraction `OWN` is individual (hierarchical conformal prediction,
-as in `kernrec.model.learn.conformal`). Regimes with too few kernels share one width.
+as in `kernrec.model.learn.conformal`). All bottlenecks share one width.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,11 @@ from math import erf, log, sqrt
 import numpy as np
 
 from evidence.cases import Array, Cases
-from kernrec.model.analytical.spread import INTERVAL, REGIMES
-from kernrec.model.learn.conformal import LEVEL, groups_needed
+from kernrec.model.analytical.spread import INTERVAL
+from kernrec.model.learn.conformal import LEVEL
 from kernrec.recommender.estimate.costs import OWN
 from kernrec.util.normal import DEVIATIONS
 
-FEWEST = groups_needed(LEVEL)
-"""Minimum number of kernels in a regime that has its own widths."""
 _UNKNOWN = log(INTERVAL) / DEVIATIONS
 """Standard deviation of the logarithmic error that is assumed for a kernel without recordings."""
 _MOST, _HALVINGS = float(np.log(8.0)), 40
@@ -27,24 +25,21 @@ _MOST, _HALVINGS = float(np.log(8.0)), 40
 
 @dataclass(frozen=True)
 class Errors:
-    """Logarithmic errors of N rows, with kernel, GPU, problem and index of the regime. Arrays are (N,)."""
+    """Logarithmic errors of N rows, with kernel, GPU and problem. Arrays are (N,)."""
 
     kernel: Array
     gpu: Array
     problem: Array
-    regime: Array
     error: Array
 
     @classmethod
     def of_cases(cls, cases: Cases, error: Array) -> "Errors":
-        """Create errors from cases. If the cases have no column `regime`, all rows belong to the first regime."""
-        names = cases.more.get("regime", np.full(len(cases), REGIMES[0]))
-        regime = np.array([REGIMES.index(str(name)) for name in names], dtype=int)
-        return cls(cases.kernel, cases.gpu, cases.problem, regime, error)
+        """Create errors from cases, with the kernel, GPU and problem of each case."""
+        return cls(cases.kernel, cases.gpu, cases.problem, error)
 
     def take(self, rows: Array) -> "Errors":
         """Return the errors of some rows."""
-        return Errors(*(column[rows] for column in (self.kernel, self.gpu, self.problem, self.regime, self.error)))
+        return Errors(*(column[rows] for column in (self.kernel, self.gpu, self.problem, self.error)))
 
     @property
     def kernels(self) -> int:
@@ -88,33 +83,18 @@ class Errors:
 
 
 Parts = Sequence[Errors]
-"""Independent parts of an error. The first part determines the regime."""
+"""Independent parts of an error."""
 
 
-def by_regime(parts: Parts, pairs: bool) -> Array:
-    """Return the logarithmic half-width for each of R regimes, (R,), of errors or, if `pairs`, of differences of
-    two."""
-    first, *others = parts
-    of_all = _width(parts, pairs)
-    own = [first.take(first.regime == number) for number in range(len(REGIMES))]
-    return np.array([_width([part, *others], pairs) if part.kernels >= FEWEST else of_all for part in own])
+def covered(parts: Parts, pairs: bool, width: float) -> float:
+    """Return the fraction of errors inside a logarithmic half-width, or NaN if there are no errors. If `pairs`, count
+    the differences of two errors."""
+    inside, weight = _inside([part.scores(pairs) for part in parts], width)
+    return inside / weight if weight > 0.0 else float("nan")
 
 
-def covered(parts: Parts, pairs: bool, widths: Array) -> float:
-    """Return the fraction of errors inside the half-widths of their regimes, or NaN if there are no errors. If `pairs`,
-    count the differences of two errors."""
-    first, *others = parts
-    shares = weights = 0.0
-    for number, width in enumerate(widths.tolist()):
-        own = first.take(first.regime == number)
-        inside, weight = _inside([part.scores(pairs) for part in (own, *others)], width)
-        if weight > 0.0:
-            shares += len(own.error) * inside / weight
-            weights += len(own.error)
-    return shares / weights if weights else float("nan")
-
-
-def _width(parts: Parts, pairs: bool) -> float:
+def half_width(parts: Parts, pairs: bool) -> float:
+    """Return the logarithmic half-width of the 90 % interval of errors or, if `pairs`, of differences of two."""
     sides, more = [part.scores(pairs) for part in parts], 1.0 / (min(part.kernels for part in parts) + 1)
     unknown = _UNKNOWN * (sqrt(2.0 * OWN) if pairs else 1.0)
     low, high = 0.0, _MOST
