@@ -307,8 +307,9 @@ def _issue(counts: _Counts) -> Floats:
 
 
 def _floats(lanes: Mapping[str, float], counts: _Counts) -> Floats:
-    """Return the clock cycles of f32 and half-precision arithmetic. A half-precision instruction multiplies and adds two
-    numbers per lane. Its rate is half that of f32 on GA10x and later GeForce GPUs, and twice that of f32 on an A100."""
+    """Return the clock cycles of f32 and half-precision arithmetic. A half-precision instruction computes on two
+    numbers per lane. Its rate is half that of f32 on GA10x and later GeForce GPUs, and twice that of f32 on an
+    A100."""
     return counts.classes("fma32") * (32 / lanes["f32"]) + counts.classes("f16") * (64 / lanes["f16"])
 
 
