@@ -10,7 +10,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.kernel import config_text
 from kernrec.model.analytical.power import ZEROS
-from kernrec.model.analytical.spread import SPREADS, Source
+from kernrec.model.analytical.spread import SPREAD, Source
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import POWER_LIMIT, CandidateSet, KernelCandidates
 from kernrec.recommender.estimate.measured_rows import NOTHING
@@ -26,7 +26,7 @@ PREDICTED_NOTE = Note(
     "source predicted: by the analytical model, never measured on a GPU",
     "The model counts instructions and memory traffic by static analysis, for a cold L2 unless `--l2 warm` is"
     " given. The 90 % interval is the range of its errors on recorded kernels. Predicted ratios between two configs"
-    f" of one kernel are within a factor of {max(spread.ratio for spread in SPREADS):.2g} in 90 % of cases.",
+    f" of one kernel are within a factor of {SPREAD.ratio:.2g} in 90 % of cases.",
 )
 
 DISAGREE = 1.1

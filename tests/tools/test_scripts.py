@@ -279,7 +279,7 @@ def test_every_recorded_kernel_has_a_valid_spec(spec, tmp_path):
 def made_up(kernel: str, gpu: str, errors: np.ndarray, **more: object) -> Cases:
     """Return cases with a predicted time of 1 s and a recorded time of exp(error) seconds."""
     columns = {name: np.full(len(errors), value) for name, value in more.items()}
-    columns |= {"regime": np.full(len(errors), "core"), "free_s": np.ones(len(errors))}
+    columns |= {"free_s": np.ones(len(errors))}
     return Cases.single(kernel, gpu, "p", np.exp(errors), np.ones(len(errors)), columns)
 
 
@@ -314,10 +314,10 @@ def test_intervals_cover_held_out_kernels(tmp_path, capsys):
     paths = [tmp_path / "0.json", tmp_path / "1.json"]
     for part, path in enumerate(paths):
         joined(parts[part::2]).write(path)
-    intervals.run(paths, locked=True)
+    intervals.run(paths)
     text = capsys.readouterr().out
-    assert table_rows(text, "core ")[0][:6] == ["core", "40", "4800", "core", "1.22", "1.00"]
-    assert table_rows(text, "DRAM ")[0][1:6] == ["0", "0", "all", "1.22", "1.00"]
+    assert table_rows(text, "time ")[0][:3] == ["time", "4800", "1.22"]
+    assert table_rows(text, "ratio ")[0][:3] == ["ratio", "4800", "1.00"]
     time, ratio = table_rows(text, "a kernel ")
     assert time[2:6] == ["time", "40", "1.22", "99.2%"]
     assert ratio[2:6] == ["ratio", "40", "1.00", "96.7%"]
@@ -337,7 +337,8 @@ def test_energy_intervals_cover_time_and_power_errors(tmp_path, capsys):
     joined(powers).write(tmp_path / "power.json")
     intervals.run([tmp_path / "prior.json"], tmp_path / "power.json")
     text = capsys.readouterr().out
-    assert table_rows(text, "core ")[0][6:8] == ["1.35", "1.00"]
+    assert table_rows(text, "energy ")[0][2] == "1.35"
+    assert table_rows(text, "energy_ratio ")[0][2] == "1.00"
     by_part = [row for row in table_rows(text, "a kernel, by its") if row[5] == "energy"]
     assert [row[6:9] for row in by_part] == [["40", "1.35", "100.0%"]] * 2
     assert text.splitlines()[-1].split() == ["6", "1.42", "0%", "100%"]

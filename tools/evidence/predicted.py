@@ -18,7 +18,6 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Config, Kernel, config_text
-from kernrec.model.analytical.spread import REGIMES, regime
 from kernrec.op import Problem
 from kernrec.profile.emulation_cache import emulator_hash
 from kernrec.recommender import Objective, Query
@@ -60,7 +59,7 @@ class Sample:
         """
         rows, columns = self._predicted(self.point)
         _, free = self._predicted(DEFAULT_POINT)
-        more = {name: columns[name] for name in ("regime", "occupancy", "threads", "resident", "power_w")}
+        more = {name: columns[name] for name in ("occupancy", "threads", "resident", "power_w")}
         more |= {"free_s": free["latency_s"], "free_j": free["energy_j"], "predicted_j": columns["energy_j"]}
         recorded_s = self.recorded_s[rows]
         at_recorded_j = columns["energy_j"] + columns["standing_w"] * (recorded_s - columns["latency_s"])
@@ -102,7 +101,6 @@ class Sample:
         clock_hz = point.clock_hz or power.running_hz
         recorded_s = np.full(count, np.nan)
         recorded_s[places] = self.recorded_s[runs]
-        bound = np.broadcast_to(regime(nominal, of_kernel.limited.capped[0]), count)
         launch = self.table.kernel.launches[0]
         columns = {
             "latency_s": candidates.latency_s[0],
@@ -111,7 +109,6 @@ class Sample:
             "power_w": power.power_at(clock_hz, {})
             # Spread the predicted energy over the recorded time.
             + (core_w * power.voltage(clock_hz) ** 2 + dram_w) / recorded_s,
-            "regime": np.array(REGIMES, dtype=object)[bound],
             "occupancy": geometry.occupancy.take(of_kernel.rows),
             "resident": geometry.columns[0].take(of_kernel.rows),
             "threads": on_problem.column(launch.threads, of_kernel.rows) + np.zeros(count),

@@ -185,7 +185,7 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
     columns = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
     counts = _Counts(columns, np.zeros((coefficients.shape[2], len(coefficients))))
     figures, lanes = microarchitecture(gpu), gpu.fma_per_clk_sm
-    fma = counts.classes("fma32", "f16") * (32 / lanes["f32"])
+    fma = _floats(lanes, counts)
     functions = counts.classes("mufu") * (32 / _SPECIAL_LANES)
     integer, special, doubles = _conversions(gpu, counts, functions)
     tensor, by_groups = _tensor(gpu, counts)
@@ -281,7 +281,7 @@ def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
     integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {
         "issue": _issue(stretch),
-        "fma": _products(lanes, stretch, stretch.classes("fma32", "f16") * (32 / lanes["f32"])),
+        "fma": _products(lanes, stretch, _floats(lanes, stretch)),
         "int": integer,
         "special": special,
         "f64": doubles,
@@ -304,6 +304,13 @@ def smooth_max(clk: Floats) -> Floats:
 def _issue(counts: _Counts) -> Floats:
     floats = counts.classes("fma32")
     return (counts.total("issue") - counts.removed - floats) / ISSUE_PER_CLK + floats / FLOATS_PER_CLK
+
+
+def _floats(lanes: Mapping[str, float], counts: _Counts) -> Floats:
+    """Return the clock cycles of f32 and half-precision arithmetic. A half-precision instruction computes on two
+    numbers per lane. Its rate is half that of f32 on GA10x and later GeForce GPUs, and twice that of f32 on an
+    A100."""
+    return counts.classes("fma32") * (32 / lanes["f32"]) + counts.classes("f16") * (64 / lanes["f16"])
 
 
 def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:

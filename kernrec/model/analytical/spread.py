@@ -31,7 +31,7 @@ REGIMES = ("core", "DRAM", "launch", "power limit")
 
 @dataclass(frozen=True)
 class Spread:
-    """Half-widths of 90 % intervals for one bottleneck. A factor f means an interval from value / f to value * f."""
+    """Half-widths of 90 % intervals. A factor f means an interval from value / f to value * f."""
 
     time: float
     ratio: float
@@ -51,11 +51,10 @@ class Spread:
         return math.log(self.energy_ratio) / math.sqrt(2.0)
 
 
-_OF_ALL = Spread(1.50, 1.39, 1.43, 1.44)
-SPREADS = (Spread(1.57, 1.43, 1.44, 1.44), _OF_ALL, _OF_ALL, _OF_ALL)
-"""Half-widths of intervals for each of `REGIMES`. A regime with fewer than nine recorded kernels uses the half-widths
-of all recordings: 17 kernels on 9 GPUs. If a recording does not state the clock, the half-widths include the error of
-an assumed clock. `docs/accuracy/analytical-model.md` states the coverage.
+SPREAD = Spread(1.43, 1.41, 1.41, 1.44)
+"""Half-widths of intervals from 17 kernels on 9 GPUs, whatever the bottleneck. Predictions are at the clock of each
+recording. Only if this clock is unknown, the half-widths include the error of an assumed clock.
+`docs/accuracy/your-kernels.md` states the coverage.
 
 The half-widths of energies also use recorded power of 12 loads on 14 GPUs, predicted with coefficients that were fitted
 to other GPUs. The half-widths of energy ratios come from pairs of different loads, which differ more than two configs
@@ -74,13 +73,8 @@ class Widths:
     """Logarithmic half-widths for the individual error."""
 
 
-OF_TIME = Widths(
-    np.exp(np.array([math.log(spread.time) for spread in SPREADS])), np.array([spread.own for spread in SPREADS])
-)
-OF_ENERGY = Widths(
-    np.exp(np.array([math.log(spread.energy) for spread in SPREADS])),
-    np.array([spread.own_energy for spread in SPREADS]),
-)
+OF_TIME = Widths(np.full(len(REGIMES), SPREAD.time), np.full(len(REGIMES), SPREAD.own))
+OF_ENERGY = Widths(np.full(len(REGIMES), SPREAD.energy), np.full(len(REGIMES), SPREAD.own_energy))
 
 
 def regime(nominal: NominalCosts, capped: Array) -> Array:

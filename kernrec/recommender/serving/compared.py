@@ -11,7 +11,7 @@ import numpy as np
 from kernrec.compile.pool import Processors, processors_of
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.model.analytical.spread import REGIMES, SPREADS
+from kernrec.model.analytical.spread import SPREAD
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions, profiles_with
@@ -33,8 +33,8 @@ vLLM's tuner measured each config in vLLM's files to be the best of hundreds. So
 such a config is an error. The value is the root mean square of this error over eight pairs of configs on an A100 and an
 H100 with 1,024 tokens (`tools/evidence expert-files`).
 """
-OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
-"""Standard deviation for kernels other than matmuls: the analytical model's error for kernels bound by DRAM."""
+OTHER_SPREAD = math.log(SPREAD.ratio) / DEVIATIONS
+"""Standard deviation for kernels other than matmuls: the analytical model's error."""
 
 
 @dataclass(frozen=True)

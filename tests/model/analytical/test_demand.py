@@ -34,6 +34,14 @@ def test_fma_occupies_its_lanes(gpu, lanes):
     assert rates(gpu, issue=64, issue__fma32=64)["fma"] == 64 * 32 / lanes
 
 
+@pytest.mark.parametrize(
+    ("gpu", "per_clk"), [("a100", 256), ("h200-sxm", 256), ("rtx3090", 128), ("rtx4090", 128), ("t4", 128)]
+)
+def test_half_precision_arithmetic_takes_its_documented_rate(gpu, per_clk):
+    """A warp instruction computes on two numbers per lane."""
+    assert rates(gpu, issue=64, issue__f16=64)["fma"] == 64 * 2 * 32 / per_clk
+
+
 def test_f64_pipe_takes_20_clocks_per_instruction_with_two_lanes():
     counts = {"issue": 8.0, "issue__f64": 4.0, "issue__cvt64": 2.0, "issue__mufu": 2.0}
     few, many = rates("rtx3090", **counts), rates("a100", **counts)

@@ -8,7 +8,7 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.analytical.launch_costs import NominalCosts
-from kernrec.model.analytical.spread import INTERVAL, OF_ENERGY, OF_TIME, REGIMES, SPREADS, regime
+from kernrec.model.analytical.spread import INTERVAL, OF_ENERGY, OF_TIME, REGIMES, SPREAD, regime
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -27,31 +27,29 @@ def test_launch_at_full_clock_takes_at_least_the_time_of_its_slowest_resource():
 
 
 def test_ratio_interval_combines_two_config_errors():
-    for spread in SPREADS:
-        assert 1.0 < spread.ratio < spread.time < INTERVAL
-        assert 1.0 < spread.energy < INTERVAL
-        assert 1.0 < spread.energy_ratio < INTERVAL
-        assert math.hypot(spread.own, spread.own) == pytest.approx(math.log(spread.ratio))
-        assert math.hypot(spread.own_energy, spread.own_energy) == pytest.approx(math.log(spread.energy_ratio))
+    assert 1.0 < SPREAD.ratio < SPREAD.time < INTERVAL
+    assert 1.0 < SPREAD.energy < INTERVAL
+    assert 1.0 < SPREAD.energy_ratio < INTERVAL
+    assert math.hypot(SPREAD.own, SPREAD.own) == pytest.approx(math.log(SPREAD.ratio))
+    assert math.hypot(SPREAD.own_energy, SPREAD.own_energy) == pytest.approx(math.log(SPREAD.energy_ratio))
     for widths in (OF_TIME, OF_ENERGY):
         assert (widths.own < np.log(widths.factors)).all()
 
 
-def test_predicted_intervals_use_the_factors_of_the_bottleneck():
+def test_predicted_intervals_use_the_analytical_factors():
     kernel, gpu = find_kernel("matmul_simt"), find_gpu("a100")
     problem = kernel.definition.problem("f32", "nn", m=2048, n=2048, k=64)
     table = StaticTable.of(kernel, problem, gpu, Stack([]).profiles(kernel.name, kernel.hash, gpu.sm))
     candidates = candidate_set(Space([table], whole=True), problem, [DEFAULT_POINT])
     (of_kernel,), costs = candidates.kernels, candidates.costs.at(0)
     limited = of_kernel.limited.at(0)
-    bound = regime(of_kernel.prediction.nominal, limited.capped)
     for estimates, value, name in (
         (costs.latency, limited.latency_s, "time"), (costs.energy, limited.energy_j, "energy")
     ):  # fmt: skip
-        factors = np.array([getattr(spread, name) for spread in SPREADS])[bound]
-        assert estimates.high == pytest.approx(value * factors)
-        assert estimates.low == pytest.approx(value / factors)
-    assert costs.energy.own == pytest.approx(np.array([spread.own_energy for spread in SPREADS])[bound])
+        factor = getattr(SPREAD, name)
+        assert estimates.high == pytest.approx(value * factor)
+        assert estimates.low == pytest.approx(value / factor)
+    assert costs.energy.own == pytest.approx(SPREAD.own_energy)
 
 
 def test_answer_states_time_and_energy_intervals():

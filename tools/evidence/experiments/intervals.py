@@ -4,10 +4,10 @@
     tools/evidence power --json power.json
     tools/evidence intervals --cases cases.json [--power power.json]
 
-Widths are quantiles of errors (`evidence.widths`) at the clock that a GPU should hold or, with `--locked`, the recorded
-clock. The error of an energy consists of two independent parts: the effect of the error in time, and the error of the
+Widths are quantiles of errors (`evidence.widths`) at the recorded clock or, with `--free`, the clock that a GPU should
+hold. The error of an energy consists of two independent parts: the effect of the error in time, and the error of the
 power for the recorded time, with coefficients that were fitted without the GPU. To test the widths, each kernel and
-each GPU is held out. `kernrec.model.analytical.spread.SPREADS` contains widths that this tool printed.
+each GPU is held out. `kernrec.model.analytical.spread.SPREAD` contains widths that this tool printed.
 """
 
 from pathlib import Path
@@ -18,36 +18,32 @@ import typer
 from front import Table
 
 from evidence.cases import Cases, Files, held_out, read_cases
-from evidence.widths import FEWEST, Parts, by_regime, covered, kernels, with_error
-from kernrec.model.analytical.spread import REGIMES, SPREADS
+from evidence.widths import Errors, Parts, covered, half_width
+from kernrec.model.analytical.spread import SPREAD
 
 
 def run(
     cases: Files, power: Annotated[Path | None, typer.Option(help="file that `power --json` wrote")] = None,
-    locked: bool = False,
+    free: bool = False,
 ) -> None:  # fmt: skip
-    """Print widths and coverage. If `locked`, use predictions at the recorded clock."""
-    rows, clock = read_cases(cases), "predicted" if locked else "free"
-    time = with_error(rows, rows.error if locked else np.log(rows.recorded / rows.more["free_s"]))
+    """Print widths and coverage. If `free`, use predictions at the default clock."""
+    rows, clock = read_cases(cases), "free" if free else "predicted"
+    time = Errors.of_cases(rows, np.log(rows.recorded / rows.more["free_s"]) if free else rows.error)
     quantities: dict[str, tuple[Parts, bool]] = {"time": ([time], False), "ratio": ([time], True)}
     loads = [] if power is None else [read_cases([power])]
     if loads:
-        both = [with_error(rows, rows.more[f"energy at {clock}"]), with_error(loads[0], loads[0].error)]
+        both = [Errors.of_cases(rows, rows.more[f"energy at {clock}"]), Errors.of_cases(loads[0], loads[0].error)]
         quantities |= {"energy": (both, False), "energy_ratio": (both, True)}
-    shipped = {what: np.log([getattr(each, what) for each in SPREADS]) for what in quantities}
+    shipped = {what: float(np.log(getattr(SPREAD, what))) for what in quantities}
     table = Table("half-widths of 90 % intervals as factors")
-    widths = {what: by_regime(*quantity) for what, quantity in quantities.items()}
-    for number, name in enumerate(REGIMES):
-        part = time.take(time.more["regime"] == name)
-        cells: dict[str, object] = {"regime": name, "kernels": kernels(part), "rows": len(part)}
-        cells |= {"widths of": "all" if kernels(part) < FEWEST else name}
-        cells |= {what: float(np.exp(width[number])) for what, width in widths.items()}
-        table.row(cells | {f"{what} ships": f"{np.exp(width[number]):g}" for what, width in shipped.items()})
+    for what, quantity in quantities.items():
+        width = float(np.exp(half_width(*quantity)))
+        table.row({"of": what, "rows": len(time.error), "width": width, "ships": f"{np.exp(shipped[what]):g}"})
     table = Table("\nrecordings; share of their rows, and of their pairs, inside the widths that ship")
     for names, own in rows.parts("kernel", "gpu"):
         part = time.take((rows.kernel == names["kernel"]) & (rows.gpu == names["gpu"]))
         inside = {what: covered([part], pairs, shipped[what]) for what, pairs in (("time", False), ("ratio", True))}
-        cells = names | {"rows": len(own), "level": float(np.median(part.more["log_error"]))}
+        cells = names | {"rows": len(own), "level": float(np.median(part.error))}
         table.row(cells | {what: f"{share:.0%}" for what, share in inside.items()})
     table = Table("\nheld out; share inside the widths of the others, inside those that ship, and the least share")
     for what, quantity in quantities.items():
@@ -60,31 +56,36 @@ def run(
     recorded = rows.take(np.isfinite(rows.more["recorded_j"])) if loads else rows.take(np.zeros(0, dtype=int))
     for kernel, mask in held_out(recorded, "kernel"):
         own = recorded.take(mask)
-        direct = with_error(own, np.log(own.more["recorded_j"] / own.more["predicted_j" if locked else "free_j"]))
+        direct = Errors.of_cases(own, np.log(own.more["recorded_j"] / own.more["free_j" if free else "predicted_j"]))
         table = Table(f"\n{kernel}: its energy was recorded; inside the widths of other kernels")
-        cells = {"rows": len(own), "level": float(np.exp(np.median(direct.more["log_error"])))}
+        cells = {"rows": len(own), "level": float(np.exp(np.median(direct.error)))}
         for what in ("energy", "energy_ratio"):
             parts, pairs = quantities[what]
-            width = by_regime(_without(parts, "kernel", kernel), pairs)
+            width = half_width(_without(parts, "kernel", kernel), pairs)
             cells[what] = f"{covered([direct], pairs, width):.0%}"
         table.row(cells)
 
 
 def _without(parts: Parts, column: str, name: str) -> Parts:
-    return [part.take(getattr(part, column) != name) for part in parts]
+    return [part.take(_names(part, column) != name) for part in parts]
 
 
-def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shipped: np.ndarray) -> dict[str, object]:
+def _names(part: Errors | Cases, column: str) -> np.ndarray:
+    """Return the kernel or the GPU of each row, (N,). Recordings of one GPU have different labels after its name."""
+    names = getattr(part, column)
+    return np.array([name.split()[0] for name in names]) if column == "gpu" else names
+
+
+def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shipped: float) -> dict[str, object]:
     """Hold out each value of a column. Return table cells: the mean width that the others give, and its coverage."""
     parts, pairs = quantity
-    names = dict.fromkeys(name for side in sides for name in side.column(column).tolist())
+    names = dict.fromkeys(name for side in sides for name in _names(side, column).tolist())
     factors, shares = [], []
     for name in names:
-        some = [(part, part.take(getattr(part, column) == name)) for part in parts]
-        own = [only if len(only) else part for part, only in some]
-        width = by_regime(_without(parts, column, name), pairs)
-        regimes = [REGIMES.index(str(regime)) for regime in own[0].more["regime"]]
-        factors.append(float(width[regimes].mean()))
+        some = [(part, part.take(_names(part, column) == name)) for part in parts]
+        own = [only if len(only.error) else part for part, only in some]
+        width = half_width(_without(parts, column, name), pairs)
+        factors.append(width)
         shares.append((covered(own, pairs, width), covered(own, pairs, shipped)))
     (mean, ships), least = np.nanmean(shares, axis=0), np.nanmin(shares, axis=0)[0]
     cells: dict[str, object] = {"groups": len(names), "factor": float(np.exp(np.mean(factors)))}
