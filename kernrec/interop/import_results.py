@@ -22,7 +22,7 @@ from kernrec.interop.results import (
 )
 from kernrec.kernel import Kernel, find_kernel
 from kernrec.kernel.library import kernel_names
-from kernrec.op import Problem, find_op
+from kernrec.op import Problem
 from kernrec.store import Database
 from kernrec.store.intake.plausible_times import implausible
 from kernrec.util.human import counted
@@ -89,7 +89,6 @@ def import_results(
     """
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
     own = kernel if isinstance(kernel, Kernel) else None
-    definition = own.definition if own else find_op(stated.op) if stated.op else None
     if own is not None:
         if own.name in kernel_names() and find_kernel(own.name).hash != own.hash:
             raise UsageError(f"{own.name} is the name of a library kernel; choose another name in the spec")
@@ -97,13 +96,12 @@ def import_results(
         names = (own.name, *(launch.entry for launch in own.launches))
     else:
         tunables, names = (), (str(kernel),) if kernel else ()
-    dims = tuple(dim.name for dim in definition.dims if dim.name not in tunables) if definition else ()
-    file = _at_clock(read_results(path, ReadOptions(tunables, mapped, ignored, dims, names, gpu)), gpu)
+    file = _at_clock(read_results(path, ReadOptions(tunables, mapped, ignored, names)), gpu)
     measured_gpu = _measured_gpu(file, gpu, path)
     parts: _Parts = []
     try:
         if own is not None:
-            groups, skipped = by_problem(file.results, stated, definition, own)
+            groups, skipped = by_problem(file.results, stated, own.definition, own)
         else:
             groups, skipped = by_problem(_named(file, names[0] if names else None), stated)
         notes = [*file.notes, *skipped]

@@ -98,12 +98,8 @@ class ReadOptions:
     mapped: "tuple[MappedColumn, ...]" = ()
     ignored: tuple[str, ...] = ()
     """Columns of a table that are not tunables."""
-    dims: tuple[str, ...] = ()
-    """Dimensions of the problem. Parameters with these names are not tunables."""
     kernels: tuple[str, ...] = ()
     """Possible names of the kernel to read, if a file has results of several kernels. Empty if unknown."""
-    gpu: str | None = None
-    """GPU whose results to read, if a file has results of several GPUs."""
 
 
 @dataclass(frozen=True)
