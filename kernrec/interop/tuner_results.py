@@ -162,6 +162,7 @@ SECONDS = {
     "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # benchmark_hub misspells the last name
     "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
     "ns": 1e-9, "nanosecond": 1e-9, "nanoseconds": 1e-9,
+    "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9,  # Nsight Compute's names
 }  # fmt: skip
 _JOULES = {"": 1.0, "j": 1.0, "joule": 1.0, "joules": 1.0, "mj": 1e-3, "millijoules": 1e-3}
 _WATTS = {"": 1.0, "w": 1.0, "watt": 1.0, "watts": 1.0, "mw": 1e-3, "milliwatts": 1e-3}
