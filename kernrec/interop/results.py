@@ -162,22 +162,16 @@ def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
-@dataclass(frozen=True)
-class StoredAs:
-    """Names of the GPU, kernel and source under which the results of a file are stored in a database."""
+def to_measurements(
+    file: ForeignResults, problem: Problem, gpu: str, kernel: str, kernel_hash: str | None = None, recorder: str = ""
+) -> Iterator[Measurement]:
+    """Convert the results of one kernel and problem to measurements.
 
-    gpu: str
-    """Name of the GPU in the GPU catalog."""
-    kernel: str
-    kernel_hash: str | None = None
-    """Hash of the kernel, or None if the kernel's source is unknown."""
-    recorder: str | None = None
-    """Source of the measurements in addition to the tool, such as a person or a paper."""
-
-
-def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) -> Iterator[Measurement]:
-    """Convert the results of one kernel and problem to measurements, stored under the names in `stored`."""
-    gpu, kernel = stored.gpu, stored.kernel
+    Args:
+        gpu: Name of the GPU in the GPU catalog.
+        kernel_hash: Hash of the kernel, or None if its source is unknown.
+        recorder: Source of the measurements in addition to the tool, such as a person or a paper.
+    """
     first = file.results[0]
     first_result = {
         "device": file.device,
@@ -188,8 +182,8 @@ def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) ->
         "at": first.measured_at.isoformat(),
     }
     session = f"{file.tool} {content_hash(first_result)}"
-    kernel_hash = stored.kernel_hash or external_hash(kernel, file.tunables, file.tool)
-    measured_by = file.tool if stored.recorder is None else f"{file.tool}, {stored.recorder}"
+    kernel_hash = kernel_hash or external_hash(kernel, file.tunables, file.tool)
+    measured_by = f"{file.tool}, {recorder}" if recorder else file.tool
     record, protocol = ProblemRecord.of(problem), ProtocolInfo(0, Tier.FINAL)
     for result in file.results:
         yield Measurement(
