@@ -261,12 +261,12 @@ def name_of(header: Mapping[str, object], member: str) -> str | None:
 
 
 # Kernel Tuner treats the GPU's limits like tunables (NVMLObserver, https://kerneltuner.github.io).
-LIMITS = {
-    "nvml_pwr_limit": "power_limit_w",
-    "nvml_gr_clock": "locked_sm_clock_hz",
-    "nvml_mem_clock": "locked_memory_clock_hz",
+_LIMITS = {
+    "nvml_pwr_limit": ("power_limit_w", 1.0),
+    "nvml_gr_clock": ("locked_sm_clock_hz", 1e6),
+    "nvml_mem_clock": ("locked_memory_clock_hz", 1e6),
 }
-LIMIT_UNIT = {"nvml_pwr_limit": 1.0, "nvml_gr_clock": 1e6, "nvml_mem_clock": 1e6}
+"""Field of `ForeignResult` and factor to its unit, keyed by Kernel Tuner's name of a limit."""
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
@@ -275,12 +275,12 @@ def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[
     The limits are in SI units, keyed by field of `ForeignResult`. Kernel Tuner treats limits like tunables.
     """
     limits = {}
-    for name, column in LIMITS.items():
+    for name, (column, factor) in _LIMITS.items():
         if name in config:
-            limits[column] = finite(config[name], name) * LIMIT_UNIT[name]
+            limits[column] = finite(config[name], name) * factor
             if limits[column] <= 0:
                 raise ValueError(f"{name} is {config[name]}; expected a positive number")
-    return {name: value for name, value in config.items() if name not in LIMITS}, limits
+    return {name: value for name, value in config.items() if name not in _LIMITS}, limits
 
 
 _UTC = "%Y-%m-%d %H:%M:%S UTC"
