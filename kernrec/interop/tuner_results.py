@@ -249,7 +249,6 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
 
-_KTT_UNITS = {"Nanoseconds": 1e-9, "Microseconds": 1e-6, "Milliseconds": 1e-3, "Seconds": 1.0}
 _KTT_OUTCOMES = {
     "Ok": Outcome.OK,
     "ComputationFailed": Outcome.CRASH,
@@ -265,9 +264,7 @@ def read_ktt(file: TextFile, options: ReadOptions) -> ForeignResults:
     metadata, entries = document.get("Metadata"), document.get("Results")
     if not isinstance(metadata, dict) or not isinstance(entries, list):
         raise ValueError("it is not KTT's JSON; expected the object Metadata and the list Results")
-    if (unit := metadata.get("TimeUnit")) not in _KTT_UNITS:
-        raise unknown("Metadata.TimeUnit", str(unit), _KTT_UNITS)
-    results = numbered(entries, partial(_ktt_result, _KTT_UNITS[unit]), "result", 0)
+    results = numbered(entries, partial(_ktt_result, _seconds(metadata.get("TimeUnit"))), "result", 0)
     return ForeignResults(KTT, name_of(metadata, "Device"), None, results)
 
 
