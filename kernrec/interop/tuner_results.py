@@ -241,11 +241,8 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
     try:
         return units[unit.strip().lower()]
     except KeyError:
-        spellings: dict[float, str] = {}
-        for name, factor in units.items():
-            if name:
-                spellings.setdefault(factor, name)  # The short name comes first, so keep it.
-        listed = ", ".join(spellings.values())
+        short = {factor: name for name, factor in reversed(list(units.items())) if name}  # The short name comes first.
+        listed = ", ".join([*short.values()][::-1])
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
 
