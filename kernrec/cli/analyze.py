@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import sys
 from copy import copy
 from dataclasses import replace
@@ -14,7 +15,7 @@ import typer
 from kernrec.cli import options
 from kernrec.cli.kernel_argument import AnalyzeOptions, kernel_argument, write_draft
 from kernrec.cli.output import NotePrinter, print_json, print_notes
-from kernrec.cli.progress import Lines, Steps, ended_by_signals, exit_status
+from kernrec.cli.progress import Ended, Lines, Steps, ended_by_signals
 from kernrec.cli.recommendations import print_recommendations
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.util.human import counted
@@ -151,7 +152,7 @@ def _analyze(
             analysis = _analysis(kernel, problem, gpu, wanted, (database, folder), progress, processors)
     except KeyboardInterrupt as stop:
         print("kernrec: interrupted; finished work is kept. Run the same command to resume", file=sys.stderr)
-        raise typer.Exit(exit_status(stop)) from None
+        raise typer.Exit(128 + (stop.number if isinstance(stop, Ended) else signal.SIGINT)) from None
     except KernrecError as error:
         drafted = wanted.file.suffix == ".cu" and wanted.spec is None
         if measuring is None and drafted and not isinstance(error, CompileError):

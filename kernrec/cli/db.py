@@ -106,7 +106,7 @@ def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, 
     check_tunables_used(own)
     words = [text.partition("=") for text in wanted.map or ()]
     ignored = tuple(column for name, _, value in words if name == "ignore" for column in value.split(","))
-    by = next((value for name, _, value in words if name == "by"), None)
+    by = next((value for name, _, value in words if name == "by"), "")
     mapped = tuple(MappedColumn.parse("".join(word)) for word in words if word[0] not in ("ignore", "by"))
     with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
         return import_results(database, wanted.file, problem, wanted.gpu, own, by, mapped, ignored), notes

@@ -115,11 +115,6 @@ class Ended(KeyboardInterrupt):
         self.number = number
 
 
-def exit_status(stop: KeyboardInterrupt) -> int:
-    """Return the exit status after a signal: 128 plus its number."""
-    return 128 + (stop.number if isinstance(stop, Ended) else signal.SIGINT)
-
-
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Raise `Ended` if SIGTERM or SIGHUP arrives in the `with` block. Exclude a signal that the process already handles

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kernrec.compile.compiled import Compiled, target_name
+from kernrec.compile.compiled import target_name
 from kernrec.emit.formats import Files
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
@@ -113,39 +113,28 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
     yield f"    {launch.entry}[{launch.grid}]({', '.join(values)}, **CONFIG)\n"
 
 
-def compiled_recommendation(recommendation: Recommendation) -> Compiled:
-    """Compile a recommended kernel. If it is a Triton kernel, change its PTX so that its shared memory is requested at
-    launch. Raise `KernrecError` if there is no compiler, or the source does not compile."""
-    from kernrec.compile import CompileCache, compile_source
-
-    kernel, problem, sm = recommendation.kernel, recommendation.problem, recommendation.gpu.sm
-    if kernel.triton is None:
-        source = variant_source(kernel, recommendation.config, problem)
-        return compile_source(source, sm, name=kernel.source_name)
-    from kernrec.compile.triton_compile import with_dynamic_shared
-    from kernrec.compile.triton_process import compile_apart
-    from kernrec.profile.kernel_code import compile_job_for
-
-    # The source may import files from its folder.
-    folder = Path.cwd() if Path(kernel.source_name).is_file() else None
-    job = compile_job_for(kernel, recommendation.config, problem, sm, folder)
-    compiled = compile_apart(job, CompileCache.default())
-    return replace(compiled, ptx=with_dynamic_shared(compiled.ptx))
-
-
-def launches_of(recommendation: Recommendation, compiled: Compiled) -> tuple[BoundLaunch, ...]:
-    """Return the launches of a recommended config, with the dynamic shared memory that the compiled code needs."""
-    from kernrec.profile.kernel_code import dynamic_shared_bytes
-
-    return tuple(
-        replace(bound, shared_bytes=dynamic_shared_bytes(recommendation.kernel, bound, compiled))
-        for bound in recommendation.launches
-    )
-
-
 def emit_ptx(answers: Sequence[Answer]) -> Files:
-    """Return a file with the PTX of the first answer's best config, and a comment that describes the launch."""
+    """Return a file with the PTX of the first answer's best config, and a comment that describes the launch.
+
+    The PTX of a Triton kernel is changed so that its shared memory is requested at launch.
+
+    Raises:
+        KernrecError: There is no compiler, or the source does not compile.
+    """
+    from kernrec.compile import CompileCache, compile_source
+    from kernrec.profile.kernel_code import compile_job_for, dynamic_shared_bytes
+
     best = answers[0].best
-    compiled = compiled_recommendation(best)
-    text = "\n".join(launch_comment(best, launches_of(best, compiled))) + "\n" + compiled.ptx
-    return {f"{best.kernel.name}.ptx": text.encode()}
+    kernel, sm = best.kernel, best.gpu.sm
+    if kernel.triton is None:
+        compiled = compile_source(variant_source(kernel, best.config, best.problem), sm, name=kernel.source_name)
+    else:
+        from kernrec.compile.triton_compile import with_dynamic_shared
+        from kernrec.compile.triton_process import compile_apart
+
+        # The source may import files from its folder.
+        folder = Path.cwd() if Path(kernel.source_name).is_file() else None
+        compiled = compile_apart(compile_job_for(kernel, best.config, best.problem, sm, folder), CompileCache.default())
+        compiled = replace(compiled, ptx=with_dynamic_shared(compiled.ptx))
+    launches = [replace(bound, shared_bytes=dynamic_shared_bytes(kernel, bound, compiled)) for bound in best.launches]
+    return {f"{kernel.name}.ptx": ("\n".join(launch_comment(best, launches)) + "\n" + compiled.ptx).encode()}

@@ -49,17 +49,6 @@ class DraftTunable:
         return f"{name} = {{ {', '.join(parts)} }}"
 
 
-@dataclass
-class DraftLaunch:
-    """Grid, block and shared memory of a launch, as expressions in the spec's notation."""
-
-    grid: list[str]
-    block: list[str]
-    shared: str
-    constraints: dict[str, str] = field(default_factory=dict)
-    """Reason for each constraint on the block, keyed by the constraint's expression."""
-
-
 @dataclass(frozen=True)
 class Draft:
     """Draft of a kernel's spec: the text of a kernel.toml, its missing parts and its assumptions."""

@@ -129,12 +129,18 @@ class _Launch:
         }
 
     def read(self, name: str) -> HostLaunch:
-        block = shared = None
+        grid = block = shared = None
         template = {name: text for name, text in self._template_arguments().items() if is_number(text)}
         with suppress(UnknownError, IndexError):
             block = tuple(int(number(extent)) for extent in self._axes(self.configuration[1], template))
         block = block if block and 0 not in block else None
         names = template | self.dimensions | self._block_names()
+        with suppress(UnknownError, IndexError):
+            axes = self._axes(self.configuration[0], names)
+            while len(axes) > 1 and axes[-1] == "1":
+                axes = axes[:-1]
+            extents = zip(axes, "xyz", (*(block or ()), 0, 0, 0), strict=False)
+            grid = ", ".join(by_block(text, axis, extent) for text, axis, extent in extents)
         with suppress(UnknownError, IndexError):
             if (text := self._resolved(self.configuration[2], names)) != "0":
                 shared = text.replace(" // ", "/")
@@ -143,7 +149,7 @@ class _Launch:
             for (parameter, pointed), argument in zip(self.parameters, self.arguments, strict=False)
             if (value := self._argument(parameter, pointed, argument)) is not None
         )
-        return HostLaunch(self._instance(name), self._grid(block, names), block, shared, values)
+        return HostLaunch(self._instance(name), grid, block, shared, values)
 
     def _instance(self, name: str) -> str:
         """Return the kernel's name with the launch's template arguments. Replace known arguments by their values."""
@@ -195,16 +201,6 @@ class _Launch:
         if node.type == "identifier":
             names |= {f"{text_of(node)}.{axis}": f"block_{axis}" for axis in "xyz"}
         return names
-
-    def _grid(self, block: tuple[int, ...] | None, names: Mapping[str, str]) -> str | None:
-        try:
-            axes = self._axes(self.configuration[0], names)
-        except (UnknownError, IndexError):
-            return None
-        while len(axes) > 1 and axes[-1] == "1":
-            axes = axes[:-1]
-        extents = (*(block or ()), 0, 0, 0)
-        return ", ".join(by_block(text, axis, extent) for text, axis, extent in zip(axes, "xyz", extents, strict=False))
 
     def _argument(self, name: str, pointed: str | None, node: "Node") -> str | None:
         try:

@@ -248,16 +248,12 @@ class HostProgram:
         for field in fields:
             for declarator in field.children_by_field_name("declarator"):
                 text = text_of(declarator)
-                counts = [int(number(self._constant(each))) for each in re.findall(r"\[([^\]]*)\]", text)]
+                counts = []
+                for name in map(str.strip, re.findall(r"\[([^\]]*)\]", text)):
+                    if name in self.assignments:
+                        name = text_of(self.assignments[name][0].child_by_field_name("value"))
+                    counts.append(int(number(self.macros[name][1].strip("() ") if name in self.macros else name)))
                 yield text_of(field.child_by_field_name("type")), text, math.prod(counts)
-
-    def _constant(self, text: str) -> str:
-        name = text.strip()
-        if name in self.macros:
-            return self.macros[name][1].strip("() ")
-        if name in self.assignments:
-            return text_of(self.assignments[name][0].child_by_field_name("value"))
-        return name
 
     @cached_property
     def structures(self) -> "dict[str, list[Node]]":

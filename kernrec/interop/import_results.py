@@ -17,12 +17,11 @@ from kernrec.interop.results import (
     MappedColumn,
     ReadOptions,
     StatedProblem,
-    StoredAs,
     to_measurements,
 )
 from kernrec.kernel import Kernel, find_kernel
 from kernrec.kernel.library import kernel_names
-from kernrec.op import Problem, find_op
+from kernrec.op import Problem
 from kernrec.store import Database
 from kernrec.store.intake.plausible_times import implausible
 from kernrec.util.human import counted
@@ -57,7 +56,8 @@ class ImportSummary:
         return sum(part.results for part in self.parts)
 
 
-_Parts = list[tuple[ForeignResults, Problem, StoredAs]]
+_Parts = list[tuple[ForeignResults, Problem, str, str, str | None, str]]
+"""Arguments of `to_measurements` for each kernel and problem."""
 
 
 def import_results(
@@ -66,7 +66,7 @@ def import_results(
     wanted: Problem | StatedProblem,
     gpu: str | None = None,
     kernel: Kernel | str | None = None,
-    recorder: str | None = None,
+    recorder: str = "",
     mapped: tuple[MappedColumn, ...] = (),
     ignored: tuple[str, ...] = (),
 ) -> ImportSummary:
@@ -89,7 +89,6 @@ def import_results(
     """
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
     own = kernel if isinstance(kernel, Kernel) else None
-    definition = own.definition if own else find_op(stated.op) if stated.op else None
     if own is not None:
         if own.name in kernel_names() and find_kernel(own.name).hash != own.hash:
             raise UsageError(f"{own.name} is the name of a library kernel; choose another name in the spec")
@@ -97,13 +96,12 @@ def import_results(
         names = (own.name, *(launch.entry for launch in own.launches))
     else:
         tunables, names = (), (str(kernel),) if kernel else ()
-    dims = tuple(dim.name for dim in definition.dims if dim.name not in tunables) if definition else ()
-    file = _at_clock(read_results(path, ReadOptions(tunables, mapped, ignored, dims, names, gpu)), gpu)
+    file = _at_clock(read_results(path, ReadOptions(tunables, mapped, ignored, names)), gpu)
     measured_gpu = _measured_gpu(file, gpu, path)
     parts: _Parts = []
     try:
         if own is not None:
-            groups, skipped = by_problem(file.results, stated, definition, own)
+            groups, skipped = by_problem(file.results, stated, own.definition, own)
         else:
             groups, skipped = by_problem(_named(file, names[0] if names else None), stated)
         notes = [*file.notes, *skipped]
@@ -111,7 +109,7 @@ def import_results(
             if own is not None:
                 bound, texts = _bound(replace(file, results=rows), ignored, own, problem, measured_gpu)
                 notes += [text for text in texts if text not in notes]
-                parts.append((bound, problem, StoredAs(measured_gpu.name, own.name, own.hash, recorder)))
+                parts.append((bound, problem, measured_gpu.name, own.name, own.hash, recorder))
                 continue
             for name in dict.fromkeys(str(row.kernel) for row in rows):
                 mine = [row for row in rows if row.kernel == name]
@@ -122,14 +120,14 @@ def import_results(
                     )
                 if wrong := implausible(_times(mine), problem, measured_gpu):
                     raise UsageError(wrong)
-                parts.append((replace(file, results=mine), problem, StoredAs(measured_gpu.name, name, None, recorder)))
+                parts.append((replace(file, results=mine), problem, measured_gpu.name, name, None, recorder))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     if own is not None and file.not_run:
         notes.append(f"{file.not_run} configs without a result were skipped")
     summary = _add(database, parts, notes)
     if own is not None:
-        for _, problem, _ in parts:
+        for _, problem, *_ in parts:
             database.add_kernel(own, problem)
     return summary
 
@@ -179,13 +177,13 @@ def _add(database: Database, parts: _Parts, notes: Iterable[str]) -> ImportSumma
     before = database.counts()["measurement"]
     database.add_measurements(chain.from_iterable(to_measurements(*part) for part in parts))
     figures = []
-    for file, problem, stored in parts:
+    for file, problem, _, kernel, *_ in parts:
         times = _times(file.results)
         outcomes = Counter(str(result.outcome) for result in file.results)
-        figures.append(ImportedPart(stored.kernel, problem, len(file.results), outcomes, min(times) if times else None))
+        figures.append(ImportedPart(kernel, problem, len(file.results), outcomes, min(times) if times else None))
     added = database.counts()["measurement"] - before
-    file, _, stored = parts[0]
-    return ImportSummary(find_gpu(stored.gpu), tuple(figures), added, file.dropped, tuple(notes))
+    file, _, gpu, *_ = parts[0]
+    return ImportSummary(find_gpu(gpu), tuple(figures), added, file.dropped, tuple(notes))
 
 
 def _times(results: Iterable[ForeignResult]) -> list[float]:

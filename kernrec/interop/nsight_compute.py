@@ -25,6 +25,7 @@ from kernrec.interop.results import (
     text_of,
 )
 from kernrec.interop.table import csv_rows
+from kernrec.interop.tuner_results import SECONDS
 
 TOOL = "Nsight Compute"
 NCU_HEADER = re.compile(r'^"ID","Process ID","Process Name","Host Name","Kernel Name",', re.MULTILINE)
@@ -36,16 +37,6 @@ _STATIC = ("launch__shared_mem_per_block_static", "Static Shared Memory Per Bloc
 _DYNAMIC = ("launch__shared_mem_per_block_dynamic", "Dynamic Shared Memory Per Block")
 _PROFILED = "the profiler empties the caches before each launch and, by default, holds the base clock"
 
-_SECONDS = {
-    "nsecond": 1e-9,
-    "ns": 1e-9,
-    "usecond": 1e-6,
-    "us": 1e-6,
-    "msecond": 1e-3,
-    "ms": 1e-3,
-    "second": 1.0,
-    "s": 1.0,
-}
 _HERTZ = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
 _HERTZ |= {"cycle/second": 1.0, "cycle/msecond": 1e3, "cycle/usecond": 1e6, "cycle/nsecond": 1e9}
 _BYTES = {"byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "byte/block": 1.0, "kbyte/block": 1e3, "mbyte/block": 1e6}
@@ -108,7 +99,7 @@ def _name(row: Mapping[str, str]) -> str:
 
 
 def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
-    latency = _metric(metrics, _TIMES, _SECONDS)
+    latency = _metric(metrics, _TIMES, SECONDS)
     if latency is None:
         raise ValueError(f"it has no time: none of the metrics {', '.join(_TIMES)}")
     static, dynamic = (_metric(metrics, names, _BYTES) for names in (_STATIC, _DYNAMIC))

@@ -136,19 +136,15 @@ def _convolution(graph: Graph, node: Node) -> Problem | None:
         return None
     attributes = node.attributes
     defaults = {"strides": 1, "dilations": 1, "pads": 0}
-    steps = {name: _same(attributes.get(name, (default,))) for name, default in defaults.items()}
-    if attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID") or None in steps.values():
+    steps = {name: set(map(int, attributes.get(name, (default,)))) for name, default in defaults.items()}
+    if attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID") or any(len(s) != 1 for s in steps.values()):
         return None
+    stride, dilation, padding = (values.pop() for values in steps.values())
     n, c, h, wide = x.shape
     return find_op("conv2d").problem(
-        x.dtype, "nchw", n=n, c=c, h=h, w=wide, k=w.shape[0], r=w.shape[2], s=w.shape[3], stride=steps["strides"],
-        padding=steps["pads"], dilation=steps["dilations"], groups=int(attributes.get("group", 1)),
+        x.dtype, "nchw", n=n, c=c, h=h, w=wide, k=w.shape[0], r=w.shape[2], s=w.shape[3], stride=stride,
+        padding=padding, dilation=dilation, groups=int(attributes.get("group", 1)),
     )  # fmt: skip
-
-
-def _same(values: Any) -> int | None:
-    distinct = {int(value) for value in values}
-    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _rows(op: str) -> _Read:

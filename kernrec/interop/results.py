@@ -98,12 +98,8 @@ class ReadOptions:
     mapped: "tuple[MappedColumn, ...]" = ()
     ignored: tuple[str, ...] = ()
     """Columns of a table that are not tunables."""
-    dims: tuple[str, ...] = ()
-    """Dimensions of the problem. Parameters with these names are not tunables."""
     kernels: tuple[str, ...] = ()
     """Possible names of the kernel to read, if a file has results of several kernels. Empty if unknown."""
-    gpu: str | None = None
-    """GPU whose results to read, if a file has results of several GPUs."""
 
 
 @dataclass(frozen=True)
@@ -166,22 +162,16 @@ def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
-@dataclass(frozen=True)
-class StoredAs:
-    """Names of the GPU, kernel and source under which the results of a file are stored in a database."""
+def to_measurements(
+    file: ForeignResults, problem: Problem, gpu: str, kernel: str, kernel_hash: str | None = None, recorder: str = ""
+) -> Iterator[Measurement]:
+    """Convert the results of one kernel and problem to measurements.
 
-    gpu: str
-    """Name of the GPU in the GPU catalog."""
-    kernel: str
-    kernel_hash: str | None = None
-    """Hash of the kernel, or None if the kernel's source is unknown."""
-    recorder: str | None = None
-    """Source of the measurements in addition to the tool, such as a person or a paper."""
-
-
-def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) -> Iterator[Measurement]:
-    """Convert the results of one kernel and problem to measurements, stored under the names in `stored`."""
-    gpu, kernel = stored.gpu, stored.kernel
+    Args:
+        gpu: Name of the GPU in the GPU catalog.
+        kernel_hash: Hash of the kernel, or None if its source is unknown.
+        recorder: Source of the measurements in addition to the tool, such as a person or a paper.
+    """
     first = file.results[0]
     first_result = {
         "device": file.device,
@@ -192,8 +182,8 @@ def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) ->
         "at": first.measured_at.isoformat(),
     }
     session = f"{file.tool} {content_hash(first_result)}"
-    kernel_hash = stored.kernel_hash or external_hash(kernel, file.tunables, file.tool)
-    measured_by = file.tool if stored.recorder is None else f"{file.tool}, {stored.recorder}"
+    kernel_hash = kernel_hash or external_hash(kernel, file.tunables, file.tool)
+    measured_by = f"{file.tool}, {recorder}" if recorder else file.tool
     record, protocol = ProblemRecord.of(problem), ProtocolInfo(0, Tier.FINAL)
     for result in file.results:
         yield Measurement(
@@ -271,12 +261,12 @@ def name_of(header: Mapping[str, object], member: str) -> str | None:
 
 
 # Kernel Tuner treats the GPU's limits like tunables (NVMLObserver, https://kerneltuner.github.io).
-LIMITS = {
-    "nvml_pwr_limit": "power_limit_w",
-    "nvml_gr_clock": "locked_sm_clock_hz",
-    "nvml_mem_clock": "locked_memory_clock_hz",
+_LIMITS = {
+    "nvml_pwr_limit": ("power_limit_w", 1.0),
+    "nvml_gr_clock": ("locked_sm_clock_hz", 1e6),
+    "nvml_mem_clock": ("locked_memory_clock_hz", 1e6),
 }
-LIMIT_UNIT = {"nvml_pwr_limit": 1.0, "nvml_gr_clock": 1e6, "nvml_mem_clock": 1e6}
+"""Field of `ForeignResult` and factor to its unit, keyed by Kernel Tuner's name of a limit."""
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
@@ -285,12 +275,12 @@ def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[
     The limits are in SI units, keyed by field of `ForeignResult`. Kernel Tuner treats limits like tunables.
     """
     limits = {}
-    for name, column in LIMITS.items():
+    for name, (column, factor) in _LIMITS.items():
         if name in config:
-            limits[column] = finite(config[name], name) * LIMIT_UNIT[name]
+            limits[column] = finite(config[name], name) * factor
             if limits[column] <= 0:
                 raise ValueError(f"{name} is {config[name]}; expected a positive number")
-    return {name: value for name, value in config.items() if name not in LIMITS}, limits
+    return {name: value for name, value in config.items() if name not in _LIMITS}, limits
 
 
 _UTC = "%Y-%m-%d %H:%M:%S UTC"

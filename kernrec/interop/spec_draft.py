@@ -18,7 +18,6 @@ from kernrec.errors import UsageError, nearest
 from kernrec.interop.assumed_words import assumed_words, is_size, with_words
 from kernrec.interop.draft import (
     Draft,
-    DraftLaunch,
     DraftTunable,
     compiled_name,
     example_entry,
@@ -178,7 +177,7 @@ class _Drafter:
             self.assumed.append(f"from the launch in {self.source.name}: {', '.join(part for part in parts if part)}")
 
     def draft(self) -> Draft:
-        launch = self._launch()
+        grid, block, shared, constraints = self._launch()
         self.arguments.size_buffers(self._expression)
         self.arguments.fill_indexes(self.facts.indexes)
         self.missing += self.arguments.missing
@@ -199,10 +198,9 @@ class _Drafter:
         }
         launched = {
             "entry": quoted(self.entry),
-            "grid": listed(launch.grid)
-            + "  # blocks along each axis, such as ceil_div(n, block_x)" * (MARK in launch.grid),
-            "block": listed(launch.block),
-            "shared": launch.shared != "0" and f"{quoted(launch.shared)}  # bytes of dynamic shared memory",
+            "grid": listed(grid) + "  # blocks along each axis, such as ceil_div(n, block_x)" * (MARK in grid),
+            "block": listed(block),
+            "shared": shared != "0" and f"{quoted(shared)}  # bytes of dynamic shared memory",
             "arguments": f"[{', '.join(quoted(text) for text in self.arguments.passed)}]",
         }
         lines = [
@@ -212,9 +210,9 @@ class _Drafter:
         if self.missing or self.suggest:
             lines.append(f"# Fill in what is {MARK}. Expressions use the tunables and dimensions below.")
         lines += [f"{key} = {value}" for key, value in top.items() if value]
-        if launch.constraints:
-            constraints = (f"    {quoted(text)},  # {why}" for text, why in launch.constraints.items())
-            lines += ["constraints = [", *constraints, "]"]
+        if constraints:
+            lines += ["constraints = ["]
+            lines += [*(f"    {quoted(text)},  # {why}" for text, why in constraints.items()), "]"]
         lines += ["", "[problem]", *self.arguments.problem_lines()]
         lines += ["", "[problem.tensors]", *self.arguments.tensor_lines()]
         if self.tunables:
@@ -334,7 +332,8 @@ class _Drafter:
             ((_, self.compiled[key]),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
         return self.compiled[key]
 
-    def _launch(self) -> DraftLaunch:
+    def _launch(self) -> tuple[list[str], list[str], str, dict[str, str]]:
+        """Return (grid, block, shared memory, constraints on the block with their reasons), as expressions."""
         block, constraints = self._block()
         if block == [MARK] and self.launch is not None:  # The grid may use these names.
             self.names |= {f"block_{axis}": f"block_{axis}" for axis in _AXES}
@@ -346,18 +345,18 @@ class _Drafter:
             self.missing.append("--shared BYTES")
         if self.words.grid is None:
             self.missing.append(f'--grid, such as --grid "{self._grid_example()}"')
-            return DraftLaunch([MARK], block, shared, constraints)
+            return [MARK], block, shared, constraints
         axes = split_expressions(self.words.grid.replace("blockDim.", "block_"))
         if block == [MARK] and any("block_" in axis for axis in axes):
             if self.launch is not None and self.launch.grid == self.words.grid:
-                return DraftLaunch([MARK], block, shared, constraints)
+                return [MARK], block, shared, constraints
             raise UsageError(
                 f"--grid {self.words.grid!r:.60}: {self.signature.name} never reads its block size; give it, for "
                 "example --block 128"
             )
         if not 1 <= len(axes) <= 3:
             raise UsageError(f"--grid {self.words.grid!r:.60}: expected one to three expressions, separated by commas")
-        return DraftLaunch([self._expression("--grid", axis) for axis in axes], block, shared, constraints)
+        return [self._expression("--grid", axis) for axis in axes], block, shared, constraints
 
     def _grid_example(self) -> str:
         axes = self.facts.grid_axes

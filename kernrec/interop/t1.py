@@ -110,7 +110,7 @@ class _T1Reader:
             "arguments": arguments,
         }
         return {
-            "name": self.name(),
+            "name": expression.identifier(str(self.general.get("BenchmarkName") or self.kernel["KernelName"])),
             "source": source_name,
             "problem": {
                 "dims": dict(zip(("problem_size_x", "problem_size_y", "problem_size_z"), sizes, strict=False)),
@@ -121,10 +121,6 @@ class _T1Reader:
             "defines": {"kernel_tuner": 1, **self.defines()},
             "launch": [launch],
         }
-
-    def name(self) -> str:
-        title = str(self.general.get("BenchmarkName") or self.kernel["KernelName"])
-        return expression.identifier(title)
 
     def identifier(self, name: str, taken: Mapping[str, Any]) -> str:
         identifier = name.lower().lstrip("_")
@@ -191,7 +187,10 @@ class _T1Reader:
             if memory == "Scalar":
                 if width != 1 or dtype == "f16":
                     raise UsageError(f"{what}: a scalar of type {argument['Type']} cannot be passed")
-                passed.append((f"{dtype} {_number(argument.get('FillValue', 0), dtype)}", False))
+                value = argument.get("FillValue", 0)
+                if not isinstance(value, int | float):
+                    raise UsageError(f"a scalar's FillValue is {value!r:.40}, expected a number")
+                passed.append((f"{dtype} {_decimal(float(value)) if dtype[0] == 'f' else int(value)}", False))
                 continue
             if memory == "Local":
                 size = self.translator.expression(f"{what}: Size", str(argument.get("Size", 1)))
@@ -305,12 +304,6 @@ _BYTES = {"u8": 1, "i8": 1, "i16": 2, "u16": 2, "f16": 2, "i32": 4, "u32": 4, "f
 
 def _decimal(value: float) -> str:
     return f"{Decimal(repr(value)):f}"
-
-
-def _number(value: Any, dtype: str) -> str:
-    if not isinstance(value, int | float):
-        raise UsageError(f"a scalar's FillValue is {value!r:.40}, expected a number")
-    return _decimal(float(value)) if dtype[0] == "f" else str(int(value))
 
 
 def _parameters(source: str, name: str) -> int | None:

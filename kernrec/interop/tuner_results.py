@@ -162,6 +162,7 @@ SECONDS = {
     "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # benchmark_hub misspells the last name
     "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
     "ns": 1e-9, "nanosecond": 1e-9, "nanoseconds": 1e-9,
+    "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9,  # Nsight Compute's names
 }  # fmt: skip
 _JOULES = {"": 1.0, "j": 1.0, "joule": 1.0, "joules": 1.0, "mj": 1e-3, "millijoules": 1e-3}
 _WATTS = {"": 1.0, "w": 1.0, "watt": 1.0, "watts": 1.0, "mw": 1e-3, "milliwatts": 1e-3}
@@ -240,15 +241,11 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
     try:
         return units[unit.strip().lower()]
     except KeyError:
-        spellings: dict[float, str] = {}
-        for name, factor in units.items():
-            if name:
-                spellings.setdefault(factor, name)  # The short name comes first, so keep it.
-        listed = ", ".join(spellings.values())
+        short = {factor: name for name, factor in reversed(list(units.items())) if name}  # The short name comes first.
+        listed = ", ".join([*short.values()][::-1])
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
 
-_KTT_UNITS = {"Nanoseconds": 1e-9, "Microseconds": 1e-6, "Milliseconds": 1e-3, "Seconds": 1.0}
 _KTT_OUTCOMES = {
     "Ok": Outcome.OK,
     "ComputationFailed": Outcome.CRASH,
@@ -264,9 +261,7 @@ def read_ktt(file: TextFile, options: ReadOptions) -> ForeignResults:
     metadata, entries = document.get("Metadata"), document.get("Results")
     if not isinstance(metadata, dict) or not isinstance(entries, list):
         raise ValueError("it is not KTT's JSON; expected the object Metadata and the list Results")
-    if (unit := metadata.get("TimeUnit")) not in _KTT_UNITS:
-        raise unknown("Metadata.TimeUnit", str(unit), _KTT_UNITS)
-    results = numbered(entries, partial(_ktt_result, _KTT_UNITS[unit]), "result", 0)
+    results = numbered(entries, partial(_ktt_result, _seconds(metadata.get("TimeUnit"))), "result", 0)
     return ForeignResults(KTT, name_of(metadata, "Device"), None, results)
 
 

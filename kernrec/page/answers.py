@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.gpu import GPU, all_gpus, find_gpu
+from kernrec.gpu import all_gpus, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.model.analytical.power import INPUTS, RANDOM
 from kernrec.op import all_ops
@@ -31,49 +31,6 @@ from kernrec.recommender.networks.compare import sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest, layers_of
 from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.request import backends_named
-
-
-def network_view(
-    recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM, backends: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return a network's layers and totals at the default power limit, and its totals at several power limits.
-
-    Raises:
-        UsageError: A name is unknown, or the network has no layer of the requested op.
-        KernrecError: No layer can be run, or the network does not fit in the GPU's memory.
-    """
-    answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY, inputs=inputs, backends=tuple(backends)))
-    sweep = sweep_network(recommender, answer, "power limit")
-    layers = []
-    for layer in answer.layers:
-        kernel, config = layer.program
-        layers.append(
-            {
-                "layer": layer.name,
-                "count": layer.count,
-                "problem": layer.answer.problem.key,
-                "kernel": kernel,
-                "config": config,
-                "latency_s": layer.latency_s,
-                "energy_j": layer.energy_j,
-                "bottleneck": layer.best.bottleneck if layer.best and not layer.runs_backend else "",
-                "source": layer.source,
-                "worth_it": layer.worth_it,
-            }
-        )
-    return {
-        "gpu": gpu.name,
-        "title": gpu.title,
-        "workload": answer.workload.title,
-        "power_limit_w": gpu.tdp_w,
-        "dtypes": list(answer.dtypes),
-        "headline": answer.headline_name,
-        "totals": [total.as_dict() for total in answer.totals],
-        "sweep": sweep.as_dict()["rows"],
-        "layers": layers,
-        "notes": list(answer.notes),
-    }
-
 
 Parameters = Mapping[str, str]
 
@@ -183,13 +140,42 @@ class Answers:
         }
 
     def _network(self, parameters: Parameters) -> dict[str, Any]:
+        """Return a network's layers and totals at the default power limit, and its totals at several power limits."""
         name = parameters.get("workload", "")
         names = [*self._own, *workloads()]
         if name not in names:  # Accept names only, because a URL must not open a file.
             raise unknown("workload", name, names)
         wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None, backend=self._whose)
         gpu, inputs = find_gpu(parameters.get("gpu", "")), parameters.get("inputs") or RANDOM
-        return network_view(self._recommender, gpu, wanted, inputs, self._stacks)
+        query = Query(Objective.LATENCY, inputs=inputs, backends=tuple(self._stacks))
+        answer = answer_network(self._recommender, gpu, wanted, query)
+        layers = [
+            {
+                "layer": layer.name,
+                "count": layer.count,
+                "problem": layer.answer.problem.key,
+                "kernel": layer.program[0],
+                "config": layer.program[1],
+                "latency_s": layer.latency_s,
+                "energy_j": layer.energy_j,
+                "bottleneck": layer.best.bottleneck if layer.best and not layer.runs_backend else "",
+                "source": layer.source,
+                "worth_it": layer.worth_it,
+            }
+            for layer in answer.layers
+        ]
+        return {
+            "gpu": gpu.name,
+            "title": gpu.title,
+            "workload": answer.workload.title,
+            "power_limit_w": gpu.tdp_w,
+            "dtypes": list(answer.dtypes),
+            "headline": answer.headline_name,
+            "totals": [total.as_dict() for total in answer.totals],
+            "sweep": sweep_network(self._recommender, answer, "power limit").as_dict()["rows"],
+            "layers": layers,
+            "notes": list(answer.notes),
+        }
 
 
 _SHOWN = (

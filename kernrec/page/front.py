@@ -166,7 +166,14 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     """
     answer = subject.answer(recommender, gpu)
     if not answer.recommendations:
-        return _by_baselines(answer)
+        empty: dict[str, Any] = {name: [] for name in ("kernels", "configs", "bottlenecks", "front")}
+        return _described(answer, answer.notes) | {
+            **empty,
+            "operating_points": [_point(answer.point, answer.gpu)],
+            "sources": list(SOURCES),
+            "points": {name: [] for name in (*_INTEGERS, *_QUANTITIES)},
+            "measured": {},
+        }
     candidates = subject.candidates(recommender, gpu)
     front = select(candidates, Query(Objective.PARETO, clocks=subject.clocks, top=_WHOLE_FRONT))
     count = candidates.latency_s.shape[1]
@@ -200,17 +207,6 @@ def _described(answer: Answer, notes: Sequence[str]) -> dict[str, Any]:
             baseline.as_dict() | {"name": baseline.dated_name, "basis": baseline.basis} for baseline in answer.baselines
         ],
         "notes": list(notes),
-    }
-
-
-def _by_baselines(answer: Answer) -> dict[str, Any]:
-    empty: dict[str, Any] = {name: [] for name in ("kernels", "configs", "bottlenecks", "front")}
-    return _described(answer, answer.notes) | {
-        **empty,
-        "operating_points": [_point(answer.point, answer.gpu)],
-        "sources": list(SOURCES),
-        "points": {name: [] for name in (*_INTEGERS, *_QUANTITIES)},
-        "measured": {},
     }
 
 

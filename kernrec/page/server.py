@@ -8,7 +8,6 @@ import errno
 import json
 import socket
 import sys
-from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -91,7 +90,13 @@ class _Handler(BaseHTTPRequestHandler):
         elif name in _FILES:
             self._send(HTTPStatus.OK, name.rpartition(".")[2], content(name))
         elif name.startswith("api/") and (asks := name.removeprefix("api/")) in self.server.answers.paths:
-            status, answer = _answered(lambda: self.server.answers.answer(asks, _parameters(query)))
+            status, answer = HTTPStatus.OK, None
+            try:
+                answer = self.server.answers.answer(asks, _parameters(query))
+            except KernrecError as error:
+                status, answer = HTTPStatus.BAD_REQUEST, {"error": str(error)}
+            except Exception as error:  # Show it to the reader, so that it does not stop the page.
+                status, answer = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}
             self._send(status, "json", json.dumps(answer, separators=(",", ":")))
         else:
             self._send(HTTPStatus.NOT_FOUND, "html", "there is no such page")
@@ -128,13 +133,3 @@ def _parameters(query: str) -> dict[str, str]:
     except ValueError:
         raise UsageError("the request is not a list of name=value") from None
     return dict(pairs)
-
-
-def _answered(answer: Callable[[], Any]) -> tuple[HTTPStatus, Any]:
-    try:
-        return HTTPStatus.OK, answer()
-    except KernrecError as error:
-        return HTTPStatus.BAD_REQUEST, {"error": str(error)}
-    except Exception as error:
-        # Show an unexpected error to the reader, so that it does not stop the page.
-        return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}

@@ -6,7 +6,7 @@ earlier call, the arrays are not checked again.
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from kernrec.errors import UsageError
 from kernrec.util.light_dataclass import dataclass
@@ -95,28 +95,9 @@ def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
         )
 
 
-class Reader(Protocol):
-    """Reader for arrays of one library."""
-
-    def device(self, array: Any) -> int:
-        """Return the number of the array's GPU, or -1 for host memory."""
-
-    def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
-        """Return (key, address of the array).
-
-        The key is hashable, begins with the device, and contains all of the array's facts except the address.
-        """
-
-    def facts(self, array: Any) -> ArrayFacts: ...
-
-    def stream(self, device: int) -> int:
-        """Return the address of the library's current stream on a device."""
-
-    def empty(self, expected: Expected, device: int) -> Any:
-        """Return a new, uninitialized array on a device."""
-
-
 class TorchReader:
+    """Reader of PyTorch tensors. The readers of other libraries have the same methods."""
+
     def __init__(self) -> None:
         import torch
 
@@ -126,9 +107,14 @@ class TorchReader:
         self.types = (torch.Tensor, torch.nn.Parameter)
 
     def device(self, array: Any) -> int:
+        """Return the number of the array's GPU, or -1 for host memory."""
         return int(array.get_device())
 
     def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
+        """Return (key, address of the array).
+
+        The key is hashable, begins with the device, and contains all of the array's facts except the address.
+        """
         address: int = array.data_ptr()
         gradients = array.requires_grad and self._gradients()
         here = array.get_device()
@@ -140,9 +126,11 @@ class TorchReader:
         return ArrayFacts(tuple(array.shape), tuple(array.stride()), dtype, *place, of_torch=True, gradients=gradients)
 
     def stream(self, device: int) -> int:
+        """Return the address of the library's current stream on a device."""
         return int(self.current_stream(device).cuda_stream)
 
     def empty(self, expected: Expected, device: int) -> Any:
+        """Return a new, uninitialized array on a device."""
         place = "cpu" if device < 0 else f"cuda:{device}"
         return self._torch.empty(expected.shape, dtype=getattr(self._torch, NAMES[expected.dtype][0]), device=place)
 
@@ -209,6 +197,9 @@ class ViewReader:
         return CupyReader().empty(expected, device)
 
 
+Reader = TorchReader | CupyReader | ViewReader
+
+
 def view_of(array: Any, name: str, driver: Any) -> View:
     """Return a view of an array that is neither a CuPy array nor a PyTorch tensor. Raise `UsageError` if it has no
     `__cuda_array_interface__`. The driver finds the GPU of its address."""
@@ -235,7 +226,7 @@ def loaded_readers() -> dict[type, Reader]:
     readers: dict[type, Reader] = {View: ViewReader()}
     for library, reader in (("torch", TorchReader), ("cupy", CupyReader)):
         if library in sys.modules:
-            made = reader()
+            made: Reader = reader()
             readers |= dict.fromkeys(made.types, made)
     return readers
 

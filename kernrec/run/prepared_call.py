@@ -35,54 +35,6 @@ class LoadedVariant:
         return self._functions[entry, shared_bytes]
 
 
-class PackedLaunches:
-    """Launches of a variant on one problem. They share packed arguments, so hold a lock while queueing them."""
-
-    def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
-        self.workspace_bytes = 0
-        offsets = {}
-        for space in workspaces(variant.kernel, variant.config, problem, sm):
-            offsets[space.name] = self.workspace_bytes
-            self.workspace_bytes += -(-space.bytes // 256) * 256
-        self._launch: Callable[..., Any] = driver.launch
-        self._packed: list[PackedArguments] = []
-        self.queued: list[tuple[Any, ...]] = []
-        """For each launch: function, grid (3 numbers), block (3 numbers), bytes of shared memory, and address of the
-        packed arguments."""
-        for bound in bind_launches(variant.kernel, variant.config, problem, sm):
-            packed = PackedArguments.bound(bound)
-            shared = dynamic_shared_bytes(variant.kernel, bound, loaded.compiled)
-            function = loaded.function(bound.entry, shared)
-            self._packed.append(packed)
-            self.queued.append((function, *bound.grid, *bound.block, shared, packed.address))
-        outputs = problem.definition.outputs
-        inputs = [name for name in problem.tensors if name not in outputs]
-        output = next(name for name in problem.tensors if name in outputs)
-        self._inputs = [(slot, i) for i, name in enumerate(inputs) for slot in self._slots(name)]
-        self._output = self._slots(output)
-        self._workspaces = [(slot, offset) for name, offset in offsets.items() for slot in self._slots(name)]
-
-    def _slots(self, tensor: str) -> list[Any]:
-        return [value for packed in self._packed for value in packed.slots.get(tensor, ())]
-
-    def queue(self, addresses: Sequence[int], output: int, workspace: int, stream: int) -> None:
-        """Queue the launches in a stream.
-
-        Args:
-            addresses: Addresses of the inputs, in the order of the op's tensors.
-            output: Address of the output.
-            workspace: Address of the memory for all workspaces.
-        """
-        for slot, place in self._inputs:
-            slot.value = addresses[place]
-        for slot in self._output:
-            slot.value = output
-        for slot, offset in self._workspaces:
-            slot.value = workspace + offset
-        for function, gx, gy, gz, bx, by, bz, shared, arguments in self.queued:
-            self._launch(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0)
-
-
 class PreparedCall:
     """Launches of a variant for one problem on one GPU, with the properties that a call's arrays must have."""
 
@@ -95,25 +47,56 @@ class PreparedCall:
         place: "tuple[int, Workspaces]",
     ) -> None:
         """Load and pack a variant's launches. `place` is (number of the GPU, memory for workspaces)."""
-        self.variant, self.problem = variant, problem
         self.device, self._workspaces = place
         tensors = [Expected(t.name, t.shape, t.dtype, t.bytes) for t in problem.tensors.values()]
         outputs = problem.definition.outputs
         self.inputs = tuple(tensor for tensor in tensors if tensor.name not in outputs)
         self.output = next(tensor for tensor in tensors if tensor.name in outputs)
-        self._input_sizes = [(place, tensor.bytes) for place, tensor in enumerate(self.inputs)]
         self.out = Expected("out", self.output.shape, self.output.dtype, self.output.bytes)
         """Properties of the output array, under the name of the argument `out`."""
-        self.launches = PackedLaunches(driver, loaded, variant, problem, driver.sm(self.device))
+        self._input_sizes = [(number, tensor.bytes) for number, tensor in enumerate(self.inputs)]
+        self._launch: Callable[..., Any] = driver.launch
+        self._packed: list[PackedArguments] = []
+        self._queued: list[tuple[Any, ...]] = []
+        """For each launch: function, grid (3 numbers), block (3 numbers), bytes of shared memory, and address of the
+        packed arguments."""
+        sm = driver.sm(self.device)
+        for bound in bind_launches(variant.kernel, variant.config, problem, sm):
+            packed = PackedArguments.bound(bound)
+            shared = dynamic_shared_bytes(variant.kernel, bound, loaded.compiled)
+            function = loaded.function(bound.entry, shared)
+            self._packed.append(packed)
+            self._queued.append((function, *bound.grid, *bound.block, shared, packed.address))
+        self._input_slots = [(slot, i) for i, each in enumerate(self.inputs) for slot in self._slots(each.name)]
+        self._output_slots = self._slots(self.output.name)
+        self._workspace_slots: list[tuple[Any, int]] = []
+        self._workspace_bytes = 0
+        for space in workspaces(variant.kernel, variant.config, problem, sm):
+            self._workspace_slots += [(slot, self._workspace_bytes) for slot in self._slots(space.name)]
+            self._workspace_bytes += -(-space.bytes // 256) * 256
         self._lock = Lock()
 
+    def _slots(self, tensor: str) -> list[Any]:
+        return [value for packed in self._packed for value in packed.slots.get(tensor, ())]
+
     def run(self, addresses: Sequence[int], output: int, stream: int) -> None:
-        """Queue the launches in a stream. See `PackedLaunches.queue`."""
-        launches = self.launches
-        with self._lock:  # After queueing, the driver has copied the packed arguments.
-            size = launches.workspace_bytes
+        """Queue the launches in a stream.
+
+        Args:
+            addresses: Addresses of the inputs, in the order of the op's tensors.
+            output: Address of the output.
+        """
+        with self._lock:  # All calls share the packed arguments, which the driver copies when a launch is queued.
+            size = self._workspace_bytes
             workspace = self._workspaces.address(size, self.device, stream) if size else 0
-            launches.queue(addresses, output, workspace, stream)
+            for slot, number in self._input_slots:
+                slot.value = addresses[number]
+            for slot in self._output_slots:
+                slot.value = output
+            for slot, offset in self._workspace_slots:
+                slot.value = workspace + offset
+            for function, gx, gy, gz, bx, by, bz, shared, arguments in self._queued:
+                self._launch(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0)
 
     def check_overlap(self, addresses: Sequence[int], output: int) -> None:
         """Raise `UsageError` if the output's memory overlaps the memory of an input."""

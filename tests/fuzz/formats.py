@@ -101,7 +101,7 @@ def _texts(extra: Path | None) -> Iterator[Format]:
     yield Format("kernel-tuner", "case.json", (kernel_tuner,), read_results)
     for name in ("ncu_metrics.csv", "ncu_raw.csv"):
         sample = ROOT / "tests" / "interop" / "samples" / name
-        options = ReadOptions(kernels=("copy_sweep_grid_shape", "smooth"), gpu="Quadro GV100")
+        options = ReadOptions(kernels=("copy_sweep_grid_shape", "smooth"))
         case = f"case{sample.suffix}"
         yield Format(sample.stem, case, (sample.read_bytes(),), partial(read_results, options=options))
     yield from _tuned_configs()

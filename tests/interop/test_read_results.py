@@ -16,7 +16,7 @@ from kernrec.errors import UsageError
 from kernrec.interop.import_results import import_results
 from kernrec.interop.json_document import read_text
 from kernrec.interop.read_results import read_results
-from kernrec.interop.results import ForeignResult, StatedProblem, StoredAs, to_measurements
+from kernrec.interop.results import ForeignResult, StatedProblem, to_measurements
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Outcome
@@ -103,7 +103,7 @@ def test_replaced_value_is_accepted_or_refused_in_one_line(write, database, whol
     message = ""
     try:
         file = read_results(write(whole))
-        database.add_measurements(to_measurements(file, PROBLEM, StoredAs("t4", "k")))
+        database.add_measurements(to_measurements(file, PROBLEM, "t4", "k"))
     except UsageError as error:
         message = str(error)
     assert "\n" not in message
