@@ -114,13 +114,16 @@ def text_of(node: "Node | None") -> str:
 
 
 def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
-    """Yield the descendants of a syntax node with one of the given kinds, in source order."""
+    """Yield the descendants of a syntax node with one of the given kinds, in source order, except those in `#if 0`."""
     stack = [root]
     while stack:
         node = stack.pop()
         if node.type in kinds:
             yield node
-        stack += reversed(node.named_children)
+        children = node.named_children
+        if node.type == "preproc_if" and text_of(node.child_by_field_name("condition")) == "0":
+            children = [child for child in children if child == node.child_by_field_name("alternative")]
+        stack += reversed(children)
 
 
 @lru_cache(maxsize=8)
