@@ -231,9 +231,6 @@ def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
         path.write_bytes((folder / "rows.parquet").read_bytes())
 
 
-# ---- readers of the recordings --------------------------------------------------------------------------------
-
-
 _SERVING = f"""{named("system", SYSTEMS)} AS gpu, {named("framework", BACKENDS)} AS stack, version, latency_s,
     CASE WHEN dtype = 'fp8_static' THEN 'static scales' ELSE '' END AS variant,
     regexp_replace(kernel_source, '^trt_flow_/.*PLUGIN_V2_(\\w+)_\\d+$', '\\1') AS kernel"""

@@ -92,7 +92,7 @@ def compile_libraries(folder: Path) -> None:
 
         link(_DRIVER, [*(objects[source, 0] for source in driver), *_aliases(_other_names("driver"))])
         link(_NVML, [*_FLAGS, str(NATIVE / "nvml.cpp"), str(made / _DRIVER)])
-        # A program that was compiled with one default stream per thread calls functions with these suffixes.
+        # If a program was compiled with `--default-stream per-thread`, it calls functions with these suffixes.
         others = _other_names("runtime")
         by_thread = {f"{call}{suffix}": call for call in (*_defined(), *others) for suffix in ("_ptsz", "_ptds")}
         aliases = _aliases(others | by_thread)
@@ -102,7 +102,7 @@ def compile_libraries(folder: Path) -> None:
         try:
             made.rename(folder)
         except OSError:
-            # If the library already exists, another process compiled it first.
+            # If another process compiled the library meanwhile, use its library.
             if not (folder / _DRIVER).exists():
                 raise
 
@@ -296,8 +296,8 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: P
         "PYTHONPATH": path,
     }
     if not _runs_on_gpu(command):
-        # vLLM disables Triton if it finds no driver, except if no device is visible.
+        # vLLM disables Triton if it finds no driver, unless this variable hides all devices.
         variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        # For tensors on the CPU, torch.compile would generate C++, and fail for Triton functions.
+        # Disable torch.compile: for tensors on the CPU, it would generate C++, which cannot call Triton functions.
         variables["TORCHDYNAMO_DISABLE"] = "1"
     return variables

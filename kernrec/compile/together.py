@@ -124,7 +124,7 @@ class Together:
             compiled = compile_job(job, self._cache)
         except CompileError as error:
             return error
-        except Exception as error:  # An error such as out of memory affects only this job.
+        except Exception as error:  # An error such as too little memory concerns only this job.
             return CompileError(f"{job.name}: {type(error).__name__}: {' '.join(str(error).split())}", reason="crash")
         if can_be_together(job):
             quick, entries = time.process_time() - start < _QUICK_S, list(compiled.resources)

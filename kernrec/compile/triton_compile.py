@@ -162,7 +162,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
 
     parameters = [parameter.name for parameter in function.params]
     defines = {name: text if isinstance(text, int) else python_value(text) for name, text in job.defines.items()}
-    # A keyword argument of a launch sets both the compiler option and the parameter of its name.
+    # If a compiler option and a parameter have the same name, a launch's keyword argument sets both.
     options = {name: defines[name] for name in OPTIONS if name in defines}
     if not options.get("maxnreg"):
         options.pop("maxnreg", None)
@@ -254,7 +254,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
     def inspect(backend: Any = None, stages: Any = None, *rest: Any) -> tuple[str, str] | None:
         if stages is None:
-            return "kernrec", "kernrec"  # The hook's part of Triton's cache key.
+            return "kernrec", "kernrec"  # Triton asks for the hook's part of its cache key.
         assemble = stages["cubin"]
 
         def assembled(source: Any, metadata: Any) -> Any:

@@ -86,7 +86,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
     for constants, options, extents in _chosen_configs(request.get("configs"), layers):
-        # A keyword argument of a launch sets both the compiler option and the parameter of its name.
+        # If a compiler option and a parameter have the same name, a launch's keyword argument sets both.
         for p in parameters:
             name, default = p["name"], p["value"]
             if name in OPTIONS and name not in arguments and (name in options or type(default) is int):

@@ -57,7 +57,7 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
     for place in (folder, top):
         if place is not None and str(place) not in sys.path:
             sys.path.insert(0, str(place))
-    # Triton reads the source of functions through `linecache`, but the file may have changed.
+    # Give Triton the text that runs: it reads sources through `linecache`, but the file may have changed.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     module = ModuleType(f"{package}.{Path(name).stem}" if package else Path(name).stem)
     module.__file__ = path

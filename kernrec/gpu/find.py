@@ -14,7 +14,7 @@ from kernrec.util.cache import shipped_toml
 _CATALOG = Path(__file__).with_name("catalog")
 _LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")
 
-# Map each key of a generation file to the `GPU` fields that it sets, so that each field gets the source of its key.
+# For each key of a generation file, the `GPU` fields that it sets. Each field cites the source that the key cites.
 _FIGURES = {
     "chip": ("chip", "sm"),
     "sms": ("sms",),

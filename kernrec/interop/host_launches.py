@@ -80,7 +80,7 @@ def host_launches(
     for call in nodes(program.root, "call_expression"):
         configuration = next((child for child in call.named_children if child.type == "kernel_call_syntax"), None)
         name = text_of(call.child_by_field_name("function"))
-        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Drop namespaces to compare with `kernel`.
+        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Drop namespaces, because `kernel` has none.
         if configuration is not None and name.partition("<")[0].strip() == kernel:
             launches.append(_Launch(program, call, configuration, parameters).read(name))
     return tuple(launches)
@@ -349,8 +349,8 @@ class _Launch:
                     return combined(resolved(factors[0]), "*", resolved(factors[1]))
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
                 function = _function_of(node)
-                # A function that gets the address of a variable, such as scanf, may change the variable. So its value
-                # is unknown, except after a copy to a symbol, which only reads the variable.
+                # A function that gets the address of a variable, such as scanf, may change the variable. So treat its
+                # value as unknown. A copy to a symbol is an exception, because it only reads the variable.
                 setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
                 if re.search(rf"\w{setter}", text_of(function)):
                     raise UnknownError

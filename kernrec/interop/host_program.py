@@ -83,7 +83,7 @@ def folded(text: str) -> str:
         raise UnknownError from None
     if (
         not isinstance(value, int | float) or not abs(value) < _LARGEST
-    ):  # A parameter named `max` evaluates to the function.
+    ):  # The name `max` alone evaluates to a Python function.
         raise UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
 

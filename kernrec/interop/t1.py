@@ -147,7 +147,7 @@ class _T1Reader:
         if dimensions and (divided or "GlobalSize" not in self.kernel):
             grid = []
             for axis, letter in enumerate(_AXES[:dimensions]):
-                # By default, Kernel Tuner divides by the block along x.
+                # Kernel Tuner's default: divide the grid's x extent by the block's x extent.
                 divisors = self.list(self.kernel, f"GridDiv{letter}", [block[axis]] if axis == 0 else [])
                 texts = [self.translate(f"GridDiv{letter}", divisor) for divisor in divisors]
                 whole = f"problem_size_{letter.lower()}"

@@ -51,8 +51,8 @@ def select_layers(
     for request in wanted:
         for layer in layers_of(request)[1]:
             problem = layer.problem
-            # If the user named all ops, skip layers that no kernel computes. If the user named one op, an error follows
-            # later.
+            # If the user named all ops, skip layers that no kernel computes. If the user named one op, report the
+            # missing kernel later.
             if not every_op or kernels_for(problem.op, problem.dtype, None if layer.layout_free else problem.layout):
                 before = layers.get(problem)
                 layers[problem] = layer if before is None else replace(before, count=before.count + layer.count)

@@ -127,7 +127,7 @@ class SearchRounds(Chooser):
         """Begin another round of latency measurements. Return whether there are any configs to measure in this
         round."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
-            return False  # Wait: there are too few results to choose better configs than in the first round.
+            return False  # Wait, because more results are needed to choose better configs than in the first round.
         self._latencies = self._steps.latency_round()
         if self._left < len(self._latencies):
             self._latencies = self._latencies[: int(self._left)]

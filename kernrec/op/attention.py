@@ -142,7 +142,7 @@ ATTENTION = Op(
     outputs=("o",),
     workload="llama-3-8b-prefill",
     shapes=_shapes,
-    # Like published figures, count both matmuls for unmasked pairs, without the softmax.
+    # Count both matmuls for unmasked pairs but not the softmax, as published figures do.
     flops=lambda d: 4 * d["batch"] * d["heads"] * pairs(d) * d["head_dim"],
     reference=_reference,
     derive=_derive,

@@ -136,7 +136,7 @@ def _elementwise(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.nda
     return {"y": np.maximum(tensors["a"] * tensors["x"] + tensors["b"], 0)}
 
 
-# With a = 1, this op adds the branches of a residual block. Other activations would move the same bytes.
+# With a = 1, this is the addition of the branches of a residual block. Another activation would move the same bytes.
 ELEMENTWISE = _op(
     name="elementwise",
     title="fused multiply-add with ReLU, y[n] = relu(a x[n] + b[n])",

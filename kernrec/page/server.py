@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = self.server.answers.answer(asks, _parameters(query))
             except KernrecError as error:
                 status, answer = HTTPStatus.BAD_REQUEST, {"error": str(error)}
-            except Exception as error:  # Show it to the reader, so that it does not stop the page.
+            except Exception as error:  # Send any error to the browser, so that the page keeps working.
                 status, answer = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}
             self._send(status, "json", json.dumps(answer, separators=(",", ":")))
         else:

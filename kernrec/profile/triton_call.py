@@ -104,7 +104,7 @@ class _CallReader:
                     "grid": ["grid_x", "grid_y", "grid_z"],
                     "block": ["32 * num_warps"],
                     "arguments": [*(text for text, _, _ in passed.values()), *["u64 0"] * SCRATCH],
-                    # Shared memory holds num_stages - 1 loop steps, one of which is being computed.
+                    # Triton keeps num_stages - 1 loop steps in shared memory, and computes one of them.
                     "prefetch": "max(num_stages - 2, 0)",
                 }
             ],

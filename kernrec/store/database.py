@@ -360,7 +360,7 @@ class _ReplacedError(UsageError):
 
 def _check_opened(path: Path, state: str, read_only: bool) -> None:
     now = file_state(path)
-    # If there is a DuckDB log, opening a file for writing changes the file, so compare only the inode.
+    # If there is a DuckDB log, opening the file for writing changes the file. Then compare only the inode.
     exact = read_only or state.endswith("\n")
     if state and (inode_of(now) != inode_of(state) or not has_open(state) or (exact and now != state)):
         raise _ReplacedError(f"{path} was replaced while it was opened")

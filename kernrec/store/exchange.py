@@ -114,7 +114,7 @@ def _same_key_other_content(
     connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
 ) -> str | None:
     key, *names = kinds
-    # Compare contents by hash: comparing eighty columns takes five times as long.
+    # Compare contents by hash, which is five times as fast as comparing eighty columns.
     listed = ", ".join(f'"{name}"' for name in names)
     content = f"{key}, hash({listed}) AS content"
     query = (

@@ -150,7 +150,7 @@ _OTHERS = """
 # excludes configs that cannot be launched.
 _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
-# A replayed failure counts as older than any successful run.
+# Count a replayed failure as older than any successful run.
 FAILURES = f"""
     SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END) AS failed_at,
@@ -179,7 +179,7 @@ def read_log(
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
         return MeasurementLog({}, {})
-    # Use constants in the condition: DuckDB applies them during the scan, whereas a join would read the whole log.
+    # State the values in the condition, so that DuckDB filters during the scan. A join would read the whole log.
     condition, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
     some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
     failed, merged = connection.execute(some, values).fetchone() or (True, True)
@@ -227,8 +227,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     foreign: dict[_Row, _Row] = {}
     failures: list[_Row] = []
     for log in logs:
-        # Process the user's own rows first. Otherwise, a merged row with another key but the same config or problem
-        # could replace one of them.
+        # Process the user's own rows first, so that no merged row with another key replaces a row of the same config.
         for row in sorted(log.answers.get(problem_key, ()), key=itemgetter(_MERGED)):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])

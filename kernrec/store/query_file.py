@@ -242,8 +242,6 @@ def _rule() -> str:
     return sha256(queries + (paths.shipped("db/schema") / "views.sql").read_bytes()).hexdigest()
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
 _LOGS = """
     SELECT 'log', gpu, key, rows
     FROM (SELECT gpu, problem_id, count(*) AS rows FROM db.measurement GROUP BY ALL)

@@ -45,7 +45,7 @@ class Stack:
             if self._pulled:
                 self._titles[self._pulled] = paths.PULLED
             databases = list(self._titles)
-        # Use a database only once, even if it is named twice or through a link.
+        # A database may be named twice or through a link. Use it once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
         self._files: dict[Path, QueryFile] = {}

@@ -193,7 +193,7 @@ def _boost(
     history: dict[str, Any] = {}
     booster = xgboost.train(parameters, training, rounds, verbose_eval=False, evals_result=history, **evaluation)
     loss = np.square(history["held_out"]["rmse"]) if history else np.zeros(rounds)
-    # More trees would hardly reduce the loss after an early stop, so repeat the last loss.
+    # After an early stop, repeat the last loss, because more trees would hardly change it.
     return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")
 
 

@@ -155,7 +155,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
             widths = OF_TIME if quantity == "latency" else OF_ENERGY
-            # Use core-bound intervals if the bottleneck of a config is unknown (-1).
+            # If the bottleneck of a config is unknown (-1), assume that the core is the bottleneck.
             factor = widths.factors.take(np.maximum(problem.regime, 0))
             low, high = expected / factor, expected * factor
             if method == "learned":

@@ -187,7 +187,7 @@ def _shape_predictions(
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
     carried = _carried(shape, latency, unit)
-    sampled = np.isfinite(latency)  # Only a sample of many rows was predicted.
+    sampled = np.isfinite(latency)  # Rows outside of the sample have no prediction.
     latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
     return latency, distance, carried
 

@@ -49,7 +49,7 @@ def safe_path() -> Iterator[None]:
 def module_environment() -> dict[str, str]:
     """Return the environment in which a child process of `module_command` imports this package."""
     root = str(Path(__file__).resolve().parents[2])
-    # An empty path means the working folder.
+    # Drop empty paths, which would mean the working folder.
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, *places]))}
 

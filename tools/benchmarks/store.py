@@ -109,7 +109,7 @@ def fill(path: Path, rows: int, most_problems: int = _PROBLEMS, first: int = 0) 
         values = (f'CAST({COLUMNS.get(name, "NULL")} AS {kinds[name]}) AS "{name}"' for name in names
                   if name not in ("config_id", "problem_id"))  # fmt: skip
         columns, connection = ", ".join(values), database._connection
-        # Store the rows in a table first, so that random numbers are drawn only once.
+        # Draw random numbers once, into a table, and store its rows from there.
         for start in range(0, rows, 1_000_000):
             connection.execute(
                 f"CREATE OR REPLACE TEMP TABLE made AS SELECT {columns}, config_id, problem_id "

@@ -130,7 +130,7 @@ def _compiled_variant(job: CompileJob, result: Compiled | CompileError) -> Compi
         flags = f"--gpu-name=sm_{job.sm}"
     if isinstance(result, CompileError):
         return CompiledVariant(CodeInfo(compiler_flags=flags), error=str(result))
-    if not result.cubin:  # Only PTX: the GPU driver will compile it and report no properties.
+    if not result.cubin:  # The result is only PTX. The GPU driver compiles it later and reports no properties.
         return CompiledVariant(CodeInfo(compiler="the driver's"))
     resources = list(result.resources.values())
     code = CodeInfo(

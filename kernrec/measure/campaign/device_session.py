@@ -254,8 +254,7 @@ class BlockControl:
         has not."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
-        # The GPU may fail the check just because it is still warm from heavy load, so repeat the check and use the
-        # second result.
+        # A GPU that is still warm from heavy load may fail this check. So repeat the check and use the second result.
         if self.drift.drifted(costs):
             costs, settings = session.measure_references(with_energy)
         error = self.drift.update(costs)

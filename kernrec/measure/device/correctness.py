@@ -40,7 +40,7 @@ _PIECE = 1 << 22
 
 def tolerance(problem: Problem) -> float:
     """Return the largest error of an op's output that rounding can explain."""
-    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Ops that normalize also sum along columns.
+    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Normalizing ops also sum along columns.
     output = problem.tensors[problem.definition.outputs[0]].dtype
     if output == problem.dtype:
         return rounding(output, terms)

@@ -50,8 +50,8 @@ class CudaDevice:
 
     def __init__(self, uuid: str, scratch: Path) -> None:
         """Open the GPU. The private folder `scratch` caches the expected outputs of the current problem."""
-        # Create this before the CUDA context, so that the number of processes that use the GPU does not include this
-        # process.
+        # Open the sensors before the CUDA context. They count the processes that use the GPU, and must not count this
+        # one.
         self._sensors = sensors(uuid)
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ def main() -> int:
     print(json.dumps({"set": True}), flush=True)
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
     while not ended.wait(_POLL_S):
-        if os.getppid() != wanted["parent"]:  # Another process adopts the children of a process that has ended.
+        if os.getppid() != wanted["parent"]:  # The parent has ended, so another process adopted this one.
             break
     restore(wanted["uuid"], journal)
     return 0

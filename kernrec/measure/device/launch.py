@@ -122,7 +122,7 @@ class LaunchTools:
 
     def hold(self, seconds: float) -> None:
         """Let the device wait for some seconds, during which the host can queue launches."""
-        self._wait_ns.value = int(seconds * 1e9)  # Queued launches have their own copy of the old value.
+        self._wait_ns.value = int(seconds * 1e9)  # Launches in the queue keep the old value.
         self._wait.queue(self.stream)
 
     def sm_clock_hz(self) -> float | None:

@@ -248,7 +248,8 @@ class NvmlSensors:
         usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc = self._query("nvmlDeviceGetEccMode")
         persistence = self._query("nvmlDeviceGetPersistenceMode")
-        locked = present_entry(self.uuid)  # NVML does not report locked clocks, so read those that kernrec has locked.
+        # NVML does not report locked clocks, so read the entry that kernrec wrote when it locked them.
+        locked = present_entry(self.uuid)
         return GpuSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             locked_sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),

@@ -169,7 +169,7 @@ class SimulatedGpu:
         while tick > 0 and self._skips(tick):
             tick -= 1
         tick = max(tick, 0)
-        if self._shown[0] != tick:  # Cache the value, because there are about a hundred readings per update.
+        if self._shown[0] != tick:  # Cache the value, because each update is read about a hundred times.
             shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._load.energy_j(tick * period)
             self._shown = tick, shown % self.sensors.wrap_j if self.sensors.wrap_j else shown
         return self._shown[1]

@@ -257,7 +257,7 @@ def measure_latency(
 
     Append sensor readings to `trace`. Return the statistics of the latency, and the number of launches.
     """
-    loaded.times(1)  # Ignore the time of the first launch, which loads the kernel's code.
+    loaded.times(1)  # The first launch loads the kernel's code, so ignore its time.
     start = device.now()
     samples = loaded.times(FIRST_LAUNCHES)
     launches, policy, each = 1 + FIRST_LAUNCHES, "flushed, inputs renewed" if loaded.renewed else "flushed", 1
@@ -270,7 +270,7 @@ def measure_latency(
         launches += count * each
         return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
 
-    if short:  # Timed one by one, short launches would look hopelessly slow, so time batches of them.
+    if short:  # Timing adds overhead to each launch, so a short launch would look hopelessly slow. Time batches.
         samples = more(FIRST_LAUNCHES)
     trace.append(device.read_sensors())
     enough = False

@@ -222,7 +222,7 @@ class _Counts:
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
         self.zeros = zeros
-        # The assembler removes these PTX instructions, so they need no time. Profiles of machine code lack them.
+        # The assembler removes these instructions, so they take no time. Profiles of machine code do not contain them.
         self.removed = self.classes("mov", "ld_const")
 
     @property
@@ -329,7 +329,7 @@ def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, 
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))
     special = functions + converted * (32 / _SPECIAL_LANES)
-    # f64 arithmetic has a separate pipe (Nsight Compute's documentation of the pipeline FP64).
+    # f64 arithmetic has its own pipe (Nsight Compute's documentation of the pipeline FP64).
     lanes = gpu.fma_per_clk_sm["f64"]
     if lanes < _CONVERT_LONG_LANES:
         return integer, special, counts.classes("f64", "cvt64") * (32 / (lanes * _FEW_F64_SHARE))

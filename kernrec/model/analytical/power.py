@@ -339,7 +339,7 @@ def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zer
     """Return the energy in joules of each event at nominal voltage. `volts` is the nominal core voltage as a fraction
     of the voltage at the knee. `zeros` states whether the input data are constant, which takes less energy."""
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
-    # A tensor core at half rate takes more energy per operation, because it holds its operands for twice the clocks.
+    # A tensor core at half rate holds its operands for twice the clocks, so each operation takes more energy.
     full_rate = chip.get("full_rate", 0)
     slowdown = max(full_rate / gpu.tensor_fma_per_clk_sm.get("f16", full_rate or 1), 1.0)
     units = {

@@ -53,7 +53,7 @@ class ExpectedImprovement:
                 has a prediction.
             seed: Seed of all random choices.
         """
-        # Import SciPy already here, so that a missing library raises an error before any measurement.
+        # Import SciPy now, so that a missing library raises an error before any measurement.
         import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
         # (indices of configs, their log(measured / predicted), hyperparameters that were learned from both)
@@ -123,7 +123,7 @@ class ExpectedImprovement:
             position = int(np.lexsort((expected[promising], -gain))[0])
             chosen.append(position)
             free[position] = False
-            # Assume that measuring this config gives the expected result. This only reduces variances.
+            # Choose the next config as if this one had given its expected result, which only reduces variances.
             column = covariance[:, position]
             covariance = covariance - np.outer(column, column) / (column[position] + process.noise)
         batch_first = np.concatenate((promising[chosen], by_gain))

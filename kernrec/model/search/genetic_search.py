@@ -142,7 +142,7 @@ class GeneticSearch(ObjectiveSearch):
             return np.zeros(len(configs))
         seconds = np.array([self.log_latency(config) for config in rows])
         joules = np.log(list(self.energy_j.values()))
-        # The same work in less time takes more power, so latency predicts power better than any tunable.
+        # Add latency as a feature. It predicts power best, because the same work in less time takes more power.
         trees = self._trees(np.column_stack((self.space.features[rows], seconds)), joules - seconds, joules)
         return trees(np.column_stack((self.space.features[configs], latency)))
 

@@ -155,7 +155,7 @@ def read_sample(
     grid = [by_variant(extent) for extent in launch.grid]
     busy = 1.0 - _column(table, "idle")
     longest = np.maximum(_column(table, "longest"), 1.0)
-    # In a small grid, there are fewer blocks per SM than would fit.
+    # A small grid does not fill the SMs.
     present = np.ceil(np.prod(grid, axis=0) * busy / gpu.sms).astype(np.int64)
     resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
     cache = l1_bytes(gpu.limits, resident, shared) / resident
@@ -178,8 +178,8 @@ def read_sample(
         if not footprint.written:
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
-    # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data only once. A later
-    # wave of blocks waits only for L2 if L2 still holds the data. If L2 is warm, this also applies to the first wave.
+    # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data once. Later blocks
+    # wait only for L2 if L2 still holds the data. So do the first blocks if L2 is warm.
     figures = microarchitecture(gpu)
     again = 1.0 if warm else np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)

@@ -124,7 +124,7 @@ class StaticTable:
             power=power,
             calibration=calibration,
             launches=tuple(launches),
-            # Exclude code that spills unless blocks were sampled: only `sampled_launch` estimates the cost of spills.
+            # Exclude code that spills, because only `sampled_launch` estimates the cost of spills.
             usable=(~spills | kernel.sampled)[variants.index],
             coverage=Coverage(int(unprofiled.sum()), int(spills.sum())),
         )
@@ -319,8 +319,7 @@ class StaticTable:
         held = occupancy(limits, threads, registers, shared)
         resident = held.blocks.astype(np.float64)
         if self.kernel.sampled and (resident == 0).any():
-            # Registers are allocated in granules. If code exceeds the limit by less than a granule, the code of another
-            # compiler may fit.
+            # The code exceeds the register limit by less than one allocation unit, so code of another compiler may fit.
             fewer = np.maximum(registers - limits.register_allocation_unit // 32, 1)
             near = (resident == 0) & (occupancy(limits, threads, fewer, shared).blocks > 0)
             resident[near] = 1.0

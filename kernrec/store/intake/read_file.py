@@ -180,7 +180,7 @@ def read_segments(
         for table in TABLES:
             for group, count in connection.execute(f"SELECT number, count(*) FROM {table}_rows GROUP BY 1").fetchall():
                 counts[group][table] = count
-        # Use DISTINCT only if some row occurs twice, because it takes as long as reading.
+        # Use DISTINCT only if a row occurs twice, because DISTINCT takes as long as reading.
         again = "DISTINCT " if _double_keys(connection, "measurement", "db.measurement_read") else ""
         _check_taken(connection, title, limits)
         for table in ("config", "problem") if len(groups) > 1 else ():
@@ -288,7 +288,7 @@ def _count(connection: "DuckDBPyConnection", source: str, table: str, path: Path
 
 
 def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> list[str]:
-    # Counting hashes takes half the memory of counting keys. So keys are compared only if two hashes are equal.
+    # Count hashes first, which takes half the memory of counting keys. Compare keys only if two hashes are equal.
     ((some,),) = connection.execute(f"SELECT count(*) > count(DISTINCT hash({table}_id)) FROM {source}").fetchall()
     if not some:
         return []

@@ -149,7 +149,7 @@ def outgoing(
         provenance(database, selection),
         database.schema,
     )
-    # Raises an error for a manifest that other people's kernrec would refuse.
+    # Raise an error if other people's kernrec would refuse this manifest.
     parse_manifest(manifest.to_bytes(), "what would leave")
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
     return Outgoing(manifest, files)
@@ -180,7 +180,7 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
     key, *names = kinds
     public = ", ".join(f'{public_column(name, secret)} AS "{name}"' for name in names)
     chosen = f"SELECT measurement.* {selection.source()}"
-    # A row that has no private values keeps its key.
+    # A row without private values keeps its key.
     same = " AND ".join(f'"{name}" IS NOT DISTINCT FROM {public_column(name, secret)}' for name in PRIVATE)
     rows = f"SELECT {key} AS here, {same} AS same, {public} FROM ({chosen})"
     shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"

@@ -72,7 +72,7 @@ class Captured:
             self._writer.add(record_of(function, args, keywords, grid, listed))
         except UsageError:
             raise
-        # The grid, heuristics and pruning are functions of the user and may raise anything. The program must continue.
+        # The user's grid, heuristics and pruning functions may raise anything. The program must continue.
         except Exception as error:
             reason = (
                 str(error)
@@ -209,7 +209,7 @@ def library_loaded() -> None:
 def _started() -> bool:
     global _starting, _torch_shows_gpu
     count = os.environ.get(COUNT_VARIABLE, "")
-    _torch_shows_gpu = loaded_torch() is not None  # `capture` itself patches torch if torch is loaded.
+    _torch_shows_gpu = loaded_torch() is not None  # If torch is loaded, `capture` patches it.
     _starting = True
     try:
         captured = _stack.enter_context(
