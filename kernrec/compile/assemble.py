@@ -82,8 +82,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
                 log,
             )
     if status and _TOO_OLD.search(log) and sm < _TURING:
-        # This assembler no longer supports Volta. Use Turing's resources, because Turing has as many registers as
-        # Volta. Drop the machine code, because it differs.
+        # Assemble for Turing, which has as many registers as Volta. Drop the machine code, because it differs.
         turing = assemble(ptx, _TURING, name)
         return replace(turing, cubin=b"")
     if status:

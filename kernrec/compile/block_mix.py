@@ -202,8 +202,7 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # Use the largest plausible number of copies: merged loads and fused arithmetic make a block look less often
-            # copied than it is.
+            # Use the largest number of copies, because merged loads and fused arithmetic hide some copies.
             votes = anchors[block] + other[block]
             often = [number for number, count in votes.items() if count >= _OFTEN * votes.total()]
             if votes:

@@ -102,8 +102,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
         (context, {"__init__": _on_cpu(torch, context.__init__)}),
         (torch.version, {} if torch.version.cuda else {"cuda": "13.0"}),
         (torch.autocast, {"__init__": _on_cpu(torch, torch.autocast.__init__)}),
-        # Apply `mode` here, because Torch does not apply it in `backward`, where Triton functions may also launch
-        # kernels.
+        # Torch does not apply `mode` in `backward`, but Triton functions may also launch kernels there.
         (torch.autograd, {"_engine_run_backward": _within(mode, torch.autograd._engine_run_backward)}),
         (torch.library.Library, {"impl": _for_both_devices(mode, torch.library.Library.impl)}),
     ]

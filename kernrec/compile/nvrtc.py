@@ -259,8 +259,7 @@ def compile_alone(job: CompileJob) -> Compiled:
     options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
-        # An older NVRTC does not know the option `_MINIMAL`. If this attempt fails, compile without the option, so that
-        # only errors in the source are reported.
+        # An older NVRTC does not know `_MINIMAL`. After any error, compile without it and report that error.
         with suppress(CompileError):
             return _compiled(job, [*options, _MINIMAL])
     return _compiled(job, options)

@@ -159,8 +159,7 @@ def _graph(onnx: Any, graph: Any) -> Graph:
         made = Node(name, kind, tuple(node.input), tuple(node.output), attributes)
         whole = all(values.get(name, Value(None, None)).constant for name in made.inputs if name)
         if whole and (made.inputs or made.kind == "Constant"):
-            # Runtimes compute nodes with only constant inputs once, when they load the model. So the outputs are
-            # constants, too.
+            # If all inputs are constant, runtimes compute the node once, at loading. So its outputs are constant.
             for name in made.outputs:
                 before = values.get(name, Value(None, None))
                 values[name] = Value(before.shape, before.dtype, True)

@@ -162,8 +162,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
                 edits.append((node, f"#include <{name}>"))
             continue
         instead = next((text for start, text in _BRINGS.items() if name.startswith(start)), "")
-        # Insert the prelude even if a condition such as `#ifdef _WIN32` skips this header, because the source needs the
-        # prelude.
+        # The source needs the prelude even if a condition such as `#ifdef _WIN32` skips this header.
         if not headers:
             prelude, condition = _PRELUDE + (_STD if uses_std else ""), _outer_condition(node)
             if condition is None:

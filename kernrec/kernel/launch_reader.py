@@ -115,8 +115,7 @@ class LaunchReader:
         ctype, _, value = text.strip().partition(" ")
         if not value or value.startswith("+"):
             self._check_tensor(table, key, ctype)
-            # If an op has a late dimension (`Dim.late`) with this tensor's name, a kernel that uses the tensor also
-            # uses the dimension.
+            # A late dimension (`Dim.late`) with a tensor's name counts as used if the kernel uses the tensor.
             table.named.add(ctype)
             return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self._names) if value else None)
         if ctype == "bytes":

@@ -123,8 +123,7 @@ class _Reader:
             lets=lets,
             constraints=constraints,
             implied=(
-                # If the spec does not use a late dimension of the op (`Dim.late`), the kernel supports only its
-                # default.
+                # If the spec does not use a late dimension (`Dim.late`), only its default is supported.
                 *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in top.named),
                 *(constraint for launch in launches for constraint in launch_limits(launch)),
             ),

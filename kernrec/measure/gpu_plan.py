@@ -141,8 +141,7 @@ class GpuPlan(Chooser):
         self._fixed = list(fixed)
         self._survey, self._planner = survey, planner
         self._refining = False  # whether the refinement planner chose the visit in progress
-        # number of configs measured for the planner minus number measured for the survey, after the survey's first
-        # round
+        # number of measured configs, after the survey's first round: the planner's minus the survey's
         self._ahead = 0
         self._visits = 0
 

@@ -145,8 +145,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
         regime=joined(_regime),
     )
     analytical = _concatenated([_analytical(group) for group in members])
-    # If all latencies are equal, the prediction cannot rank configs. Without source code, every config gets the
-    # roofline.
+    # Skip equal latencies, which cannot rank: without source code, every config gets the roofline.
     if np.ptp(analytical["latency"]) > 0:
         problem.predicted["predicted"] = analytical
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))

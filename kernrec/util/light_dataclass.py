@@ -40,7 +40,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
             methods["__eq__"] = _equal(compared)
             methods["__hash__"] = _hash([n for n in names if _is_hashed(described.get(n))])
         for name, method in methods.items():
-            if cls.__dict__.get(name) is None:  # `__hash__` is None if the class defines its own `__eq__`.
+            if cls.__dict__.get(name) is None:  # In a class that defines `__eq__`, `__hash__` is None.
                 setattr(cls, name, method)
         return cls
 

@@ -71,8 +71,7 @@ class WorkerClient:
         environment = module_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
             environment["CUDA_VISIBLE_DEVICES"] = self._opening["uuid"]
-        # kernrec limits itself to one thread. Remove this limit, because the worker needs all cores to compute
-        # references.
+        # Remove kernrec's limit of one thread, because the worker needs all cores to compute references.
         environment.pop("OPENBLAS_NUM_THREADS", None)
         self._process = subprocess.Popen(
             module_command("kernrec.measure.worker.worker"),

@@ -193,8 +193,7 @@ def _core_energy(
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # The arithmetic takes at most the whole latency. This gives a lower bound on the clock, and an upper bound on
-        # energy.
+        # The arithmetic takes at most the whole latency. This bounds the clock from below and energy from above.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))

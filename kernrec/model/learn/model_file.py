@@ -96,7 +96,7 @@ def _only_writer(folder: Path) -> Iterator[None]:
 def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
     """Delete a model's tree files that are not in `current`, and temporary files of killed training processes."""
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
-    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Temporary files of unfinished saves
+    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Left by interrupted saves
     for path in folder.iterdir():
         if left.fullmatch(path.name) or (path.name not in current and re.fullmatch(trees, path.name)):
             path.unlink(missing_ok=True)

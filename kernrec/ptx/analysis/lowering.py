@@ -44,8 +44,7 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
             backward = region.stop == position
             for inside in region:
                 for name in instructions[inside].results:
-                    # Lanes have different values if only some of them wrote the register, or if some left a loop
-                    # earlier.
+                    # Lanes differ if only some of them wrote the register, or if some left a loop earlier.
                     places = def_use.readers[name] if backward else def_use.writers[name]
                     if name not in divergent and any(place not in region for place in places):
                         divergent.add(name)
