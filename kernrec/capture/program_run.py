@@ -85,7 +85,7 @@ def compile_libraries(folder: Path) -> None:
 
         def link(library: str, inputs: Sequence[str]) -> None:
             exports, name = scratch / "exports", library.partition(".")[0].removeprefix("lib")
-            version = library if name == "cudart" else ""  # Programs link to versioned symbols of cudart.
+            version = library if name == "cudart" else ""  # Programs expect symbol versions in cudart only.
             exports.write_text(f"{version} {{ global: {_EXPORTS[name]}; local: *; }};")
             named = [f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}"]
             _run_tool([compiler, *inputs, *named, *_LINKED, "-o", str(made / library)])
@@ -216,7 +216,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     while True:
         try:
             return program.wait()
-        except KeyboardInterrupt:  # Ignore the signal, because the program also received it and decides what to do.
+        except KeyboardInterrupt:  # The program gets this signal, too, and decides.
             if program.poll() is None:
                 program.send_signal(signal.SIGINT)
 

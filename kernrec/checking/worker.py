@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
     holds_no_lock(watch)
     watch.start()
     with contextlib.suppress(KernrecError):  # If the engine is missing, the launch reports it.
-        engine.module()  # Load the module now, while its files are accessible.
+        engine.module()  # Load the module before this process loses access to its files.
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}

@@ -23,7 +23,8 @@ def main() -> None:
     from kernrec.cli.app import run
 
     status = run(sys.argv[1:])
-    # Skip Python's two garbage collections at exit, except with Triton, which warns about remaining objects.
+    # Skip Python's two garbage collections at exit. They are only needed with Triton, which otherwise warns about
+    # objects.
     if "triton" not in sys.modules:
         gc.freeze()
     sys.exit(status)

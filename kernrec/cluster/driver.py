@@ -94,7 +94,7 @@ class Driver:
         self._devices: dict[str, _Device] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
-        # Actors found by the first `join` that have not replied yet; None before the first `join`.
+        # Actors that the first `join` found and that have not replied; None before the first `join`
         self._first: set[str] | None = None
         # Number of measurements, keyed by (GPU, problem, tier).
         self._counts: Counter[tuple[str, str, str]] = Counter()

@@ -174,10 +174,10 @@ class _Matching:
         """Return the basic block that is charged for a machine instruction with a PTX line in `block`."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
-            block = around[-1].first  # The instruction moved into a loop.
+            block = around[-1].first  # The assembler moved the instruction into a loop.
         for loop in self.loops:
             if loop.holds(block) and not loop.runs(position):
-                block = max(loop.first - 1, 0)  # The instruction moved out of a loop.
+                block = max(loop.first - 1, 0)  # The assembler moved the instruction out of a loop.
                 break
         return self.heads.get(block, block)
 

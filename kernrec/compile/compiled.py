@@ -243,7 +243,7 @@ def _encode(result: Result) -> bytes:
         "log": result.log,
         "ptx": result.ptx,
     }
-    # Decompressing a truncated or altered file fails, because zlib verifies a checksum.
+    # zlib adds a checksum, so decompressing a damaged file fails.
     return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
 
 

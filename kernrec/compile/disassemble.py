@@ -181,7 +181,7 @@ def machine_class(ins: MachineInstruction) -> str | None:
     if opcode == "IMAD" and "MOV" in ins.modifiers:
         return "move"
     if opcode.startswith("HFMA2") and _ZERO in ins.operands:
-        return "move"  # The f16 pipe executes this load of a constant.
+        return "move"  # This instruction loads a constant in the f16 pipe.
     if opcode == "F2F" and "64" in "".join(ins.modifiers):
         return "cvt64"
     if opcode in ("F2I", "I2F") and any("64" in mark for mark in ins.modifiers):

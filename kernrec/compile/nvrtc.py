@@ -52,7 +52,7 @@ class Library:
     def __init__(self, file: Path) -> None:
         """Load the library. Raise `OSError` if loading fails."""
         self._library = ctypes.CDLL(str(file))
-        # Load NVRTC's builtins now, because a later compilation may not be allowed to open libraries.
+        # Load NVRTC's builtins now, because the process may lose access to libraries before it compiles.
         self._builtins = [ctypes.CDLL(str(each)) for each in file.parent.glob("libnvrtc-builtins.so*")]
         self.folder = file.parent
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
@@ -123,10 +123,10 @@ def nvrtc_library() -> Library | ModuleType:
     return module
 
 
-# State C++17 in case NVRTC's default changes. -v reports registers and spills. The last option compiles functions
-# without an execution space, such as `constexpr` functions, for the device.
+# State C++17, because NVRTC's default may change. -v reports registers and spills. The last option also compiles
+# functions without `__device__`, such as `constexpr` functions.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
-_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h), the only error that faulty source code causes.
+_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h): the source has an error. Other codes have other causes.
 _MINIMAL = "--minimal"
 """Option that compiles faster by omitting declarations of textures and of the CUDA runtime."""
 _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU_")
@@ -259,7 +259,7 @@ def compile_alone(job: CompileJob) -> Compiled:
     options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
-        # An older NVRTC does not know `_MINIMAL`. After any error, compile without it and report that error.
+        # An older NVRTC does not know `_MINIMAL`. After any error, compile without it and report only new errors.
         with suppress(CompileError):
             return _compiled(job, [*options, _MINIMAL])
     return _compiled(job, options)

@@ -84,7 +84,7 @@ class CompilingProcesses:
         if isinstance(jobs, Sized):  # Distribute a few jobs evenly over the processes.
             most = max(1, min(most, len(jobs) // (2 * self._limit)))
         groups = _groups(jobs, most, cache)
-        # Compile these jobs one at a time, because a process that compiled them together died.
+        # Jobs to compile one at a time, because a process that compiled them together died
         alone: deque[CompileJob] = deque()
         try:
             while True:
@@ -204,7 +204,7 @@ class _Worker:
     def _send(self, jobs: list[CompileJob]) -> None:
         self._together = False
         self._begin()
-        with suppress(OSError):  # The process may have died while idle, which the next read reports.
+        with suppress(OSError):  # The process may have died while idle. The next read reports this.
             self.connection.send(jobs)
 
     def _begin(self) -> None:

@@ -111,7 +111,7 @@ def jit_function(module: ModuleType, name: str) -> Any:
         functions = [k for k, value in vars(module).items() if hasattr(value, "fn") or isinstance(value, JITFunction)]
         raise CompileError(f"{file}: {unknown('Triton function', name, functions)}")
     function = vars(module)[name]
-    for _ in range(16):  # Unwrap autotune and heuristics.
+    for _ in range(16):  # Unwrap the decorators autotune and heuristics.
         if isinstance(function, JITFunction):
             return function
         function = getattr(function, "fn", None)

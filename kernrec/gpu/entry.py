@@ -143,7 +143,7 @@ Count = TypeVar("Count", int, Ints)
 Share = TypeVar("Share", float, npt.NDArray[np.floating])
 
 _WARP = 32
-_UNLIMITED = 1 << 20  # Value for an unused resource, larger than the number of blocks that any resource allows.
+_UNLIMITED = 1 << 20  # Number of blocks if a resource is unused, larger than any real number
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     for row in valid.tolist():
         config = space.config(row)
         launches = bind_launches(kernel, config, problem, gpu.sm)
-        if len(launches) == 1:  # Skip configs with several launches: profilers time one launch.
+        if len(launches) == 1:  # Profilers time one launch, so skip configs with several.
             configs[launches[0].grid, launches[0].block].append((launches[0].shared_bytes, config))
     return [replace(result, config=_only(result, configs, kernel, gpu)) for result in results]
 

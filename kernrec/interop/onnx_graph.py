@@ -92,7 +92,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
         raise UsageError(f"{path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception:  # Hide protobuf's errors, which do not help users.
+    except Exception:  # protobuf's errors do not help users.
         raise UsageError(f"{path} is not an ONNX model") from None
     if not model.graph.node:
         raise UsageError(f"{path} has no nodes")

@@ -94,7 +94,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     chosen = drafter.assumed_words()
     if chosen is None or not assume:
         return replace(draft, chosen=chosen or ())
-    with suppress(UsageError, CompileError):  # If the chosen values are invalid, keep the draft.
+    with suppress(UsageError, CompileError):  # If the chosen values are invalid, return the draft without them.
         drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
         complete = drafter.draft()
         if complete.missing and (further := drafter.assumed_words()):  # If a chosen 0 left a size unknown, retry.

@@ -240,7 +240,7 @@ class _T1Reader:
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
         """Return (element type of an argument, number of elements per vector). For float4, the number is 4."""
         kind = str(self.need(argument, "Type"))
-        if kind in _TYPES:  # int8 is an 8-bit integer, not a vector.
+        if kind in _TYPES:  # int8 is an integer of 8 bits, not a vector of eight.
             return _TYPES[kind], int(argument.get("TypeSize", 1)) if kind == "custom" else 1
         if match := _VECTOR.fullmatch(kind):
             return _TYPES[match[1]], int(match[2])

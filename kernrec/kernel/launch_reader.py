@@ -12,9 +12,7 @@ from kernrec.kernel.toml_table import Table, mentions
 
 # This pattern need not find every kernel, because it only makes suggestions in error messages.
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")
-_ENTRY = re.compile(
-    r"[A-Za-z_][A-Za-z0-9_]{0,4095}"
-)  # Maximum length of a name, because mangled names of templates are long.
+_ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # Mangled names of templates are long.
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)? *")
 

@@ -99,7 +99,7 @@ def _inline(
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
-    text, start, line = _read_program(path, place), 0, 1  # Raise an error for a path that cannot be resolved.
+    text, start, line = _read_program(path, place), 0, 1  # This raises an error if the path cannot be resolved.
     seen.add(path.resolve())
     if len(seen) > _MOST_FILES:
         raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
@@ -318,7 +318,7 @@ def _flags_of(words: Sequence[str], folder: Path) -> CompileFlags:
                 defines[name] = value or "1"
         elif word.startswith("-I"):
             path = folder / (word[2:] or following)
-            # Compilers find the folders of the CUDA toolkit themselves.
+            # Skip folders of the CUDA toolkit, because compilers find them.
             is_toolkit = (path / "cuda_runtime.h").is_file()
             if str(path).isprintable() and not is_toolkit:
                 include.append(str(path))

@@ -192,7 +192,7 @@ def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, s
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
         try:
-            for number in received:  # Pass on signals that arrived while the command was starting.
+            for number in received:  # These signals arrived while the command was starting.
                 process.send_signal(number)
             due_s = time.monotonic() + period_s
             while not _has_ended(process, due_s - time.monotonic()):

@@ -105,7 +105,7 @@ def context_of(request: CollectRequest, with_rows: bool) -> Context:
     true, add the measurements in the database."""
     stored = [request.database] if with_rows and request.database.exists() else []
     models = ModelStore(request.database.parent / "models", Stack(stored))
-    return Context(stored, models=models, triton=False)  # Exclude Triton kernels: devices measure only CUDA kernels.
+    return Context(stored, models=models, triton=False)  # Devices measure only CUDA kernels.
 
 
 def _wanted(wanted: Layer | WantedProblem, problem: Problem) -> WantedProblem:

@@ -54,7 +54,7 @@ SOFTMAX = _row_op(
     aliases=("row softmax",),
     workload="gpt2",
     reference=_softmax,
-    # With this deviation, about columns / exp(9) elements dominate a row's sum, as in trained networks.
+    # With this deviation, about columns / exp(9) elements dominate the sum of a row, as in trained networks.
     values=lambda d: {"x": (0, 3)},
 )
 

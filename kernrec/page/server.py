@@ -37,9 +37,9 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    # Maximum number of waiting connections. With the default of 5, further connections would be reset.
+    # Let this many connections wait. With the default of 5, the system would reset further connections.
     request_queue_size = 512
-    # If a second server used the same port, it would get requests that are meant for the first.
+    # A second server on the same port would get some of the requests, so do not allow it.
     allow_reuse_address = False
 
     def __init__(self, answers: Answers, port: int, chosen: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class PageServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     server_version, sys_version = "kernrec", ""
-    protocol_version = "HTTP/1.0"  # one request per connection, so an unread body is never parsed as the next request
+    protocol_version = "HTTP/1.0"  # Close after one request, so that an unread body is not parsed as a request.
     timeout = 30
 
     def do_GET(self) -> None:

@@ -88,9 +88,9 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
 """Sharing of a buffer between blocks is measured if at least this fraction of a block's reads is from the buffer."""
-_EDGE_SHARE = 0.02  # Always emulate an end that represents at least this fraction of the grid's blocks.
+_EDGE_SHARE = 0.02  # Always emulate an end that stands for at least this fraction of the blocks.
 _MOST_KINDS = 12
-_CROWDED = 0.9  # Basic blocks with more than this fraction of the maximum live registers are assumed to spill.
+_CROWDED = 0.9  # Assume spills in basic blocks with more than this fraction of the maximum number of live registers.
 
 Place = tuple[int, int, int]
 """Coordinates of a thread block or extents of a grid, x first."""
@@ -236,7 +236,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
             ends = {block: weight for block, weight in ends.items() if block in always or weight >= least}
     within = sample.total - sum(ends.values())
     totals = {metric: value * within for metric, value in middle.items()}
-    # Executions of each basic block by each warp, summed over the blocks of the grid.
+    # Executions of each basic block by each warp, added up over all blocks of the grid
     all_runs = runs_of_inner * (within / len(inner))
     clk_of_pieces = [chain_clk(as_one(piece)) for piece in emulation.pieces]
     rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner, clk_of_pieces))

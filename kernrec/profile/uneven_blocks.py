@@ -105,7 +105,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
     Args:
         work: function that returns a block's work. Neighboring blocks do similar work.
     """
-    first, last = 1, total - 2  # The tiles of the first and the last block may be partial.
+    first, last = 1, total - 2  # Skip the first and the last block, because their tiles may be partial.
     seen = {block: work(block) for block in dict.fromkeys((first, total // 2, last))}
     while len(seen) < _MOST_BLOCKS:
         blocks = sorted(seen)

@@ -203,7 +203,7 @@ def answer(
     picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
     others: Sequence[Picked] = ()
     if not (of_one_kernel or query.top == 1 or query.source):
-        # Pick the best config of a CUDA kernel if `picked` has only Triton kernels, and vice versa.
+        # If `picked` has only Triton kernels, also pick the best config of a CUDA kernel, and vice versa.
         ranking = candidates.ranked.ranking
         others = ranking.best_of_other_kind(candidates.part, picked, bounds_of(query), first)
     every = build_recommendations(candidates, picked, query.objective, alike, others)

@@ -232,7 +232,7 @@ class GpuRecommender:
                 try:
                     yield original, sets.get(problem) or self.answer_op(problem, query)
                 except KernrecError as error:
-                    error.__traceback__ = error.__context__ = None  # A traceback's frames would keep databases open.
+                    error.__traceback__ = error.__context__ = None  # Frames would keep databases open.
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, query: Query) -> Answer:

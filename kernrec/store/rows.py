@@ -106,7 +106,7 @@ def _number(value: object) -> float:
     number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number):
         raise ValueError
-    return number + 0.0  # This converts -0.0 to 0.0, so that both have the same key.
+    return number + 0.0  # -0.0 becomes 0.0, so that both have the same key.
 
 
 def _truth(value: object) -> bool:
@@ -117,7 +117,7 @@ def _truth(value: object) -> bool:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        return str(value)  # For a member of an enumeration, store its value.
+        return str(value)  # An enumeration's member is stored as its value.
     if isinstance(value, (Mapping, list, tuple)):
         return canonical_json(value)
     raise TypeError

@@ -167,7 +167,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
     return cached("schema.empty", made_of.encode(), make)[1]["file"].tobytes()
 
 
-# Relations of `views.sql`, as parts of queries.
+# Relations of `views.sql`, for use in queries
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
 """Columns that identify one measurement of a session. Two rows of one contributor conflict if they agree in these

@@ -134,7 +134,7 @@ class Stack:
 
 
 def _open(path: Path) -> "Database":
-    from kernrec.store.database import Database  # A query whose query file is up to date does not need this import.
+    from kernrec.store.database import Database  # Import late: a query with a current query file does not need this.
 
     return Database.open(path)
 
@@ -143,7 +143,7 @@ def _written(path: Path) -> tuple[int, int]:
     try:
         seen = path.stat()
     except OSError:
-        return (0, 0)  # The next attempt to open the database reports the error.
+        return (0, 0)  # Opening the database will report the error.
     return seen.st_mtime_ns, seen.st_size
 
 

@@ -123,7 +123,7 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
         data: features and targets of N rows.
         groups: group of each row, (N,). Cross-validation holds out whole groups.
     """
-    # Make idle OpenMP threads sleep instead of occupying their CPU cores.
+    # Let idle OpenMP threads sleep, because by default, they keep their CPU cores busy.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     rows = np.flatnonzero(data.measured)
     out_of_fold = np.full(len(data.target), np.nan)

@@ -175,7 +175,7 @@ def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, fl
     if np.isfinite(occupancy).all():
         saved = scores.savings(problem.latency_s, problem.energy_j, int(order[0]), int(occupancy.argmin()))
         values["energy_saved"], values["slowdown"] = saved
-    if method != "occupancy":  # The method `occupancy` ranks energy like latency.
+    if method != "occupancy":  # `occupancy` ranks energy like latency.
         fast = np.flatnonzero(costs["latency"] <= costs["latency"].min() * (1.0 + MOST_SLOWDOWN))
         lowest_energy = int(fast[costs["energy"][fast].argmin()])
         saved = scores.savings(problem.latency_s, problem.energy_j, lowest_energy, int(problem.latency_s.argmin()))

@@ -146,7 +146,7 @@ def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         locked = try_lock(descriptor)
-        with suppress(FileNotFoundError):  # The process that held the lock may have renamed or deleted the file.
+        with suppress(FileNotFoundError):  # The last owner of the lock may have renamed or deleted the file.
             if locked and os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         os.close(descriptor)

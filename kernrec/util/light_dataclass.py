@@ -20,7 +20,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
     assert frozen, "only frozen classes are made without generated code"
 
     def decorate(cls: _Class) -> _Class:
-        # Without a docstring, the standard decorator would inspect the signature of `__init__`.
+        # Set a docstring. Otherwise, the standard decorator would inspect the signature of `__init__`.
         cls.__doc__ = cls.__doc__ or cls.__name__
         # Python 3.14 creates annotations on request, so this may be None.
         annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063

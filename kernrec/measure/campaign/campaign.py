@@ -191,7 +191,7 @@ class Campaign:
                 history.add(measurement)
                 if not visited:
                     result.add_earlier(measurement)
-        # Seed the choices with the problem's key, so that a resumed campaign makes the same choices as before.
+        # Seed with the problem's key, so that a resumed campaign makes the same random choices.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, configs, Schedule(planned, history, draw), history, result)
 
@@ -312,7 +312,7 @@ class Campaign:
         return measurement
 
     def _now(self) -> datetime:
-        # Add the elapsed time to the start time, so that changes of the system's clock have no effect.
+        # Do not read the clock again, because the user may set it during the campaign.
         began, began_s = self._began
         return began + timedelta(seconds=time.monotonic() - began_s)
 

@@ -39,7 +39,7 @@ class CompileQueue:
         self._variants: dict[str, CompiledVariant] = {}
         self._started: set[str] = set()
         self._pending: deque[tuple[str, Task]] = deque()
-        self._wanted: set[str] = set()  # keys of wanted variants that have not been used yet
+        self._wanted: set[str] = set()  # keys of variants that a caller asked for and has not used
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._ended = False

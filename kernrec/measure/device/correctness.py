@@ -124,7 +124,7 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
     for piece in pieces:
         wanted, actual = expected[piece], values(stored[piece], dtype)
         unwritten += int(xp.count_nonzero(xp.isfinite(wanted) & ~xp.isfinite(actual)))
-        # This comparison is also exact for integers beyond 2^53, unlike float64.
+        # Compare exactly, which is correct even for integers beyond 2^53. float64 would round them.
         unequal = (actual != wanted) & (wanted == wanted)
         apart = xp.abs(_finite(actual, xp) - _finite(wanted, xp)) / xp.maximum(xp.abs(_finite(wanted, xp)), rms or 1.0)
         infinite = unequal & ~xp.isfinite(wanted)

@@ -122,7 +122,7 @@ class CudaDevice:
         bound = bind_launches(kernel, config, problem, self.info.sm)
         if not bound:
             raise MeasurementFailure(Outcome.CONSTRAINT, "the config has no launch on this problem")
-        # The campaign has compiled the config, so its code is in the compile cache.
+        # This reads the compile cache, because the campaign has compiled the config.
         job = compile_job_for(kernel, config, problem, self.info.sm)
         compiled = compile_job(job, CompileCache.default())
         module = loaded_module(compiled)

@@ -47,7 +47,7 @@ def main() -> int:
         return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
     except OSError as error:
         return _refuse(f"the present limits cannot be saved: {error}")
-    restore(wanted["uuid"], journal)  # Restore the limits that a killed run has left.
+    restore(wanted["uuid"], journal)  # A killed run may have left its limits.
     if reason := _set(wanted, journal):
         return _refuse(reason)
     print(json.dumps({"set": True}), flush=True)
@@ -178,7 +178,7 @@ def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
             guard.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 guard.wait(_RESTORED_S)
-            restore_abandoned(gpu)  # This does something only if the guard was killed.
+            restore_abandoned(gpu)  # If the guard was killed, restore the limits here.
 
 
 def restore_abandoned(gpu: LocalGpu) -> None:
@@ -189,7 +189,7 @@ def restore_abandoned(gpu: LocalGpu) -> None:
     try:
         journal = LimitsJournal(gpu.uuid)
     except BlockingIOError:
-        return  # The run that has set the limits is alive.
+        return  # The run that set the limits is still alive.
     try:
         if not restore(gpu.uuid, journal):
             raise KernrecError(

@@ -188,7 +188,7 @@ class LoadedSimulatedConfig:
     def __init__(self, gpu: SimulatedGpu, kernel: SimulatedKernel) -> None:
         self._gpu = gpu
         self._kernel = kernel
-        # (end time, number of launches) of queued work, in ascending order
+        # queued work as (end time, number of launches), earliest first
         self._ends: deque[tuple[float, int]] = deque()
         self._outstanding = 0
         self._marks: list[float] = []

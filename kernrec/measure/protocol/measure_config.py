@@ -297,7 +297,7 @@ def measure_energy(
         seconds: Duration of the window, which begins after the GPU has settled.
         trace: List to which all sensor readings are appended.
     """
-    # Keep at least one launch waiting in the queue, even if launches are very long.
+    # Always keep a launch waiting in the queue, so that the GPU is never idle.
     ahead = max(2, round(QUEUE_AHEAD_S / launch_s))
     batch = max(1, ahead // 4)
     readings: list[SensorReading] = []

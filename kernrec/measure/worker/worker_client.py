@@ -97,7 +97,7 @@ class WorkerClient:
             Stopped: The campaign was stopped before the answer arrived.
         """
         if not self.alive:
-            self.stop()  # The worker has ended since the last request.
+            self.stop()  # The worker has ended since the last request. Clean up.
             self.start()
         return self._request({"do": do, **items}, limit_s)
 

@@ -15,11 +15,11 @@ from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-_MOST_LEVELS = 10  # The limit is low, because each level doubles the size of a complete tree.
+_MOST_LEVELS = 10  # Each level doubles the size of a complete tree.
 _MOST_TREES = 1 << 16
 _LARGEST = 25.0
 """Maximum absolute value of a leaf or of the base. The logarithm of a plausible ratio never exceeds 25."""
-_EIGHT = 8  # The engine evaluates eight trees at a time, so trees are padded to this multiple.
+_EIGHT = 8  # The engine evaluates eight trees at a time.
 _MOST_FEATURES = 1 << 15  # A column index has two bytes, one bit of which is a flag.
 
 

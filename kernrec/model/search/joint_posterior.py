@@ -146,8 +146,8 @@ class _Block:
         self.measured: list[Measured] = []
         self.excluded: list[int] = []  # Contenders that cannot be chosen
         self.given_up: set[int] = set()  # Contenders that must not be measured
-        # Sum over the measurements, except the first, of the squared deviation from the expectation, divided by the
-        # variance of this deviation at scale 1.
+        # Sum of squared deviations from the expectation, over all measurements but the first. Each is divided by its
+        # variance at scale 1.
         self.surprise = 0.0
         self.scale = scale
         self._correlation = SMOOTH * matern(contenders.coordinates, contenders.coordinates, _LENGTH)
@@ -196,7 +196,7 @@ class JointPosterior:
         self.scale = _UNIT
         """Common scale of the errors: the factor between `Contenders.deviation` and the scale of a Student's t."""
         self.record = RegretRecord()
-        self._left = 1.0  # Fraction of the squared errors that remains after the learned corrections
+        self._left = 1.0  # Fraction of the squared errors that the learned corrections leave
         self._blocks = [_Block(problem, self.scale) for problem in problems]
         self._problem_weights = np.array([problem.weight for problem in problems])
         self._solve()

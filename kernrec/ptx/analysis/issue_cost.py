@@ -60,7 +60,7 @@ def classify(ins: Instruction) -> Cost:
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
     if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
-        return (("fma32", 1),)  # From sm_100 on, these are FHADD and FHFMA on the f32 pipe.
+        return (("fma32", 1),)  # From sm_100 on, FHADD and FHFMA do this in the f32 pipe.
     if "argument" in modifiers:  # The assembler keeps the arguments of a call in registers.
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):

@@ -181,7 +181,7 @@ class _Lowering:
         blocks = self.function.blocks
         joins: dict[
             int, int
-        ] = {}  # Maps the block where threads reconverge to the first block with a divergent branch to it.
+        ] = {}  # For each block where threads reconverge: the first block with a divergent branch to it
         for block in blocks:
             target, predicate = _skips(self.function, block), block.instructions[-1].predicate
             if target is None or predicate is None or predicate[0] not in self.divergent or block.index in predicated:

@@ -96,7 +96,7 @@ class StaticTable:
                 )
             place = {key: row for row, key in enumerate(table.variant_keys)}
             rows = np.array([place.get(key, -1) for key in variants.keys], dtype=np.int64)
-            unprofiled &= rows < 0  # A variant counts as profiled if it has a profile of at least one launch.
+            unprofiled &= rows < 0  # A variant with one profiled launch counts as profiled.
             spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
             sample = None
             if kernel.sampled:
@@ -342,7 +342,7 @@ class StaticTable:
                 ]
             ),
         )
-        # A table of sampled profiles is for one problem, so geometry that depends on the problem can be cached too.
+        # Sampled profiles are valid for one problem, so even geometry that depends on the problem can be cached.
         if self.kernel.sampled or all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
             self._geometries[index] = geometry
         return geometry

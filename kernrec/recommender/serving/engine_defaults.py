@@ -151,7 +151,7 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
             if rows <= layers.width and rows * layers.state // (32 * warps) in _OF_LANE
         ]
     shape = file.products[0]
-    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume even use of all experts.
+    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume balanced experts.
     tiles = list(_SMALL) if rows <= 16 else []
     tiles += _MIDDLE if 8 < rows <= 160 else ()
     tiles += _LARGE if rows > 64 else ()

@@ -149,7 +149,7 @@ def _version(connection: "DuckDBPyConnection", path: Path) -> int:
 
 def _copied(path: Path, folder: Path) -> Path:
     copy = folder / CHECKED
-    for suffix in (".wal", ""):  # After a crash, DuckDB's log contains changes that the file lacks.
+    for suffix in (".wal", ""):  # After a crash, changes may only be in DuckDB's log.
         if (file := path.with_name(path.name + suffix)).exists():
             try:
                 shutil.copyfile(file, copy.with_name(copy.name + suffix))
@@ -193,7 +193,7 @@ def read_segments(
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
         seen = "SELECT number, list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM measurement_rows"
         facts = {number: fact for number, *fact in connection.execute(f"{seen} GROUP BY 1").fetchall()}
-        if not again:  # Replace the view by its table, because the parent process reads only tables.
+        if not again:  # The parent process reads only tables, so replace the view by a table.
             connection.execute("DROP VIEW db.measurement; ALTER TABLE db.measurement_read RENAME TO measurement")
     read: list[dict[str, Any]] = []
     for number, each in enumerate(counts):
@@ -326,8 +326,7 @@ def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None
             f"FROM parquet_metadata({name})"
         )
         rows, size = connection.execute(measure).fetchone() or (0, 0)
-        # Check the row and byte counts that the file states before reading it, because a few bytes can encode any
-        # number of rows.
+        # Check the stated numbers of rows and bytes before reading, because a few bytes can encode any number of rows.
         if (rows or 0) > most_rows or (size or 0) > _LARGEST_TABLE:
             raise UsageError(f"{path} holds {rows:.0f} rows, {size} bytes, more than any recording; it is not read")
         described = connection.execute(f"DESCRIBE FROM read_parquet({name})").fetchall()

@@ -147,7 +147,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
         def configs() -> Sequence[Any]:
             if type(self.early_config_prune).__module__.startswith("kernrec.triton."):
-                return list(self.configs)  # Skip kernrec's pruning: `kernrec analyze` will rank all configs.
+                return list(self.configs)  # Do not prune, because `kernrec analyze` will rank all configs.
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
                 return list(self.prune_configs(named))

@@ -115,8 +115,8 @@ KERNELS = {
         _point_in_polygon, lowering=_dividing_zeros,
     ),
     "coulomb": _COULOMB,
-    # In these configs, the loop over an array of sums is only partly unrolled, and its machine code depends on the
-    # version of the assembler.
+    # In these configs, the loop over an array of sums is only partly unrolled. Its machine code depends on the
+    # assembler's version.
     "coulomb-array": replace(_COULOMB, chosen=lambda row: row["INNER_UNROLL_FACTOR"] > 0),
 }  # fmt: skip
 
