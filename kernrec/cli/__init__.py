@@ -23,8 +23,7 @@ def main() -> None:
     from kernrec.cli.app import run
 
     status = run(sys.argv[1:])
-    # Skip Python's two garbage collections at exit. They are only needed with Triton, which otherwise warns about
-    # objects.
+    # Skip garbage collection at exit, which takes time. Triton needs it, because it warns about remaining objects.
     if "triton" not in sys.modules:
         gc.freeze()
     sys.exit(status)

@@ -198,7 +198,7 @@ def answer(
         raise none_runs(candidates.considered[0])
     first = 0
     if of_one_kernel and query.power_limit_w is not None:
-        # The first operating point has the default power limit, for comparison only. Select at the requested limit.
+        # The first operating point has the default power limit, for comparison. Select at the requested limit.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
     others: Sequence[Picked] = ()

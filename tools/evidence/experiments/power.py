@@ -162,7 +162,8 @@ def _limits(data: Path) -> tuple[float, float]:
     table, largest, joules = Table("\nTF32 matmul of 8192 cubed on an RTX 3090: recorded, predicted"), 0.0, {}
     for load in recordings.tf32_limits(data):
         limit_w = load.limit_w or np.inf
-        # Skip rows above the limit. At 100 W, the recorded GPU exceeded it at the lowest clock, but the model pauses.
+        # Skip a row above its limit: at 100 W, the recorded GPU drew more at its lowest clock, but the model would
+        # pause.
         if load.about.startswith("2 stages") and load.power_w <= 1.05 * limit_w:
             limited = model.apply_power_limit(NominalCosts(core_s, dram_s, 0.0, core_j, dram_j), limit_w)
             seconds, watts = float(limited.latency_s[0]), float(limited.power_w[0])
