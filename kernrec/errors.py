@@ -90,7 +90,7 @@ _FEW = 16
 
 
 def _similarity(wanted: str, name: str) -> tuple[float, bool]:
-    from difflib import SequenceMatcher  # imported only for an error
+    from difflib import SequenceMatcher  # Import late: only errors need this.
 
     return SequenceMatcher(None, wanted, name, autojunk=False).ratio(), sorted(wanted) == sorted(name)
 

@@ -85,14 +85,14 @@ def compile_libraries(folder: Path) -> None:
 
         def link(library: str, inputs: Sequence[str]) -> None:
             exports, name = scratch / "exports", library.partition(".")[0].removeprefix("lib")
-            version = library if name == "cudart" else ""  # Programs link to versioned symbols of cudart.
+            version = library if name == "cudart" else ""  # Programs expect symbol versions in cudart only.
             exports.write_text(f"{version} {{ global: {_EXPORTS[name]}; local: *; }};")
             named = [f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}"]
             _run_tool([compiler, *inputs, *named, *_LINKED, "-o", str(made / library)])
 
         link(_DRIVER, [*(objects[source, 0] for source in driver), *_aliases(_other_names("driver"))])
         link(_NVML, [*_FLAGS, str(NATIVE / "nvml.cpp"), str(made / _DRIVER)])
-        # A program that was compiled with one default stream per thread calls functions with these suffixes.
+        # If a program was compiled with `--default-stream per-thread`, it calls functions with these suffixes.
         others = _other_names("runtime")
         by_thread = {f"{call}{suffix}": call for call in (*_defined(), *others) for suffix in ("_ptsz", "_ptds")}
         aliases = _aliases(others | by_thread)
@@ -102,7 +102,7 @@ def compile_libraries(folder: Path) -> None:
         try:
             made.rename(folder)
         except OSError:
-            # If the library already exists, another process compiled it first.
+            # If another process compiled the library meanwhile, use its library.
             if not (folder / _DRIVER).exists():
                 raise
 
@@ -216,7 +216,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     while True:
         try:
             return program.wait()
-        except KeyboardInterrupt:  # Ignore the signal, because the program also received it and decides what to do.
+        except KeyboardInterrupt:  # The program gets this signal, too, and decides.
             if program.poll() is None:
                 program.send_signal(signal.SIGINT)
 
@@ -296,8 +296,8 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: P
         "PYTHONPATH": path,
     }
     if not _runs_on_gpu(command):
-        # vLLM disables Triton if it finds no driver, except if no device is visible.
+        # vLLM disables Triton if it finds no driver, unless this variable hides all devices.
         variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        # For tensors on the CPU, torch.compile would generate C++, and fail for Triton functions.
+        # Disable torch.compile: for tensors on the CPU, it would generate C++, which cannot call Triton functions.
         variables["TORCHDYNAMO_DISABLE"] = "1"
     return variables

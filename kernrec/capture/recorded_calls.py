@@ -269,8 +269,8 @@ class _Description:
             for name, memory in self._module.placed.items()
             if name in self._function.symbols and memory.nbytes <= _LARGEST_VARIABLE
         }
-        # Omit tables of addresses that have not changed, because the PTX already defines them. Moreover, functions have
-        # other addresses when the call file is analyzed, so recorded addresses would be wrong.
+        # Omit unchanged tables of addresses, because the PTX defines them. Recorded addresses of functions would be
+        # wrong, because functions have other addresses when the call file is analyzed.
         values = {name: data for name, data in values.items() if data != self._module.tables.get(name)}
         ptx = _with_structures(_with_values(self._module.ptx, values), launch.entry, structures)
         if memory_of:
@@ -369,7 +369,7 @@ def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str
         constant = f".const .align {align} .{kind} {name}[{len(words)}] = {{{', '.join(words)}}};\n"
         head = ptx[match.end() : parameter.start()] + ptx[parameter.end() : start]
         end = _end_of_body(ptx, start)
-        # Code that indexes a structure holds the structure's address in a register. A scalar has no address.
+        # Also replace loads through registers. They read the structure, because a scalar has no address.
         body = re.sub(rf"\bld\.param(\S*)([^;]*\[(?:{re.escape(name)}\b|%))", r"ld.const\1\2", ptx[start:end])
         body = body.replace("cvta.param", "cvta.const")
         before = ptx[: match.end()]

@@ -166,7 +166,7 @@ class Session:
                 except KernrecError as error:
                     reply = [CUDA_ERROR["unknown"], str(error)]
                     self._print(str(error))
-                except Exception as error:  # The program gets a CUDA error but stays connected.
+                except Exception as error:  # Answer with a CUDA error and keep the connection.
                     text = f"a CUDA call of the program failed inside kernrec: {type(error).__name__}: {error}"
                     reply = [CUDA_ERROR["unknown"], text]
                     self._print(text)
@@ -279,7 +279,7 @@ class Session:
         self, number: bytes, entry: bytes, grid_: bytes, block_: bytes, shared: bytes, cluster_: bytes,
         together: bytes, packed: bytes, shared_: bytes, pool_end: bytes,
     ) -> Sequence[object]:  # fmt: skip
-        if self._failed:  # Like CUDA, reject all launches after a failed launch.
+        if self._failed:  # Like CUDA, reject all launches after one failed.
             raise LaunchError(self._failed, f"{entry.decode()} was skipped: an earlier launch failed")
         module, name = self._modules[int(number)], entry.decode()
         grid, block, cluster = (tuple(map(int, text.split())) for text in (grid_, block_, cluster_))

@@ -248,8 +248,8 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
     explained = report(about, Context([database]), made.config)
     notes = [*made.assumed, *([made.draft.unset] if made.draft.unset else [])]
     advice: list[LineAdvice] = []
-    # Try random integers first, because they reveal which branches the profile took. If they are invalid as indices,
-    # try zeros.
+    # Try random integers first, because they reveal more about branches than zeros. If they are invalid as indices, use
+    # zeros.
     for zeros in (False, True):
         sample = made if zeros else program_launch(path, words, gpu, 10.0, zeros, assume=True)
         try:

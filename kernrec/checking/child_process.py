@@ -64,7 +64,7 @@ def limit_process(limits: Limits, folder: Path) -> bool:
     import resource
 
     seconds = math.ceil(limits.time_s)
-    # Set the hard limits, because NVRTC raises its soft limits to them.
+    # Set the hard limits, too, because NVRTC raises its soft limits to them.
     for name, soft, most in (
         ("RLIMIT_CPU", seconds, seconds + 1),
         ("RLIMIT_AS", limits.memory_bytes, limits.memory_bytes),
@@ -78,15 +78,14 @@ def limit_process(limits: Limits, folder: Path) -> bool:
             resource.setrlimit(kind, (min(soft, hard), hard))
         except (ValueError, OSError):
             continue  # macOS does not enforce a limit on the address space.
-    # Allow listing, but not reading, the parent folder of this package, so that another Python process finds the
-    # package.
+    # Let another Python process find this package: allow listing the parent folder, but not reading its files.
     return confine(_readable(), [folder, Path("/dev/shm"), Path("/dev/null")], [PACKAGE.parent])
 
 
 def _readable() -> list[Path]:
     """Return the files and folders that Python, NumPy, the compiler and kernrec need to read."""
     installed = [Path(place) for place in (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable))]
-    # From the module search path, include only installed packages, and neither a checkout nor the home folder.
+    # Of the module search path, allow only folders of installed packages, not a checkout or the home folder.
     installed += [Path(place) for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
     # DuckDB aborts if it cannot read the process's control group.
     system = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/sys/fs/cgroup")
@@ -139,7 +138,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
     process = subprocess.Popen(
         module_command("kernrec.checking.worker", str(folder)),
         cwd=folder,
-        stdin=subprocess.PIPE,  # The pipe is closed when this process ends, even if it crashes.
+        stdin=subprocess.PIPE,  # If this process ends or crashes, the child sees the pipe close.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,

@@ -127,9 +127,9 @@ class Describer:
 
     def of(self, raw: RawFinding) -> Finding:
         """Return the finding that describes a report of the emulator."""
-        if raw.kind == "race-atomic":  # Describe the write, which is usually the initialization.
+        if raw.kind == "race-atomic":  # Describe the write of the race, which is usually the initialization.
             raw = raw._replace(source=raw.other, other=raw.source)
-        if raw.kind == "barrier":  # Describe the access that comes first in the source.
+        if raw.kind == "barrier":  # Describe the access that comes first in the source code.
             raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
         ins = self._function.instructions[raw.source]
         place = self.place(ins.line)

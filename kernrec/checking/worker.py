@@ -37,8 +37,8 @@ def main(folder: Path) -> None:
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
-    with contextlib.suppress(KernrecError):  # Ignore a missing engine here, because the launch reports it.
-        engine.module()  # Load the module now, while its files are accessible.
+    with contextlib.suppress(KernrecError):  # If the engine is missing, the launch reports it.
+        engine.module()  # Load the module before this process loses access to its files.
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}
@@ -72,7 +72,7 @@ def _check(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Emulate a launch. Write its arrays to `outputs.npz` and the expected values to `expected.npz`."""
     arguments = load_arrays(folder / "arguments.npz")
     buffers = {name: np.ascontiguousarray(value) for name, value in arguments.items() if value.ndim}
-    # A Python integer fits an integer parameter of any size.
+    # Pass integers as Python integers, which fit integer parameters of any size.
     whole = request["whole"]
     order = [name if name in buffers else whole.get(name, arguments[name][()]) for name in request["order"]]
     expected = _expected(request["reference"], arguments)

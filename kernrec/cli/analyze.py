@@ -69,7 +69,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
                 try:
                     return _analyze(single, silent=True, notes=False, processors=processors)
                 except KernrecError:
-                    processors.kill()  # The processes may still profile this kernel's other configs.
+                    processors.kill()  # The processes may still be profiling other configs of this kernel.
                     raise
 
             analyze_program(wanted, entries, gpus, run)

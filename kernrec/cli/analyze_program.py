@@ -115,7 +115,7 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
         analysis = run(single)
     except KernrecError as error:
         failure = error
-    if draft and single.assumed:  # The analysis enlarged buffers.
+    if draft and single.assumed:  # The analysis assumed larger buffers.
         draft = single.draft
     name = (draft.entry if draft else entry) or single.file.stem
     if analysis is None:
@@ -222,7 +222,7 @@ class ProgramTimes:
 
     def __init__(self, wanted: AnalyzeOptions) -> None:
         self._wanted = wanted
-        self._times: dict[str, list[tuple[int, float]]] = {}  # kernel -> [(launches, seconds per launch)]
+        self._times: dict[str, list[tuple[int, float]]] = {}  # for each kernel, (launches, seconds per launch) of calls
 
     def add(self, call: "CudaCall") -> None:
         """Predict the time of a captured call with the block size of the program, and add it to the table."""

@@ -100,7 +100,8 @@ class CollectOptions(options.Options):
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
         budget, until = self._budget(strategy)
-        recording, database = replay_files(self.replay, self.db)  # This reads a file, so check the options first.
+        # Check the options first, because this reads a file.
+        recording, database = replay_files(self.replay, self.db)
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
             database=database or paths.user_database(),

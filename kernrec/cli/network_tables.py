@@ -211,7 +211,7 @@ def _comparison_columns(
     first = next(row.answer for row in rows if row is not None)
     tokens = first.workload.tokens
     item = "token" if tokens == 1 else "prompt" if tokens else "pass"
-    # Name the limit in the heading, because at the best limit the GPU would draw less than the column shows.
+    # State the power limit in the heading: at each GPU's best limit, the power would be lower than in the column.
     power, swept = "power [W]", any(row is not None and row.sweep is not None for row in rows)
     if swept:
         power = f"W at {'default' if first.query.max_power_w is None else '--max-power'}"

@@ -90,7 +90,7 @@ def collect_on(
             kinds[gpu] = chooser_on(gpu, request)
         for problem in kinds[gpu].recalled:
             earlier = earlier_measurements(request.database, problem, gpu)
-            ended = (each for each in earlier if not each.origin.block_open)  # Measure unfinished blocks again.
+            ended = (each for each in earlier if not each.origin.block_open)  # Repeat unfinished blocks.
             kinds[gpu].begin(each for each in ended if each.device.limits == limits)
         return kinds[gpu]
 
@@ -98,7 +98,7 @@ def collect_on(
         if request.strategy is Strategy.PLAN:
             raise UsageError("give --op, and --shape or --workload: --strategy plan cannot be used with a cluster")
         request.check(many_gpus=True)
-        # Check the recordings now, because the cluster's GPUs are unknown until they have joined.
+        # Check the recordings of all GPUs now, because it is unknown which GPUs will join.
         if request.recording is not None and request.strategy.searches:
             for gpu in chosen_gpus(request.recording, request.gpu):
                 chooser_on(gpu, request)

@@ -94,7 +94,7 @@ class Driver:
         self._devices: dict[str, _Device] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
-        # Actors found by the first `join` that have not replied yet; None before the first `join`.
+        # Actors that the first `join` found and that have not replied; None before the first `join`
         self._first: set[str] | None = None
         # Number of measurements, keyed by (GPU, problem, tier).
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -135,7 +135,7 @@ class Driver:
     def _store(self) -> None:
         if (begun_s := time.monotonic()) < self._store_s:
             return
-        with suppress(UsageError):  # If another process uses the database, the rows stay in the journal.
+        with suppress(UsageError):  # Another process may be using the database. The rows stay in the journal.
             self._stored += ingest(self._journal, self._request.database, ended_only=True)
         now_s = time.monotonic()
         self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))

@@ -186,5 +186,5 @@ def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
 
     present = choose_gpu("auto")
     if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(present.name).name:
-        raise UsageError("")  # Leave the message empty: a request for other GPUs is not an error of this GPU.
+        raise UsageError("")  # A request for other GPUs is not an error of this GPU, so there is no message.
     return gpu_device(present, scratch)

@@ -128,7 +128,7 @@ class _Matching:
         self.starts = _starts(code)
         self.code = list(_main(code, self.starts))
         self.labels = code.labels
-        # Indices of the basic blocks that contain each PTX line, which are several after inlining.
+        # For each PTX line, indices of the basic blocks that contain it. Inlining copies a line to several blocks.
         self.places: dict[int, list[int]] = defaultdict(list)
         self.ptx: dict[int, Instruction] = {}
         for block in function.blocks:
@@ -164,7 +164,8 @@ class _Matching:
         name = machine_class(ins)
         modifiers = self.ptx[ins.line].modifiers if ins.line in self.ptx else ()
         if name is None or (name in ("ld_local", "st_local") and "local" not in modifiers):
-            return  # Skip padding, and spills, whose costs are computed from the kernel's resources.
+            # Skip padding. Skip spills, too, because their costs are computed from the kernel's resources.
+            return
         blocks = self.places.get(ins.line, ())
         for block in blocks:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
@@ -173,10 +174,10 @@ class _Matching:
         """Return the basic block that is charged for a machine instruction with a PTX line in `block`."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
-            block = around[-1].first  # The instruction moved into a loop.
+            block = around[-1].first  # The assembler moved the instruction into a loop.
         for loop in self.loops:
             if loop.holds(block) and not loop.runs(position):
-                block = max(loop.first - 1, 0)  # The instruction moved out of a loop.
+                block = max(loop.first - 1, 0)  # The assembler moved the instruction out of a loop.
                 break
         return self.heads.get(block, block)
 
@@ -201,7 +202,7 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # Use the largest count, because merged loads and fused arithmetic suggest too few copies.
+            # Use the largest number of copies, because merged loads and fused arithmetic hide some copies.
             votes = anchors[block] + other[block]
             often = [number for number, count in votes.items() if count >= _OFTEN * votes.total()]
             if votes:

@@ -104,7 +104,7 @@ class CompileJob:
 
 def wheel_folders(*names: str) -> list[Path]:
     """Return the folders with these names, such as `cu13/bin`, where NVIDIA's wheels may be installed."""
-    # `nvidia` is a namespace package, which is found without importing anything.
+    # This does not import anything, because `nvidia` is a namespace package.
     package = importlib.util.find_spec("nvidia")
     places = (package.submodule_search_locations or []) if package else []
     return [Path(place, name) for place in places for name in names]
@@ -243,7 +243,7 @@ def _encode(result: Result) -> bytes:
         "log": result.log,
         "ptx": result.ptx,
     }
-    # Decompressing a truncated or altered file fails, because zlib verifies a checksum.
+    # zlib adds a checksum, so decompressing a damaged file fails.
     return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
 
 

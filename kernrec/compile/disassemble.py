@@ -96,8 +96,8 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
             command = [ptxas, "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
             subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
             with text.open("wb") as output:
-                # Leave out nvdisasm's data flow analysis, which doubles the run time only to find targets of indirect
-                # branches.
+                # Disable nvdisasm's data flow analysis. It only finds targets of indirect branches, but doubles the run
+                # time.
                 command = [nvdisasm, "-c", "-gp", "-ndf", str(cubin)]
                 subprocess.run(command, stdout=output, stderr=subprocess.DEVNULL, timeout=_LIMIT_S, check=True)
         except (OSError, subprocess.SubprocessError):
@@ -181,7 +181,7 @@ def machine_class(ins: MachineInstruction) -> str | None:
     if opcode == "IMAD" and "MOV" in ins.modifiers:
         return "move"
     if opcode.startswith("HFMA2") and _ZERO in ins.operands:
-        return "move"  # The f16 pipe executes this load of a constant.
+        return "move"  # This instruction loads a constant in the f16 pipe.
     if opcode == "F2F" and "64" in "".join(ins.modifiers):
         return "cvt64"
     if opcode in ("F2I", "I2F") and any("64" in mark for mark in ins.modifiers):

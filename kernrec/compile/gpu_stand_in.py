@@ -98,11 +98,11 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
         (torch._C, _library_calls(torch, simulated)),
         (torch.cuda, _cuda_calls(torch, simulated)),
         (torch, {"Generator": _generator(torch)}),
-        # Torch applies the default device after all modes.
+        # Change the default device itself, because Torch applies it after all modes.
         (context, {"__init__": _on_cpu(torch, context.__init__)}),
         (torch.version, {} if torch.version.cuda else {"cuda": "13.0"}),
         (torch.autocast, {"__init__": _on_cpu(torch, torch.autocast.__init__)}),
-        # Torch does not apply `mode` in `backward`, where Triton functions may also launch kernels.
+        # Torch does not apply `mode` in `backward`, but Triton functions may also launch kernels there.
         (torch.autograd, {"_engine_run_backward": _within(mode, torch.autograd._engine_run_backward)}),
         (torch.library.Library, {"impl": _for_both_devices(mode, torch.library.Library.impl)}),
     ]

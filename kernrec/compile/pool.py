@@ -84,11 +84,10 @@ class CompilingProcesses:
         if isinstance(jobs, Sized):  # Distribute a few jobs evenly over the processes.
             most = max(1, min(most, len(jobs) // (2 * self._limit)))
         groups = _groups(jobs, most, cache)
-        # Compile these jobs one at a time, because a process that compiled them together died.
+        # Jobs to compile one at a time, because a process that compiled them together died
         alone: deque[CompileJob] = deque()
         try:
             while True:
-                # Give work to all free workers, and yield cached results meanwhile.
                 while (free := next((w for w in workers if not w.jobs), None)) or len(workers) < self._limit:
                     group = [alone.popleft()] if alone else next(groups, None)
                     if group is None:
@@ -159,7 +158,7 @@ class _Worker:
         theirs.close()  # Close this copy of the child's end, so that reading returns end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
-        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first job.
+        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first job of a group.
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
@@ -205,7 +204,7 @@ class _Worker:
     def _send(self, jobs: list[CompileJob]) -> None:
         self._together = False
         self._begin()
-        with suppress(OSError):  # The process may have died while idle, which the next read reports.
+        with suppress(OSError):  # The process may have died while idle. The next read reports this.
             self.connection.send(jobs)
 
     def _begin(self) -> None:
@@ -290,11 +289,11 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return
-        # The resource tracker already ignores other signals.
+        # Block this signal only: the resource tracker already ignores Ctrl-C and requests to end.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
             if context.get_start_method() == "spawn":
-                # Start the tracker here, because a later start from a process would unblock Ctrl-C.
+                # Start the tracker before blocking Ctrl-C, because starting it unblocks Ctrl-C.
                 resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield

@@ -86,7 +86,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
     for constants, options, extents in _chosen_configs(request.get("configs"), layers):
-        # A keyword argument of a launch sets both the compiler option and the parameter of its name.
+        # If a compiler option and a parameter have the same name, a launch's keyword argument sets both.
         for p in parameters:
             name, default = p["name"], p["value"]
             if name in OPTIONS and name not in arguments and (name in options or type(default) is int):
@@ -95,11 +95,11 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
         for layer in layers:
             # The decorator `triton.heuristics` adds these constants.
             for name, value in getattr(layer, "values", {}).items():
-                # Skip a value that a captured launch already has.
+                # A captured launch may already contain the value.
                 if name not in arguments and name not in constants:
                     names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}
-        # Do not evaluate the grid of a config with an unknown name, because the caller rejects the config anyway.
+        # Do not evaluate the grid if a name is unknown: the caller rejects such a config.
         shape = list(_extents(extents)) if extents is not None else None
         if shape is None and grid and not unknown:
             shape = list(_extents(_called(grid, {**names, **options})))

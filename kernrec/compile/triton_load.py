@@ -57,7 +57,7 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
     for place in (folder, top):
         if place is not None and str(place) not in sys.path:
             sys.path.insert(0, str(place))
-    # Triton reads the source of functions through `linecache`, but the file may have changed.
+    # Give Triton the text that runs: it reads sources through `linecache`, but the file may have changed.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     module = ModuleType(f"{package}.{Path(name).stem}" if package else Path(name).stem)
     module.__file__ = path
@@ -111,7 +111,7 @@ def jit_function(module: ModuleType, name: str) -> Any:
         functions = [k for k, value in vars(module).items() if hasattr(value, "fn") or isinstance(value, JITFunction)]
         raise CompileError(f"{file}: {unknown('Triton function', name, functions)}")
     function = vars(module)[name]
-    for _ in range(16):  # Unwrap autotune and heuristics.
+    for _ in range(16):  # Unwrap the decorators autotune and heuristics.
         if isinstance(function, JITFunction):
             return function
         function = getattr(function, "fn", None)

@@ -76,7 +76,7 @@ def _variant(
 ) -> str:
     """Return the C++ source file for one compiled variant of a kernel, with a launch function per problem."""
     first = recommendations[problems[0]]
-    # Give each kernel a unique name so that several variants link into one program.
+    # Rename the kernels, so that several variants can be linked into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
     renamed = "".join(f"#define {old} {new}\n" for old, new in names.items())
     source = variant_source(first.kernel, first.config, first.problem)

@@ -95,7 +95,7 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
     launches, or an argument is neither a tensor nor a number."""
     function, (launch, *others) = recommendation.kernel.triton, recommendation.launches
     assert function is not None
-    # Triton appends scratch pointers to the function's own arguments; ignore them.
+    # Triton passes scratch pointers after the function's own arguments. Ignore them.
     arguments = dict(zip(function.parameters, launch.arguments, strict=False))
     if others or function.descriptors:
         return

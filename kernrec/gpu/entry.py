@@ -143,7 +143,7 @@ Count = TypeVar("Count", int, Ints)
 Share = TypeVar("Share", float, npt.NDArray[np.floating])
 
 _WARP = 32
-_UNLIMITED = 1 << 20  # Value for an unused resource, larger than the number of blocks that any resource allows.
+_UNLIMITED = 1 << 20  # Number of blocks if a resource is unused, larger than any real number
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def occupancy(
     by_warps_and_registers, columns, by_smem = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = -(-threads // _WARP)
-    # Numbers outside a table's range are mapped to a table value with 0 blocks. Index -1 selects the last value.
+    # Map values outside a table's range to an entry with 0 blocks. Index -1 is the last entry.
     column = np.clip(warps, 0, columns - 1)
     last_row = limits.max_registers_per_thread + 1
     row = np.where(registers >= 0, np.minimum(registers, last_row), last_row)

@@ -14,7 +14,7 @@ from kernrec.util.cache import shipped_toml
 _CATALOG = Path(__file__).with_name("catalog")
 _LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")
 
-# Map each key of a generation file to the `GPU` fields that it sets, so that each field gets the source of its key.
+# For each key of a generation file, the `GPU` fields that it sets. Each field cites the source that the key cites.
 _FIGURES = {
     "chip": ("chip", "sm"),
     "sms": ("sms",),
@@ -69,7 +69,7 @@ def find_gpu(name: str) -> GPU:
     folded = fold_gpu(name) if isinstance(name, str) else ""
     if reason := next((why for pattern, why in _UNSUPPORTED if re.match(pattern, folded)), None):
         raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec list gpus` lists them)")
-    # Suggest the names of GPUs before aliases.
+    # List names of GPUs first, so that they are suggested before aliases.
     gpus = {gpu: aliases for group in _file("names").values() for gpu, aliases in group.items()}
     names = [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
     raise UnknownGPU(str(unknown("GPU", name, names, see="kernrec list gpus")))

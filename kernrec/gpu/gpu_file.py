@@ -126,7 +126,7 @@ def _check_consistent(gpu: GPU, f32_tflops: float, tables: Mapping[str, Mapping[
     for dtype, stated in tables["tensor_tflops"].items():
         if dtype not in gpu.tensor_fma_per_clk_sm:
             raise UsageError(f"tensor_tflops has {dtype}, but tensor_fma_per_clk_sm does not; give the rate as well")
-        # Data sheets state f64 tensor peaks at the boost clock, like the peaks of operations outside the tensor cores.
+        # Data sheets use the boost clock for tensor peaks of f64, and `tensor_clock_hz` for other tensor peaks.
         clock_hz = gpu.boost_clock_hz if dtype == "f64" else gpu.tensor_clock_hz
         rate = gpu.tensor_fma_per_clk_sm[dtype]
         shown = f"{gpu.sms} SMs x {rate} FMA x 2 x {clock_hz / 1e6:g} MHz"

@@ -137,7 +137,7 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
         host_code = draft.launch.arguments if draft.launch is not None else ()
         sized = any(text.startswith(start) for text in host_code) and not draft.chosen
         if buffer and not sized and end <= _LARGEST_ENLARGED:
-            # Other blocks may read beyond `end`, so leave room for them.
+            # `end` is the end of the accesses so far. Other blocks may read beyond it, so make the buffer larger.
             factor = 8 if any(text.startswith(start) for text in words.assumed) else 2
             elements = 2 ** math.ceil(math.log2(factor * end / ELEMENT_BYTES[kind.removeprefix("zeros:")]))
             word = f"{buffer}[{elements}]"

@@ -162,7 +162,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     for row in valid.tolist():
         config = space.config(row)
         launches = bind_launches(kernel, config, problem, gpu.sm)
-        if len(launches) == 1:  # Skip configs with several launches: profilers time one launch.
+        if len(launches) == 1:  # Profilers time one launch, so skip configs with several.
             configs[launches[0].grid, launches[0].block].append((launches[0].shared_bytes, config))
     return [replace(result, config=_only(result, configs, kernel, gpu)) for result in results]
 
@@ -279,7 +279,7 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            reserved = gpu.limits.smem_reserved_per_block  # Only some tools include these bytes, so accept both.
+            reserved = gpu.limits.smem_reserved_per_block  # Not all tools include these bytes, so accept both.
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "

@@ -80,7 +80,7 @@ def host_launches(
     for call in nodes(program.root, "call_expression"):
         configuration = next((child for child in call.named_children if child.type == "kernel_call_syntax"), None)
         name = text_of(call.child_by_field_name("function"))
-        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Drop namespaces to compare with `kernel`.
+        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Drop namespaces, because `kernel` has none.
         if configuration is not None and name.partition("<")[0].strip() == kernel:
             launches.append(_Launch(program, call, configuration, parameters).read(name))
     return tuple(launches)
@@ -235,7 +235,7 @@ class _Launch:
         if function is None or variable not in names:
             return None
         for call in self.program.calls.get(function_name(function), ()):
-            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit arguments.
+            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # A call may omit default arguments.
                 return inputs[names.index(variable)]
         return None
 
@@ -279,7 +279,7 @@ class _Launch:
             if each.end_byte <= node.start_byte or scope is None:
                 value = each.child_by_field_name("value") or each.child_by_field_name("right")
                 values += [value] if value is not None else []
-        if not values:  # Also look for `dim3 block(16, 16);`, which is parsed as a function.
+        if not values:  # The parser takes `dim3 block(16, 16);` for a function.
             for each in self.program.dim3_declarations:
                 if _function_of(each) == function:
                     for declarator in each.named_children:
@@ -333,7 +333,7 @@ class _Launch:
                     raise UnknownError
                 return resolved(
                     values.named_children[len(values.named_children) // 2]
-                )  # A loop may index every element of this array, so take the middle one as representative.
+                )  # A loop may use every element of the array. The middle one represents them.
             case "field_expression" if text[-2:] in (".x", ".y", ".z"):
                 variable = node.child_by_field_name("argument")
                 extents = self._extents(variable) if variable is not None else []
@@ -349,8 +349,8 @@ class _Launch:
                     return combined(resolved(factors[0]), "*", resolved(factors[1]))
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
                 function = _function_of(node)
-                # A function that gets the address of a variable, such as scanf, may change the variable. So its value
-                # is unknown, except after a copy to a symbol, which only reads the variable.
+                # A function that gets the address of a variable, such as scanf, may change the variable. So treat its
+                # value as unknown. A copy to a symbol is an exception, because it only reads the variable.
                 setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
                 if re.search(rf"\w{setter}", text_of(function)):
                     raise UnknownError
@@ -442,7 +442,7 @@ def _stripped_node(node: "Node") -> "Node":
 def _stripped(pointer: "Node") -> str:
     node = _stripped_node(pointer)
     while node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "+":
-        node = _stripped_node(node.named_children[0])  # For a pointer plus an offset, follow the pointer.
+        node = _stripped_node(node.named_children[0])  # Drop the offset from a pointer plus an offset.
     return text_of(node)
 
 

@@ -83,7 +83,7 @@ def folded(text: str) -> str:
         raise UnknownError from None
     if (
         not isinstance(value, int | float) or not abs(value) < _LARGEST
-    ):  # A parameter named `max` evaluates to the function.
+    ):  # The name `max` alone evaluates to a Python function.
         raise UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
 
@@ -223,7 +223,7 @@ class HostProgram:
         dtype, lanes = element_type(kind, self.aliases)
         if dtype is not None:
             return [(name, dtype)] * lanes
-        members = [each for each in self._members(kind) if not re.match(r"\w+\s*\(", each[1])]  # Skip functions.
+        members = [each for each in self._members(kind) if not re.match(r"\w+\s*\(", each[1])]  # Skip member functions.
         if not members or depth > 4:
             raise UnknownError
         fields: list[tuple[str, str]] = []

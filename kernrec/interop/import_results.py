@@ -220,7 +220,7 @@ def _measured_gpu(file: ForeignResults, name: str | None, path: Path) -> GPU:
     try:
         gpu_of_file = measured_gpu if file.device is None else find_gpu(file.device)
     except UnknownGPU:
-        gpu_of_file = measured_gpu  # The catalog lacks the file's GPU, so trust the user's --gpu.
+        gpu_of_file = measured_gpu  # The catalog does not contain the file's GPU, so trust the user's --gpu.
     if gpu_of_file != measured_gpu:
         raise UsageError(f"{path} was measured on {file.device}, not on {measured_gpu.title}")
     return measured_gpu

@@ -106,7 +106,7 @@ def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
     code = {"registers": _metric(metrics, _REGISTERS, _COUNT)}
     if static is not None and dynamic is not None and (static + dynamic).is_integer():
         exact = all(metrics[name][1].startswith("byte") for name in (*_STATIC, *_DYNAMIC) if name in metrics)
-        code["smem_bytes"] = static + dynamic if exact else None  # A size rounded to kilobytes is not exact.
+        code["smem_bytes"] = static + dynamic if exact else None  # Kilobytes are rounded, so they are not exact.
     launch = _sizes(row, "Grid Size"), _sizes(row, "Block Size"), dynamic
     clock_hz = _metric(metrics, _CLOCKS, _HERTZ)
     return ran({}, latency_of(latency, 1.0), code, sm_clock_hz=clock_hz, launch=launch)

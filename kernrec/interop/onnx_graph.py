@@ -92,7 +92,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
         raise UsageError(f"{path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception:  # Hide protobuf's errors, which do not help users.
+    except Exception:  # protobuf's errors do not help users.
         raise UsageError(f"{path} is not an ONNX model") from None
     if not model.graph.node:
         raise UsageError(f"{path} has no nodes")
@@ -159,7 +159,7 @@ def _graph(onnx: Any, graph: Any) -> Graph:
         made = Node(name, kind, tuple(node.input), tuple(node.output), attributes)
         whole = all(values.get(name, Value(None, None)).constant for name in made.inputs if name)
         if whole and (made.inputs or made.kind == "Constant"):
-            # Runtimes compute nodes with only constant inputs once, at loading. So treat the outputs as constants.
+            # If all inputs are constant, runtimes compute the node once, at loading. So its outputs are constant.
             for name in made.outputs:
                 before = values.get(name, Value(None, None))
                 values[name] = Value(before.shape, before.dtype, True)

@@ -52,7 +52,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     absorbed: set[int] = set()
     for node in graph.nodes:
         result = graph.result(node)
-        # Constant, integer and boolean results are treated as free.
+        # Assume that constant, integer and boolean results cost nothing.
         free = node.kind in FREE or result.constant or (result.dtype is None and result.shape is not None)
         if id(node) in absorbed or free:
             continue
@@ -64,7 +64,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
                 problem = _product(graph, node, absorbed)
             else:
                 problem = _READERS[node.kind](graph, node) if node.kind in _READERS else None
-        except UsageError:  # The op does not support these sizes or data types.
+        except UsageError:  # kernrec's op does not support these sizes or data types.
             problem = None
         if problem is None:
             unknown[printable(node.kind)] += 1

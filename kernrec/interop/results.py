@@ -43,7 +43,7 @@ MOST_SAMPLES = 100_000
 MOST_TUNABLES = 256
 MOST_CHARACTERS = 200
 
-# Range of plausible power. Outside it, the energy is not in joules or is not the energy of one launch.
+# Plausible power of a GPU. Outside this range, the energy has another unit or is not of one launch.
 _LEAST_W, _MOST_W = 0.1, 5e3
 
 Scalar = int | float | str | bool
@@ -292,7 +292,7 @@ def time_of(value: object) -> datetime:
         return UNKNOWN_TIME
     try:
         text = value if isinstance(value, str) else ""
-        # KTT's times need strptime, because fromisoformat rejects seconds with a single digit.
+        # KTT writes seconds with a single digit, which fromisoformat rejects.
         time = datetime.strptime(text, _UTC) if text.endswith(" UTC") else datetime.fromisoformat(text)
         return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     except (ValueError, OverflowError):
@@ -318,7 +318,7 @@ def samples_of(values: object, unit_s: float) -> tuple[float, ...]:
     return tuple(latency_of(value, unit_s) for value in values)
 
 
-# Pairs of fields, best first: energy of one launch in joules, and power in watts from the same sensor.
+# Pairs of fields from the same sensor, best sensor first: energy of a launch in joules, and power in watts
 ENERGIES = (
     ("ps_energy", "ps_power"),  # PowerSensor, an external power meter
     ("powersensor2_energy", "powersensor2_power"),  # PowerSensor 2, read by the library PMT

@@ -269,7 +269,7 @@ def read_arguments(
                 arguments.assumed.append(f"{parameter.name} = 1")
         else:
             value = None if text is None else _whole(parameter.name, text, dtype)
-            if value is not None and not 0 <= value <= _LARGEST:  # It cannot be the size of a dimension.
+            if value is not None and not 0 <= value <= _LARGEST:  # Such a value cannot be a dimension's size.
                 arguments.passed.append(f"{dtype} {value}")
                 continue
             if value is None:

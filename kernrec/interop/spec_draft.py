@@ -94,10 +94,10 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     chosen = drafter.assumed_words()
     if chosen is None or not assume:
         return replace(draft, chosen=chosen or ())
-    with suppress(UsageError, CompileError):  # If the chosen values are invalid, keep the draft.
+    with suppress(UsageError, CompileError):  # If the chosen values are invalid, return the draft without them.
         drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
         complete = drafter.draft()
-        if complete.missing and (further := drafter.assumed_words()):  # Retry if a 0 left a size unknown.
+        if complete.missing and (further := drafter.assumed_words()):  # If a chosen 0 left a size unknown, retry.
             chosen = (*chosen, *further)
             complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete
@@ -335,7 +335,7 @@ class _Drafter:
     def _launch(self) -> tuple[list[str], list[str], str, dict[str, str]]:
         """Return (grid, block, shared memory, constraints on the block with their reasons), as expressions."""
         block, constraints = self._block()
-        if block == [MARK] and self.launch is not None:  # The grid may use these names.
+        if block == [MARK] and self.launch is not None:  # Let the grid use the names of the block's axes.
             self.names |= {f"block_{axis}": f"block_{axis}" for axis in _AXES}
         shared = "0"
         if self.words.shared is not None:

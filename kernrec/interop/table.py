@@ -103,7 +103,7 @@ _QUANTITIES: dict[str, tuple[str, float | None]] = {
     "energy_j": ("energy", 1.0), "energy_mj": ("energy", 1e-3), "power_w": ("power", 1.0), "power_mw": ("power", 1e-3),
 }  # fmt: skip
 """Quantity and factor to its SI unit of each known column. The factor is None if the values stay unchanged."""
-_NOT_RUN = ("", "none", "null")  # Outcomes of configs that never ran
+_NOT_RUN = ("", "none", "null")  # Outcomes of configs that were not run
 
 
 def is_parquet(path: Path) -> bool:

@@ -87,7 +87,7 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
 
 def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     """Read an ONNX workload in a separate process (`onnx_layers`), because the model is untrusted."""
-    import tempfile  # imported here, because only ONNX needs it
+    import tempfile  # Import late: only ONNX needs this.
 
     from kernrec.store.reader import read_apart
     from kernrec.util.optional import require_optional
@@ -220,7 +220,7 @@ def append_query(path: Path, problem: Problem) -> None:
         try:
             os.write(
                 descriptor, json.dumps(line).encode() + b"\n"
-            )  # Write once, so that lines of concurrent programs do not mix.
+            )  # Write everything at once, because programs that run at the same time append to the same file.
         finally:
             os.close(descriptor)
     except OSError as error:

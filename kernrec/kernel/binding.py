@@ -99,7 +99,7 @@ def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
     """Return the small problems (probes) that are emulated to profile launch number `launch` of a config."""
-    # Omit the problem's dimensions, because each probe defines its own.
+    # Use no dimensions of the user's problem, because each probe defines its own.
     names = kernel.static_names(config, dtype, layout, sm)
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
     return tuple(

@@ -165,7 +165,8 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
                 edits.append((node, f"#include <{name}>"))
             continue
         instead = next((text for start, text in _BRINGS.items() if name.startswith(start)), "")
-        if not headers:  # A condition such as `#ifdef _WIN32` may skip the header, but the source needs the prelude.
+        # The source needs the prelude even if a condition such as `#ifdef _WIN32` skips this header.
+        if not headers:
             prelude, condition = _PRELUDE + (_STD if uses_std else ""), _outer_condition(node)
             if condition is None:
                 instead = prelude + instead
@@ -235,7 +236,7 @@ def _type_name(node: "Node") -> str:
     ):
         return ""
     name = text_of(node.child_by_field_name("name") or node.child_by_field_name("declarator"))
-    return name.partition("<")[0].strip()  # A specialization such as `Tile<float>` has its template's name.
+    return name.partition("<")[0].strip()  # `Tile<float>` is a specialization of the template `Tile`.
 
 
 def without(text: str, edits: "list[tuple[Node, str]]") -> str:

@@ -64,8 +64,8 @@ class Expression:
 
     def __init__(self, text: str, names: frozenset[str], tree: Tree, is_truth: bool) -> None:
         self.text = text
-        self.names = names  # Without names of functions.
-        self.is_truth = is_truth  # Whether the value is a truth value.
+        self.names = names  # Names of variables, without names of functions
+        self.is_truth = is_truth  # Whether the result is true or false, not a number
         self.tree = tree
 
     @property

@@ -65,7 +65,7 @@ def _load(name: str) -> Kernel:
     folder, spec = _FOLDER / name, _spec(name)
     path = folder / "kernel.toml"
     if spec is None or not (folder / str(spec.get("source"))).is_file():
-        load_kernel(path)  # This raises an error.
+        load_kernel(path)  # Raise the error that describes the defect.
     kernel = kernel_from(spec or {}, f"{name}/kernel.toml", _source(folder, (spec or {})["source"]))
     if kernel.name != name:
         raise UsageError(f"{name}/kernel.toml: name: expected {name!r} as the folder, got {kernel.name!r}")

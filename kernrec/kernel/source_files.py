@@ -47,7 +47,7 @@ def read_source(path: Path, include: Sequence[str] = (), instance: str | None = 
         UsageError: a file cannot be read.
         KernrecError: the source has host code, and tree-sitter is not installed.
     """
-    from kernrec.kernel.cuda_program import device_code  # Import lazily, because a query reads cached sources.
+    from kernrec.kernel.cuda_program import device_code  # Import late: a query reads cached sources.
 
     text = whole_source(path, include)
     return text if whole else device_code(text, instance).text
@@ -68,7 +68,7 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
         if not text:
             continue
         begins = text.endswith("\n")
-        if begins:  # The line after the last line break is empty, and belongs to the next piece.
+        if begins:  # The text after the last line break belongs to the next piece.
             origins.pop()
     return origins
 
@@ -99,7 +99,7 @@ def _inline(
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
-    text, start, line = _read_program(path, place), 0, 1  # Raise an error for a path that cannot be resolved.
+    text, start, line = _read_program(path, place), 0, 1  # This raises an error if the path cannot be resolved.
     seen.add(path.resolve())
     if len(seen) > _MOST_FILES:
         raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
@@ -227,7 +227,7 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_text(path, place))
-    # TOMLDecodeError, or Python's ValueError for an integer with thousands of digits.
+    # This is a TOMLDecodeError, or Python's ValueError for an integer with thousands of digits.
     except ValueError as error:
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
@@ -318,7 +318,7 @@ def _flags_of(words: Sequence[str], folder: Path) -> CompileFlags:
                 defines[name] = value or "1"
         elif word.startswith("-I"):
             path = folder / (word[2:] or following)
-            # Compilers find the folders of the CUDA toolkit themselves.
+            # Skip folders of the CUDA toolkit, because compilers find them.
             is_toolkit = (path / "cuda_runtime.h").is_file()
             if str(path).isprintable() and not is_toolkit:
                 include.append(str(path))

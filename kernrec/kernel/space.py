@@ -105,7 +105,7 @@ class Space:
                     place = place * len(digit) + position
                 else:
                     places[number] = place
-        # Rows are sorted by their position in the product of all values.
+        # `_places` is sorted, because configs are in the order of the product of all values.
         rows = np.searchsorted(self._places, places)
         inside = rows < len(self)
         inside[inside] = self._places[rows[inside]] == places[inside]

@@ -123,7 +123,7 @@ class _Reader:
             lets=lets,
             constraints=constraints,
             implied=(
-                # A kernel supports only the default of a late dimension (`Dim.late`) that its spec does not use.
+                # If the spec does not use a late dimension (`Dim.late`), only its default is supported.
                 *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in top.named),
                 *(constraint for launch in launches for constraint in launch_limits(launch)),
             ),

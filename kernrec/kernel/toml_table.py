@@ -68,7 +68,7 @@ class Table:
         self.taken.append(key)
         value = self.data.get(key, default)
         if value is _REQUIRED:
-            # A similar unread key is probably a misspelling of the missing key.
+            # If the file has a similar key that nothing reads, it is probably a misspelling.
             close = [k for k in nearest(key, self.data) if k not in self.taken]
             hint = f" (is {close[0]!r} a misspelling of it?)" if close else ""
             raise self.error(f"{key} is missing, expected {expected}{hint}")

@@ -167,8 +167,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
     block = Annotated[list[int], Field(description="Threads of a block.", min_length=1, max_length=3)]
     entry = Annotated[str | None, Field(description="Name of the kernel; needed if there are several.", max_length=400)]
 
-    # Run only one request of each kind at a time. Waiting requests do not occupy a thread, so requests of other kinds
-    # can run.
+    # Run one request of each kind at a time. Waiting requests hold no thread, so requests of other kinds can run.
     listing, asking, running = (CapacityLimiter(1) for _ in range(3))
 
     def tool(limiter: CapacityLimiter, name: str | None = None) -> Callable[[Callable[..., dict[str, Any]]], Any]:

@@ -88,7 +88,7 @@ def _diagnose_gpu(device: LocalGpu, sms: tuple[int, ...], compiles: bool) -> Gpu
     try:
         gpu = find_gpu(device.name)
         name = gpu.name
-        if not compiles:  # Probing runs kernels, which must be compiled.
+        if not compiles:  # The probe runs kernels, which must be compiled.
             raise KernrecError("not probed without a compiler")
         if gpu.sm not in sms:
             raise KernrecError(f"the compiler does not support sm_{gpu.sm}")

@@ -53,7 +53,7 @@ class Survey:
         """Create a survey of the problems in `subject`. The function `kernels` returns a problem's kernels."""
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
-        # problems, keyed by (op, kernel); problems with the fewest draws come first
+        # problems, keyed by (op, kernel); problems with the fewest draws are first
         self._problems: dict[tuple[str, str], list[WantedProblem]] = {}
         for number in self._draw.permutation(len(subject.wanted)).tolist():
             wanted = subject.wanted[number]
@@ -141,7 +141,7 @@ class GpuPlan(Chooser):
         self._fixed = list(fixed)
         self._survey, self._planner = survey, planner
         self._refining = False  # whether the refinement planner chose the visit in progress
-        # configs measured for the planner minus configs measured for the survey, after the survey's first round
+        # number of measured configs, after the survey's first round: the planner's minus the survey's
         self._ahead = 0
         self._visits = 0
 
@@ -179,7 +179,7 @@ class GpuPlan(Chooser):
             self._planner.learn(measurement)
 
     def done(self, visit: PlannedProblem, seconds: float) -> None:
-        # Do not report the duration of visits with energies, which take longer than other visits.
+        # Visits with energies take longer. Report a duration of 0, so that they do not distort the planner's estimates.
         if self._planner is not None and self._refining:
             self._planner.done(visit, 0.0 if self._measures_energy else seconds)
 

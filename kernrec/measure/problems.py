@@ -51,8 +51,8 @@ def select_layers(
     for request in wanted:
         for layer in layers_of(request)[1]:
             problem = layer.problem
-            # If the user named all ops, skip layers that no kernel computes. If the user named one op, an error follows
-            # later.
+            # If the user named all ops, skip layers that no kernel computes. If the user named one op, report the
+            # missing kernel later.
             if not every_op or kernels_for(problem.op, problem.dtype, None if layer.layout_free else problem.layout):
                 before = layers.get(problem)
                 layers[problem] = layer if before is None else replace(before, count=before.count + layer.count)
@@ -105,7 +105,7 @@ def context_of(request: CollectRequest, with_rows: bool) -> Context:
     true, add the measurements in the database."""
     stored = [request.database] if with_rows and request.database.exists() else []
     models = ModelStore(request.database.parent / "models", Stack(stored))
-    return Context(stored, models=models, triton=False)  # Exclude Triton kernels: devices measure only CUDA kernels.
+    return Context(stored, models=models, triton=False)  # Devices measure only CUDA kernels.
 
 
 def _wanted(wanted: Layer | WantedProblem, problem: Problem) -> WantedProblem:

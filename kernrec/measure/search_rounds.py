@@ -77,12 +77,12 @@ class SearchRounds(Chooser):
         self._place = {task.key: place for place, task in enumerate(self.planned.tasks)}
         self._rows: list[list[Measurement]] = [[] for _ in self.planned.tasks]
         self._left = math.inf if request.budget.configs is None else request.budget.configs
-        self._round, self._size = 0, 0  # number of the current round, and how many configs it has
+        self._round, self._size = 0, 0  # number and size (in configs) of the current round
         self._latencies: list[int] = []  # configs of the current round that are not in any visit yet
         self._energies: list[int] = []  # configs for energy measurements that are not in any visit yet
         # round of each visit in progress, keyed by the id of its tasks; None if the visit measures energies
         self._pending: dict[int, int | None] = {}
-        self._round_over = True  # whether a round has just ended, so that its energy measurements must be chosen
+        self._round_over = True  # whether a round has just ended and its energy measurements are to be chosen
         self._energy_gpu: str | None = None
 
     @property
@@ -99,7 +99,7 @@ class SearchRounds(Chooser):
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
         if self._left <= 0 and not self._latencies and not self._energies:
-            return None  # Skip the energy measurements of the last round.
+            return None  # Skip the last round's energies, because no round follows.
         self._ask_energies()
         if self._energies and (self._energy_gpu == gpu or self._energy_gpu not in gpus):
             self._energy_gpu = gpu
@@ -127,7 +127,7 @@ class SearchRounds(Chooser):
         """Begin another round of latency measurements. Return whether there are any configs to measure in this
         round."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
-            return False  # Wait: there are too few results to choose better configs than in the first round.
+            return False  # Wait, because more results are needed to choose better configs than in the first round.
         self._latencies = self._steps.latency_round()
         if self._left < len(self._latencies):
             self._latencies = self._latencies[: int(self._left)]

@@ -32,7 +32,7 @@ def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
     """Return the equivalent problems, one per op, in a fixed order."""
-    if problem.layout == ANY_LAYOUT:  # A spec's op has no equivalent, even if its name is `matmul` or `matvec`.
+    if problem.layout == ANY_LAYOUT:  # A spec's own op has no equivalent, even if its name is `matmul` or `matvec`.
         return (problem,)
     if problem.op == MATVEC.name:
         return as_matmul(problem), problem

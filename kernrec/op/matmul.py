@@ -131,7 +131,7 @@ yields these counts (`tests/model/analytical/test_launch_time.py`)."""
 def _finishing(d: Names) -> dict[str, float]:
     counts = dict(_BIAS) if d["bias"] else {}
     if d["scaled"] and OUTPUTS[d["output"]] == "f32":
-        counts["global.c.write_sectors"] = 2.0  # Profiles count 16 bits per element of c.
+        counts["global.c.write_sectors"] = 2.0  # Profiles assume 16 bits per element of c.
     for metric, count in _ACTIVATIONS[d["activation"]].items():
         counts[metric] = counts.get(metric, 0.0) + count
     return counts

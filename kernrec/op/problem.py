@@ -256,7 +256,7 @@ class Problem:
     @cached_property
     def names(self) -> dict[str, int | str]:
         """Return the values of names in a kernel's spec: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports `FORMATS`, so their size does not matter.
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports `FORMATS`, so any size will do.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property

@@ -52,7 +52,7 @@ def operand_values(quantized: Format, activations: str, weights: str, wide: floa
     types = {activations: quantized.activations, weights: quantized.weights}
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in types.items()}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}
-    if quantized.weights == quantized.activations == "f4e2m1":  # An 8-bit scale cannot represent `wide`.
+    if quantized.weights == quantized.activations == "f4e2m1":  # `wide` does not fit in an 8-bit scale.
         scale[weights] = 1 / spread[weights]
     values: dict[str, Normal] = {name: (0, deviation) for name, deviation in spread.items()}
     values |= {f"{name}_scale": (value, value / 8) for name, value in scale.items()}

@@ -159,7 +159,7 @@ def _shard(layer: Layer, gpus: int) -> Problem:
     heads, outputs = layer.shared
     for name in layer.split:
         if name == "kv_heads" and sizes[name] < gpus and gpus % sizes[name] == 0:
-            sizes[name] = 1  # Several GPUs share a key/value head if there are more GPUs than heads.
+            sizes[name] = 1  # With more GPUs than key/value heads, several GPUs share a head.
             continue
         if heads and heads < gpus and gpus % heads == 0 and (own := sizes[name] - heads * outputs) % gpus == 0:
             sizes[name] = own // gpus + outputs

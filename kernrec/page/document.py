@@ -49,7 +49,7 @@ def content(name: str) -> str:
     spec = importlib.util.find_spec("bokeh")
     assert spec is not None
     assert spec.origin is not None
-    # Do not import Bokeh, because the page needs only its scripts.
+    # Read the file without importing Bokeh, because the page needs only Bokeh's scripts.
     return (Path(spec.origin).parent / "server" / "static" / "js" / name).read_text(encoding="utf-8")
 
 
@@ -71,7 +71,7 @@ def offline_document(data: dict[str, Any]) -> str:
 
 
 def _document(head: str, data: dict[str, Any], scripts: str) -> str:
-    # Escape `<` in JSON, because it could start the end tag of the script element.
+    # Escape `<`, because `</script>` in the data would end the script element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     page = content("page.html")
     parts = {

@@ -220,7 +220,7 @@ def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
     if len(places) <= most:
         return places, 0
-    # Smallest distance from each point to a point of the front, in terms of log latency and log energy.
+    # For each point, compute the distance to the nearest point of the front, in log latency and log energy.
     x, y = np.log(latency[places]), np.log(energy[places])
     behind = np.full(len(places), np.inf)
     for place in front:

@@ -85,7 +85,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # Later warps of a step wait as long as the first warp, so only use a sector's first request in a step.
+    # All warps of a step wait for a sector as long as its first reader. So use only a sector's first request per step.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -176,7 +176,7 @@ def shared_reads(reads: Mapping[str, Sequence[Array]], count: int) -> Iterator[t
         count: maximum number of consecutive blocks.
     """
     for name, parts in reads.items():
-        # Sorted by sector and block, reads of one sector by consecutive blocks are adjacent.
+        # Sort by sector and block. Then reads of one sector by consecutive blocks are adjacent.
         ordered = np.sort(np.concatenate(parts))
         size = 2
         while size <= count:
@@ -210,7 +210,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Last barrier up to which blocks may run.
+    # Number of the last barrier that blocks may reach
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: dict[str, list[Array]] | None = None
@@ -233,7 +233,7 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
     if len(emulation.whole_clusters([0])) > 1:
         return None
     for block in window:
-        # Ignore errors, because most blocks exceed the budget, and some wait for warps that were not started.
+        # Ignore errors: most blocks exceed the budget, and some wait for warps that do not run here.
         with contextlib.suppress(EmulationError):
             emulation.run([block])
     reads: dict[str, list[Array]] = {}

@@ -54,7 +54,7 @@ def emulate_config(
     scratch = {}
     for space in workspaces(kernel, config, problem, sm):
         kind = np.dtype(ELEMENTS[space.dtype])
-        # A kernel must not depend on the initial content of a workspace.
+        # Do not fill workspaces with zeros, because a kernel must not depend on their initial content.
         scratch[space.name] = np.full(space.elements, np.nan if kind.kind == "f" else _ODD, kind)
     launches = bind_launches(kernel, config, problem, sm)
     buffers = {**tensors, **scratch}

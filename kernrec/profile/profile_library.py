@@ -71,7 +71,7 @@ def profile_variant(
         except ProfileError as error:
             raise KernrecError(f"kernel {kernel.name}, {launch.entry}, {dict(configs[0])}: {error}") from error
         if fitted is None:
-            continue  # No config of this variant has this launch.
+            continue  # This launch does not occur in any config of this variant.
         resources = compiled.resources[launch.entry]
         profiles.append(LaunchProfile(index, launch.entry, resources, fitted, compiled.ptx_hash, compiled.compiler))
     return profiles
@@ -128,7 +128,7 @@ def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: Pro
 
 
 _Profiles = list[list[tuple[int, LaunchProfile]]]  # (architecture, profile) pairs of each variant.
-# Limit memory: maximum number of compiled variants per process that wait for emulation.
+# Maximum number of compiled variants per process that wait for emulation, to limit memory
 _MOST_WAITING = 4
 
 

@@ -28,7 +28,7 @@ from kernrec.util.process import collect_rarely
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
-_MOST_WAITING = 4  # Limit memory: maximum number of waiting tasks per process.
+_MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure

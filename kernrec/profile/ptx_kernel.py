@@ -162,7 +162,7 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
         if end < 1:
             continue
         draw = np.random.default_rng(0)
-        if index.ascending:  # The last of several range offsets is the end of the indexed buffer.
+        if index.ascending:  # These values are the offsets of ranges. The last offset is the end of the indexed buffer.
             values[...] = np.sort(draw.integers(0, end + 1, values.size))
             values.flat[0], values.flat[-1] = 0, end
         else:
@@ -269,7 +269,7 @@ def kernel_of_ptx(
         "source": path.name,
         **_oldest_sm(module),
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
-        # Put the given shape first, because it is correct.
+        # List the given shape first, because it is known to be correct.
         "tunables": {
             "block_x": {"values": [bx, *(width for width in widths if width != bx)], "launch": True},
             "block_y": {"values": [by, *(height for height in heights if height != by)], "launch": True},

@@ -84,13 +84,13 @@ AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
 SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 """Options for emulating the blocks of a sample."""
-# Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
+# Maximum number of instructions to spend on emulating the blocks at the ends of the grid
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
 """Sharing of a buffer between blocks is measured if at least this fraction of a block's reads is from the buffer."""
-_EDGE_SHARE = 0.02  # Always emulate an end that represents at least this fraction of the grid's blocks.
+_EDGE_SHARE = 0.02  # Always emulate an end that stands for at least this fraction of the blocks.
 _MOST_KINDS = 12
-_CROWDED = 0.9  # Basic blocks with more than this fraction of the maximum live registers are assumed to spill.
+_CROWDED = 0.9  # Assume spills in basic blocks with more than this fraction of the maximum number of live registers.
 
 Place = tuple[int, int, int]
 """Coordinates of a thread block or extents of a grid, x first."""
@@ -220,7 +220,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     x, y, z = launch.grid
     uneven = work_levels(module, launch, options)
     sample = sample_of_levels(uneven, x) if uneven else choose_blocks((x, y, z))
-    # A neighbor of the middle block at an end of a small grid only counts as an end.
+    # In a small grid, a neighbor of the middle block can be at an end of the grid. Emulate it only as an end.
     inner = [block for block in sample.inner if block not in sample.ends]
     options = replace(options, most_blocks=len(inner), watched=sample.inner)
     emulation = Emulation(module, launch, options)
@@ -236,11 +236,11 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
             ends = {block: weight for block, weight in ends.items() if block in always or weight >= least}
     within = sample.total - sum(ends.values())
     totals = {metric: value * within for metric, value in middle.items()}
-    # Executions of each basic block by each warp, summed over the blocks of the grid.
+    # Executions of each basic block by each warp, added up over all blocks of the grid
     all_runs = runs_of_inner * (within / len(inner))
     clk_of_pieces = [chain_clk(as_one(piece)) for piece in emulation.pieces]
     rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner, clk_of_pieces))
-    # To save time, run blocks together that represent equally many blocks.
+    # Emulate blocks with the same weight together, which saves time.
     for weight in dict.fromkeys(ends.values()):
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
@@ -276,7 +276,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     if uneven:
         mean = totals["issue"] / busy
         extra |= {"longest": max(level.work for level in uneven) / mean, "idle": 1.0 - busy / sample.total}
-        # Scale the accesses of the middle block to the average block.
+        # These accesses are of the middle block. Scale them to the average block.
         share = mean / max(middle["issue"], 1.0)
         touched = [m for m in extra if m.startswith("touch.") and m.endswith((".read", ".write"))]
         extra |= {metric: extra[metric] * share for metric in touched}

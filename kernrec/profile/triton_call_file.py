@@ -99,7 +99,7 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         if name.lower() not in spelling:
             raise unknown("integer argument", name, spelling.values())
         arguments[spelling[name.lower()]] = value
-    for argument in arguments.values():  # Files with values are in the folder of the TOML file.
+    for argument in arguments.values():  # Files with values are relative to the folder of the TOML file.
         items = argument.get("items", argument) if isinstance(argument, dict) else argument
         for value in items if isinstance(items, list) else [items]:
             if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):

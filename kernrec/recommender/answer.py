@@ -82,7 +82,7 @@ def build_recommendations(
                 clock_hz=clock_hz,
                 bottleneck=BOTTLENECKS[bottleneck],
                 occupancy=occupancy,
-                # Both references keep their costs at the first operating point, whatever the candidate's `point` is.
+                # These references always have their costs at the first operating point, even if `point` is another.
                 fastest=fastest,
                 heuristic=heuristic,
                 measurement=measured,
@@ -134,7 +134,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         gpu, (number, *nominal) = candidates.gpu, candidates.ranked.ranking.nominal(candidates.part, position)
         power, (core_s, dram_s, *_) = candidates.ranked.kernels[number].table.power, nominal
         if core_s * power.boost_hz > dram_s * power.running_hz:
-            return None  # The core clock is the bottleneck, so less power costs time.
+            return None  # The core clock is the bottleneck, so a lower limit costs time.
         limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
         repeated = NominalCosts(*(np.full(len(limits), part) for part in nominal))
         limited = power.apply_power_limit(repeated, limits)
@@ -198,12 +198,12 @@ def answer(
         raise none_runs(candidates.considered[0])
     first = 0
     if of_one_kernel and query.power_limit_w is not None:
-        # The first operating point, which has the default limit, is only the reference. Select at the requested limit.
+        # The first operating point has the default power limit, for comparison. Select at the requested limit.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
     others: Sequence[Picked] = ()
     if not (of_one_kernel or query.top == 1 or query.source):
-        # Pick the best config of a CUDA kernel if `picked` has only Triton kernels, and vice versa.
+        # If `picked` has only Triton kernels, also pick the best config of a CUDA kernel, and vice versa.
         ranking = candidates.ranked.ranking
         others = ranking.best_of_other_kind(candidates.part, picked, bounds_of(query), first)
     every = build_recommendations(candidates, picked, query.objective, alike, others)
@@ -223,7 +223,7 @@ def answer(
             "occupancy_heuristic": build_recommendation(candidates, 0, kernel.heuristic),
         }
         if kernel.table.kernel.declares_problem:
-            context = None  # Backends implement only ops, so omit baselines.
+            context = None  # Backends have no implementation of a user's own problem.
         lines = tuple(of_kernel(considered, recommendations[0]))
         remarks.append(lambda: lines)
     else:

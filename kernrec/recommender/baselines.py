@@ -169,7 +169,7 @@ def baselines_of(
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem) if is_number(each)])
     recorded = list(recordings.published(predictions, backends))
-    # A recorded variant, such as static scales, replaces only its own prediction, so keep those of other variants.
+    # A recording of a variant (such as static scales) replaces only the prediction of that variant.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
         each
@@ -187,8 +187,8 @@ def baselines_of(
             row_of_problem = None if has_epilogue(problem) else row
             baselines.append(_baseline(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
     else:
-        # Include all backends, because they share information about energy. Otherwise a baseline would depend on the
-        # requested backends.
+        # Include all backends, because they share information about energy. Otherwise, a baseline would change with the
+        # choice of backends.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
         others = [each for each in predictions if each.backend not in {baseline.backend for baseline in carried}]
         every = at_point([*carried, *others], gpu, point, problem)

@@ -200,7 +200,8 @@ class GpuContext:
             raise self._not_analyzed(kernel, problem)
         calibration = self.models.calibration(self.gpu)
         table = StaticTable.of(kernel, problem, self.gpu, profiles, calibration, self.conditions)
-        if not kernel.sampled:  # Sampled profiles are valid for one problem only, so caching them would fill memory.
+        # Do not cache sampled profiles: each is valid for one problem only, so they would fill the memory.
+        if not kernel.sampled:
             self._tables[key] = table
         return table
 

@@ -126,14 +126,14 @@ def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
     def runs(value: int) -> bool:
         try:
             changed = problem.definition.problem(problem.dtype, problem.layout, **_sizes(problem) | {name: value})
-        except UsageError:  # The op refuses this size, so no kernel runs it.
+        except UsageError:  # The op does not allow this size.
             return False
         return _runs(spaces, changed)
 
     bad = _sizes(problem)[name]
     powers = [1 << place for place in range(bad.bit_length()) if 1 << place < bad]
     good = next((power for power in reversed(powers) if runs(power)), None)
-    if good is None or runs(1 << bad.bit_length()):  # A larger size runs, so the size is not too large.
+    if good is None or runs(1 << bad.bit_length()):  # A larger size runs, so the reason is not a large size.
         return None
     while bad - good > 1:
         middle = (good + bad) // 2

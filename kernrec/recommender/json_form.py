@@ -50,7 +50,7 @@ class JsonForm(FormerNames):
             quantity, _, unit = name.rpartition("_")
             if isinstance(value, Estimate):
                 values |= value.as_dict(quantity, unit)
-            elif name == "energy_j":  # An unknown energy is None, so it has no `as_dict`.
+            elif name == "energy_j":  # An unknown energy is None, without `as_dict`.
                 values |= {name: None, f"{quantity}_interval_{unit}": None}
             else:
                 values[name] = plain(value)

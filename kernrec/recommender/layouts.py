@@ -131,7 +131,7 @@ def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
         if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
             best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # No kernel of the default layout is faster.
+    if best is not None and covers(chosen, problem, gpu):  # No kernel of the default layout can be faster.
         return chosen
     default = yield problem
     if default is not None:

@@ -314,7 +314,7 @@ def _source_of_counts(profiles: ProfileTable) -> str:
     return f"Instructions: counts from machine code{rest}."
 
 
-_WHOLE = 0.995  # Above this fraction, the rest would round to 0 %, so it is not mentioned.
+_WHOLE = 0.995  # A larger fraction leaves 0 % after rounding, so do not mention the rest.
 
 
 def _with_metric(profiles: ProfileTable, metric: str) -> int:

@@ -133,7 +133,7 @@ class Recommender:
         calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
         analyzed = [call for call in calls if on_gpu.context.find_profiles(*call)]
         if not analyzed:
-            return [self.answer(request)]  # This raises an error, because no call was analyzed.
+            return [self.answer(request)]  # No call was analyzed, so this raises an error.
         return [on_gpu.answer_kernel(*call, request.query) for call in analyzed]
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
@@ -187,7 +187,7 @@ class GpuRecommender:
                 others = layouts_that_matter(problem, self.gpu)
                 searches.append((problem, in_best_layout(self.context, problem, others), None))
                 alone = alone and not others
-            # Layouts are compared at the default point. Without other layouts, estimate at the answers' points.
+            # Compare layouts at the default point. If no problem has another layout, use the requested points.
             compared_at = points if alone or points[0].is_default(self.gpu) else (DEFAULT_POINT,)
             while searches:
                 wanted = list[tuple[Problem, Asking, Problem]]()
@@ -232,7 +232,7 @@ class GpuRecommender:
                 try:
                     yield original, sets.get(problem) or self.answer_op(problem, query)
                 except KernrecError as error:
-                    error.__traceback__ = error.__context__ = None  # A traceback's frames would keep databases open.
+                    error.__traceback__ = error.__context__ = None  # Frames would keep databases open.
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, query: Query) -> Answer:
@@ -296,7 +296,7 @@ class GpuRecommender:
     def prepare(self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
         """Estimate many problems in one batch, so that later calls of `candidates` are fast."""
         wanted = list(dict.fromkeys(problems))[:_MOST_SETS]
-        # Make room for two candidate sets per problem, because a comparison of layouts prepares two layouts.
+        # Make room for two candidate sets per problem, because comparing layouts needs one set per layout.
         self._sets.most = max(self._sets.most, min(2 * len(wanted), _MOST_SETS))
         there = [key for each in wanted if (key := (each, points)) in self._sets]
         for key in there:

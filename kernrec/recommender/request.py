@@ -253,8 +253,8 @@ def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None
     limits = lower_limits(gpu) if swept else ()
     if (most_w := query.max_power_w) is not None and query.power_limit_w is None and gpu.power_min_w <= most_w:
-        # With a power limit of `max_power_w`, no config exceeds the requested power. A lower limit would only make
-        # kernels slower.
+        # A power limit of `max_power_w` already keeps every config within the requested power. A lower limit would only
+        # make kernels slower.
         limits = (*limits, OperatingPoint(most_w)) if most_w < gpu.tdp_w else limits
     return (query.point, *limits, *(clocks(gpu, query.power_limit_w) if query.clocks else ()))
 

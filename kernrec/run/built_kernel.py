@@ -172,7 +172,7 @@ class BuiltKernel:
         """Return the array if a reader supports its type. Otherwise return a view of the array."""
         if type(array) in self._readers:
             return array
-        self._readers = loaded_readers()  # The program may have imported more libraries meanwhile.
+        self._readers = loaded_readers()  # The program may have imported more libraries since.
         self._is_compiling = _compiling_check()
         self._register()
         for library_type, reader in list(self._readers.items()):

@@ -198,7 +198,7 @@ class Variant:
         from kernrec.compile.nvrtc import compile_job
 
         job = self.compile_job(problem, sm)
-        if job.triton is not None:  # Triton's compiler changes global state, so run it in another process.
+        if job.triton is not None:  # Triton's compiler changes the state of its process.
             from kernrec.compile.triton_process import compile_apart
 
             return compile_apart(job, CompileCache.default())

@@ -108,7 +108,7 @@ class Database(DatabaseQueries):
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         super().__init__(connection, path, mark)
-        self._written = ""  # Device and inode of the file, or empty if the file is open for reading only.
+        self._written = ""  # Device and inode of the file while it is open for writing, or ""
         self.schema = len(schema.migrations())
         """Number of the last migration that was applied to the schema."""
 
@@ -213,7 +213,7 @@ class Database(DatabaseQueries):
         self._connection.close()
         if self._written and self.mark is not None:
             state = file_state(Path(self.path))
-            if inode_of(state) == self._written:  # If the inode differs, another file has replaced this one.
+            if inode_of(state) == self._written:  # Otherwise, another file has replaced this one.
                 write_mark(Path(self.path), replace(self.mark, state=state, writing=""))
                 renew(Path(self.path), type(self).open)
 
@@ -270,7 +270,7 @@ class Database(DatabaseQueries):
             "name": kernel.name,
             "kernel_hash": kernel.hash,
             "op": kernel.op,
-            "spec": json.dumps(kernel.spec),  # Keep the order of tunables and dimensions, because it matters.
+            "spec": json.dumps(kernel.spec),  # The order of tunables and dimensions matters.
             "source": kernel.source,
         }
         if len(kernel.source) > LONGEST_SOURCE:
@@ -348,7 +348,7 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
     """Move a closed database file to `path`, replacing any file there, and mark it as the user's own."""
-    # Write a mark that is valid for the old and for the new file, in case the process is killed during the replacement.
+    # Write a mark that is valid for both files, because the process may be killed during the replacement.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)
     write_mark(path, Mark(file_state(path), True, "", faults or {}, time.time()))
@@ -360,7 +360,7 @@ class _ReplacedError(UsageError):
 
 def _check_opened(path: Path, state: str, read_only: bool) -> None:
     now = file_state(path)
-    # If there is a DuckDB log, opening a file for writing changes the file, so compare only the inode.
+    # If there is a DuckDB log, opening the file for writing changes the file. Then compare only the inode.
     exact = read_only or state.endswith("\n")
     if state and (inode_of(now) != inode_of(state) or not has_open(state) or (exact and now != state)):
         raise _ReplacedError(f"{path} was replaced while it was opened")

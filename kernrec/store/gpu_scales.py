@@ -95,5 +95,5 @@ def update_scales(connection: "DuckDBPyConnection") -> None:
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)
-    if signers + 1 >= LEAST_CONTRIBUTORS:  # The user counts as a contributor, too.
+    if signers + 1 >= LEAST_CONTRIBUTORS:  # Count the user, too.
         connection.execute(estimate)

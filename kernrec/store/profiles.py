@@ -133,7 +133,7 @@ def query_profiles(
     newest compiler."""
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
-    # Scan twice in the same order, because DuckDB returns unnested lists as one array instead of one array per row.
+    # Read `counts` in a second scan with the same row order: unnested lists come without row boundaries.
     columns = connection.execute(
         "SELECT launch, entry, code_key, registers, spill_bytes, stack_bytes, static_smem_bytes, compiler, metrics, "
         f"terms {chosen}",

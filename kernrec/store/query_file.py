@@ -242,8 +242,6 @@ def _rule() -> str:
     return sha256(queries + (paths.shipped("db/schema") / "views.sql").read_bytes()).hexdigest()
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
 _LOGS = """
     SELECT 'log', gpu, key, rows
     FROM (SELECT gpu, problem_id, count(*) AS rows FROM db.measurement GROUP BY ALL)
@@ -268,7 +266,7 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
         def parts() -> Iterator[bytes]:
             return file.with_entries(_derived(database, names, _is_pulled(path)))
 
-        if not opened:  # If this process has the database open, it may still change it, so write no file.
+        if not opened:  # This process has the database open and may still change it, so write no file.
             with suppress(OSError, ValueError):  # The disk may be full, or the folder not writable.
                 mode = path.stat().st_mode & 0o666  # Everybody who can read the database may read its query file.
                 place = _place(path, mark)

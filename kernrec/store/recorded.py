@@ -162,8 +162,6 @@ dimension is added, and the result is taken modulo 2^64. The number is from Stee
 Spectrally Good Multipliers". A test checks that no two shipped problems have the same hash."""
 
 
-# ---- arrays of an op -------------------------------------------------------------------------------------------------
-
 _COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"}
 
 
@@ -196,7 +194,7 @@ def _table(op: str, gpu: str, dtype: str) -> _Table:
         facts, arrays = unpack(mapped(folder / f"{name}.{gpu}.{dtype}.arrays"), intact=True)
         return _Table(tuple(facts["origins"]), **arrays)
     tables = _read(op, digest)
-    # A cached file without rows saves reading all rows again.
+    # Also cache an empty table, so that the next query does not read all rows again.
     empty = {column: np.empty(0, kind) for column, kind in _COLUMNS.items()}
     facts, arrays = tables.setdefault((gpu, dtype), ({"origins": []}, empty))
     if paths.cache().parent.parent.is_dir():

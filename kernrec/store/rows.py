@@ -59,7 +59,7 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
         filled[key].append(keys[-1])
         for name, value in values.items():
             filled[name].append(value)
-    # Pass whole columns as parameters of one statement, which is much faster than one statement per row.
+    # Pass whole columns to one statement, which is much faster than one statement per row.
     side_by_side = ", ".join(f'unnest(${i}::{kind}[]) AS "{name}"' for i, (name, kind) in enumerate(kinds.items(), 1))
     lacking = f"(SELECT {side_by_side}) ANTI JOIN db.{table} AS stored USING ({key})"
     connection.execute(f"INSERT INTO db.{table} BY NAME FROM {lacking}", list(filled.values()))
@@ -106,7 +106,7 @@ def _number(value: object) -> float:
     number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number):
         raise ValueError
-    return number + 0.0  # This converts -0.0 to 0.0, so that both have the same key.
+    return number + 0.0  # -0.0 becomes 0.0, so that both have the same key.
 
 
 def _truth(value: object) -> bool:
@@ -117,7 +117,7 @@ def _truth(value: object) -> bool:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        return str(value)  # For a member of an enumeration, store its value.
+        return str(value)  # An enumeration's member is stored as its value.
     if isinstance(value, (Mapping, list, tuple)):
         return canonical_json(value)
     raise TypeError

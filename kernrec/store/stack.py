@@ -45,7 +45,7 @@ class Stack:
             if self._pulled:
                 self._titles[self._pulled] = paths.PULLED
             databases = list(self._titles)
-        # Use a database only once, even if it is named twice or through a link.
+        # A database may be named twice or through a link. Use it once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
         self._files: dict[Path, QueryFile] = {}
@@ -134,7 +134,7 @@ class Stack:
 
 
 def _open(path: Path) -> "Database":
-    from kernrec.store.database import Database  # A query whose query file is up to date does not need this import.
+    from kernrec.store.database import Database  # Import late: a query with a current query file does not need this.
 
     return Database.open(path)
 
@@ -143,7 +143,7 @@ def _written(path: Path) -> tuple[int, int]:
     try:
         seen = path.stat()
     except OSError:
-        return (0, 0)  # The next attempt to open the database reports the error.
+        return (0, 0)  # Opening the database will report the error.
     return seen.st_mtime_ns, seen.st_size
 
 

@@ -123,7 +123,7 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
         data: features and targets of N rows.
         groups: group of each row, (N,). Cross-validation holds out whole groups.
     """
-    # Make idle OpenMP threads sleep instead of occupying their CPU cores.
+    # Let idle OpenMP threads sleep, because by default, they keep their CPU cores busy.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     rows = np.flatnonzero(data.measured)
     out_of_fold = np.full(len(data.target), np.nan)
@@ -193,7 +193,7 @@ def _boost(
     history: dict[str, Any] = {}
     booster = xgboost.train(parameters, training, rounds, verbose_eval=False, evals_result=history, **evaluation)
     loss = np.square(history["held_out"]["rmse"]) if history else np.zeros(rounds)
-    # More trees would hardly reduce the loss after an early stop, so repeat the last loss.
+    # After an early stop, repeat the last loss, because more trees would hardly change it.
     return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")
 
 

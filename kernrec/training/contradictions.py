@@ -100,7 +100,7 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
         power_w: measured powers in watts, (N,), or NaN.
     """
     drawn_w = energy_j / latency_s
-    # Small differences are normal, because energy and power come from different readings and runs.
+    # Ignore small differences, because energy and power come from different readings and runs.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
     return np.asarray(apart | (drawn_w > ABOVE_LIMIT * PowerModel.for_gpu(gpu).power_max_w))
 

@@ -155,7 +155,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
             widths = OF_TIME if quantity == "latency" else OF_ENERGY
-            # Use core-bound intervals if the bottleneck of a config is unknown (-1).
+            # If the bottleneck of a config is unknown (-1), assume that the core is the bottleneck.
             factor = widths.factors.take(np.maximum(problem.regime, 0))
             low, high = expected / factor, expected * factor
             if method == "learned":
@@ -175,7 +175,7 @@ def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, fl
     if np.isfinite(occupancy).all():
         saved = scores.savings(problem.latency_s, problem.energy_j, int(order[0]), int(occupancy.argmin()))
         values["energy_saved"], values["slowdown"] = saved
-    if method != "occupancy":  # The method `occupancy` ranks energy like latency.
+    if method != "occupancy":  # `occupancy` ranks energy like latency.
         fast = np.flatnonzero(costs["latency"] <= costs["latency"].min() * (1.0 + MOST_SLOWDOWN))
         lowest_energy = int(fast[costs["energy"][fast].argmin()])
         saved = scores.savings(problem.latency_s, problem.energy_j, lowest_energy, int(problem.latency_s.argmin()))

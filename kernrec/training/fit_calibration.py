@@ -82,7 +82,7 @@ def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[Calibr
             the folder cannot be written.
     """
     require_optional(("sklearn",), "calibrating the analytical model", "train")
-    # Fit relative to the uncalibrated coefficients.
+    # Load predictions without the present calibration, because the new one replaces it.
     measurements = load_measurements(request, calibrated=False)
     folder = measurements.models_folder
     fits = fit(measurements.groups, provenance(Dataset(measurements.groups), measurements, calibrated=False))
@@ -235,7 +235,7 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
     helpful: tuple[str, ...] = ()
     factors: dict[str, Any] = {}
     findings: list[str] = []
-    # Test time first, because the test of energy uses the calibrated time.
+    # Test latency first, because the energy test uses the calibrated latency.
     for quantity, names in (("latency", TIME), ("energy", ENERGY)):
         before: list[tuple[float, float]] = []
         after: list[tuple[float, float]] = []
@@ -338,7 +338,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         positive=True, fit_intercept=False
     )
     fixed = shares[:, ~free].sum(axis=1)
-    # The rows at the end regularize each multiplier toward 1.
+    # The last rows of `design` pull each multiplier toward 1.
     design = np.concatenate([shares[:, free], np.eye(int(free.sum()))])
     target = np.concatenate([1.0 - fixed, np.ones(int(free.sum()))])
     multipliers[free] = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
@@ -347,8 +347,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         excess = ratio - 1.0
         small = np.abs(excess) < 1e-6
         slope = np.where(small, 1.0, np.log(ratio) / np.where(small, 1.0, ratio * excess))
-        # Divide by the squared multiplier, so that the relative regularization does not depend on the coefficient's
-        # error.
+        # Divide by the squared multiplier. Then coefficients are regularized equally, however wrong they are.
         regularization = _PRIOR_WEIGHT / np.maximum(multipliers[free], 1e-3) ** 2
         regression.fit(design, target, sample_weight=np.concatenate([weights * slope, regularization]))
         multipliers[free] = regression.coef_

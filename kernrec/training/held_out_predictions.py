@@ -70,7 +70,7 @@ class HeldOutProblem:
         costs = self.predicted[method]
         if quantity != "edp":
             expected = costs[quantity]
-        elif method == "occupancy":  # Ranks are the same for every quantity.
+        elif method == "occupancy":  # Occupancy ranks every quantity alike.
             expected = costs["latency"]
         else:
             expected = costs["latency"] * costs["energy"]
@@ -145,7 +145,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
         regime=joined(_regime),
     )
     analytical = _concatenated([_analytical(group) for group in members])
-    # Without source, all configs have the roofline as latency, which cannot rank them.
+    # Skip equal latencies, which cannot rank: without source code, every config gets the roofline.
     if np.ptp(analytical["latency"]) > 0:
         problem.predicted["predicted"] = analytical
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))

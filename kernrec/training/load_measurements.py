@@ -256,7 +256,7 @@ class _MeasuredKernels:
     def table(self, problem: Problem, gpu: GPU, key: _GroupKey) -> StaticTable | None:
         """Return the static table of a group's kernel, or None if the kernel has no source or no profiles."""
         kernel = self._own_kernel(key)
-        # No op of the library has a problem that a user's kernel declares.
+        # No kernel of the library computes a problem that a user's kernel declares.
         if kernel is None or not kernel.declares_problem:
             # The library may lack kernels for this data type and layout.
             with suppress(UsageError):

@@ -103,8 +103,8 @@ def expected_random(measured: Array, k: int) -> tuple[float, float]:
     ascending = np.sort(measured)
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)
-    # survives[i] is the probability that none of the i best configs is drawn: the product of (n - k - j) / (n - j) over
-    # all j below i.
+    # survives[i] is the probability that a random draw misses the i best configs: the product of (n - k - j) / (n - j)
+    # over all j below i.
     ratios = np.clip((n - k - later) / (n - later), 0.0, None)
     survives = np.concatenate([[1.0], np.cumprod(ratios)])
     efficiency = float(((survives[:-1] - survives[1:]) * (ascending[0] / ascending)).sum())

@@ -85,7 +85,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
     shape = HeadData.of_shape(data, settings.shape) if settings.shape else None
     for name, key, fields in (("GPU", NEW_GPU, ("gpu",)), ("kernel", NEW_KERNEL, ("kernel", "kernel_hash"))):
         unit = data.numbers(*fields)
-        if unit.max() < 1:  # A single GPU or kernel cannot be held out.
+        if unit.max() < 1:  # With a single GPU or kernel, nothing can be held out.
             continue
         if name == "GPU" and shape and settings.shape:
             latency, far, carried = _shape_predictions(data, shape, unit, problems, settings.shape)
@@ -187,7 +187,7 @@ def _shape_predictions(
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
     carried = _carried(shape, latency, unit)
-    sampled = np.isfinite(latency)  # Only a sample of many rows was predicted.
+    sampled = np.isfinite(latency)  # Rows outside of the sample have no prediction.
     latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
     return latency, distance, carried
 

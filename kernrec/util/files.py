@@ -146,7 +146,7 @@ def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         locked = try_lock(descriptor)
-        with suppress(FileNotFoundError):  # The process that held the lock may have renamed or deleted the file.
+        with suppress(FileNotFoundError):  # The last owner of the lock may have renamed or deleted the file.
             if locked and os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         os.close(descriptor)
@@ -196,8 +196,8 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
     folder.mkdir(mode=0o700)
     descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # Write only after locking, because others leave an empty file alone whose owner may not have locked it yet.
-        with suppress(OSError):  # A full disk is reported by a later write to the folder.
+        # Write only after locking: other processes keep an empty file, because its owner may not have locked it yet.
+        with suppress(OSError):  # If the disk is full, a later write reports it.
             try_lock(descriptor)
             os.write(descriptor, (beside.name if beside else "-").encode())
         yield folder

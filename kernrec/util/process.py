@@ -49,7 +49,7 @@ def safe_path() -> Iterator[None]:
 def module_environment() -> dict[str, str]:
     """Return the environment in which a child process of `module_command` imports this package."""
     root = str(Path(__file__).resolve().parents[2])
-    # An empty path means the working folder.
+    # Drop empty paths, which would mean the working folder.
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, *places]))}
 
@@ -210,7 +210,7 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable
     return results[0]
 
 
-# Number of new objects per garbage collection, instead of 700. Larger values are not faster.
+# Collect garbage after this many new objects instead of after 700. Larger values are not faster.
 _COLLECT_AFTER = 10_000
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
 _KEPT_BYTES = 2**30

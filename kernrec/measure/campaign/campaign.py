@@ -94,7 +94,7 @@ class Campaign:
         self.session = DeviceSession(client)
         self._blocks = BlockControl(self.session, journal, settings.session, self._note)
         self._run: _ProblemRun | None = None
-        # tasks of the next problem, which are compiled if no other task is left to compile
+        # tasks of the next problem; compiled when the current problem has no more tasks to compile
         self._upcoming: list[Task] = []
         self._screened = 0
         self._end_s = math.inf
@@ -171,11 +171,11 @@ class Campaign:
             if again:
                 self._work(again, self._end_s)
                 blocks.close()
-        # Creating the inputs or the reference failed. No config is at fault, so store no failure.
+        # The inputs or the reference could not be created. No config is at fault, so store no failure.
         except MeasurementFailure as failure:
             self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            # End the block, which needs no inputs. If the GPU drifted, measurements cannot be repeated without inputs.
+            # Only end the block. Without inputs, measurements that drift made unreliable cannot be repeated.
             session.begin_problem(None)
             blocks.close()
 
@@ -191,7 +191,7 @@ class Campaign:
                 history.add(measurement)
                 if not visited:
                     result.add_earlier(measurement)
-        # Seed the choices with the problem's key, so that a resumed campaign makes the same choices as before.
+        # Seed with the problem's key, so that a resumed campaign makes the same random choices.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, configs, Schedule(planned, history, draw), history, result)
 
@@ -312,7 +312,7 @@ class Campaign:
         return measurement
 
     def _now(self) -> datetime:
-        # Add the elapsed time to the start time, so that changes of the system's clock have no effect.
+        # Do not read the clock again, because the user may set it during the campaign.
         began, began_s = self._began
         return began + timedelta(seconds=time.monotonic() - began_s)
 

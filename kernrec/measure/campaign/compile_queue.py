@@ -39,7 +39,7 @@ class CompileQueue:
         self._variants: dict[str, CompiledVariant] = {}
         self._started: set[str] = set()
         self._pending: deque[tuple[str, Task]] = deque()
-        self._wanted: set[str] = set()  # keys of wanted variants that have not been used yet
+        self._wanted: set[str] = set()  # keys of variants that a caller asked for and has not used
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._ended = False
@@ -130,7 +130,7 @@ def _compiled_variant(job: CompileJob, result: Compiled | CompileError) -> Compi
         flags = f"--gpu-name=sm_{job.sm}"
     if isinstance(result, CompileError):
         return CompiledVariant(CodeInfo(compiler_flags=flags), error=str(result))
-    if not result.cubin:  # Only PTX: the GPU driver will compile it and report no properties.
+    if not result.cubin:  # The result is only PTX. The GPU driver compiles it later and reports no properties.
         return CompiledVariant(CodeInfo(compiler="the driver's"))
     resources = list(result.resources.values())
     code = CodeInfo(

@@ -245,17 +245,16 @@ class BlockControl:
         self.drift = DriftMonitor()
         self.present = Block(0, 0.0)
         self._started_s: float | None = None  # time at which the first block began
-        # time at which the reference kernels' energy was last measured, which takes seconds
+        # time of the last energy measurement of the reference kernels
         self._energy_checked_s = 0.0
-        self._energy_unchecked = False  # whether any config's energy was measured after that time
+        self._energy_unchecked = False  # whether a config's energy was measured since then
 
     def begin(self, number: int, with_energy: bool) -> str | None:
         """Run the reference kernels and begin a block. Return a description of how the GPU has changed, or None if it
         has not."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
-        # The GPU may fail the check just because it is still warm from heavy load, so repeat the check and use the
-        # second result.
+        # A GPU that is still warm from heavy load may fail this check. So repeat the check and use the second result.
         if self.drift.drifted(costs):
             costs, settings = session.measure_references(with_energy)
         error = self.drift.update(costs)
@@ -264,7 +263,7 @@ class BlockControl:
         before = session.opened_info.settings
         if settings != before:
             error = f"another program changed the GPU: {describe_changes(before, settings)}"
-            # Record the new settings in later rows, and compare later settings with them.
+            # Later rows state the new settings, and later settings are compared with them.
             session.info = replace(session.opened_info, settings=settings)
             self.drift.rebase(costs)
         session.refresh_idle_power()

@@ -67,7 +67,7 @@ def ingest(
             except UsageError:
                 fitting = [_fits(measurement) for _, measurement in rows]
                 if all(fitting):
-                    raise  # Each measurement is valid, so the database must be at fault.
+                    raise  # Each row is valid on its own, so the database is at fault.
                 damaged += [record for (record, _), fits in zip(rows, fitting, strict=True) if not fits]
                 rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
                 opened.add_measurements(measurement for _, measurement in rows)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MEMORY_SHARE = 0.5
 """Maximum fraction of the GPU's memory for a problem's tensors. Copies and expected outputs need the rest."""
 
-_UNPREDICTED = 1e9  # Seconds that rank configs without a prediction last, because no launch takes as long.
+_UNPREDICTED = 1e9  # No launch takes so many seconds, so configs without a prediction rank last.
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def plan_library(
         predicted, tasks = zip(*(ranked[:most] if drawn else ranked), strict=True)
         if drawn:
             probability = len(tasks) / len(ranked)
-            # Measure the energy of every config in the random sample, because a subset would be biased.
+            # Measure the energy of the whole random sample: a choice among it would be biased.
             plan = PlannedProblem(name, problem, tasks, probability, energy=EnergyRule.ALL)
         else:
             columns = tunable_columns(tasks)
@@ -226,7 +226,7 @@ def _ranked_tasks(
     kernels = (only,) if only else kernels_of(problem, gpu.sm)
     tables = {}
     for kernel in kernels:
-        with suppress(KernrecError):  # Without profiles there are no predictions, and any order is equally good.
+        with suppress(KernrecError):  # Without profiles, kernrec cannot predict, and any order is equally good.
             tables[kernel.name] = context.on(gpu).kernel_table(kernel, problem)
     predicted = {}
     if tables:

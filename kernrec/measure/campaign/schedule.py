@@ -156,8 +156,8 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     walk = np.lexsort((e, t))
     lowest = np.minimum.accumulate(e[walk])
     best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
-    # For each config and front point: the smaller of the front point's advantages in latency and energy. It is positive
-    # if the front point is better in both.
+    # For each config and front point, take the smaller of the front point's advantages in latency and energy. It is
+    # positive only if the front point is better in both.
     beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
     distance = np.maximum(beats.max(axis=1), 0.0)
     order = np.lexsort((t, distance))

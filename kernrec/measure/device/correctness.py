@@ -40,7 +40,7 @@ _PIECE = 1 << 22
 
 def tolerance(problem: Problem) -> float:
     """Return the largest error of an op's output that rounding can explain."""
-    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Ops that normalize also sum along columns.
+    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Normalizing ops also sum along columns.
     output = problem.tensors[problem.definition.outputs[0]].dtype
     if output == problem.dtype:
         return rounding(output, terms)
@@ -124,7 +124,7 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
     for piece in pieces:
         wanted, actual = expected[piece], values(stored[piece], dtype)
         unwritten += int(xp.count_nonzero(xp.isfinite(wanted) & ~xp.isfinite(actual)))
-        # This comparison is also exact for integers beyond 2^53, unlike float64.
+        # Compare exactly, which is correct even for integers beyond 2^53. float64 would round them.
         unequal = (actual != wanted) & (wanted == wanted)
         apart = xp.abs(_finite(actual, xp) - _finite(wanted, xp)) / xp.maximum(xp.abs(_finite(wanted, xp)), rms or 1.0)
         infinite = unequal & ~xp.isfinite(wanted)

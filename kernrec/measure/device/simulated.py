@@ -169,7 +169,7 @@ class SimulatedGpu:
         while tick > 0 and self._skips(tick):
             tick -= 1
         tick = max(tick, 0)
-        if self._shown[0] != tick:  # Cache the value, because there are about a hundred readings per update.
+        if self._shown[0] != tick:  # Cache the value, because each update is read about a hundred times.
             shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._load.energy_j(tick * period)
             self._shown = tick, shown % self.sensors.wrap_j if self.sensors.wrap_j else shown
         return self._shown[1]
@@ -188,7 +188,7 @@ class LoadedSimulatedConfig:
     def __init__(self, gpu: SimulatedGpu, kernel: SimulatedKernel) -> None:
         self._gpu = gpu
         self._kernel = kernel
-        # (end time, number of launches) of queued work, in ascending order
+        # queued work as (end time, number of launches), earliest first
         self._ends: deque[tuple[float, int]] = deque()
         self._outstanding = 0
         self._marks: list[float] = []

@@ -257,7 +257,7 @@ def measure_latency(
 
     Append sensor readings to `trace`. Return the statistics of the latency, and the number of launches.
     """
-    loaded.times(1)  # Ignore the time of the first launch, which loads the kernel's code.
+    loaded.times(1)  # The first launch loads the kernel's code, so ignore its time.
     start = device.now()
     samples = loaded.times(FIRST_LAUNCHES)
     launches, policy, each = 1 + FIRST_LAUNCHES, "flushed, inputs renewed" if loaded.renewed else "flushed", 1
@@ -270,7 +270,7 @@ def measure_latency(
         launches += count * each
         return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
 
-    if short:  # Timed one by one, short launches would look hopelessly slow, so time batches of them.
+    if short:  # Timing adds overhead to each launch, so a short launch would look hopelessly slow. Time batches.
         samples = more(FIRST_LAUNCHES)
     trace.append(device.read_sensors())
     enough = False
@@ -297,7 +297,7 @@ def measure_energy(
         seconds: Duration of the window, which begins after the GPU has settled.
         trace: List to which all sensor readings are appended.
     """
-    # Keep at least one launch waiting in the queue, even if launches are very long.
+    # Always keep a launch waiting in the queue, so that the GPU is never idle.
     ahead = max(2, round(QUEUE_AHEAD_S / launch_s))
     batch = max(1, ahead // 4)
     readings: list[SensorReading] = []

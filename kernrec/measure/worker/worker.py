@@ -78,7 +78,7 @@ class WorkerSession:
             answer = _failure(Outcome.CRASH, str(error), False)
         except MemoryError:
             answer = _failure(Outcome.CRASH, "out of memory", True)
-        except Exception as error:  # A library has failed, so the state of the device is unknown.
+        except Exception as error:  # After an error in a library, the device may be unusable.
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             answer = _failure(Outcome.CRASH, text, True)
         return answer | {"device_s": self._device.now() - start if self._device else 0.0}

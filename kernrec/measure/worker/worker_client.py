@@ -71,7 +71,7 @@ class WorkerClient:
         environment = module_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
             environment["CUDA_VISIBLE_DEVICES"] = self._opening["uuid"]
-        # Remove the limit of one thread that kernrec sets for itself: the worker needs all cores to compute references.
+        # Remove kernrec's limit of one thread, because the worker needs all cores to compute references.
         environment.pop("OPENBLAS_NUM_THREADS", None)
         self._process = subprocess.Popen(
             module_command("kernrec.measure.worker.worker"),
@@ -97,7 +97,7 @@ class WorkerClient:
             Stopped: The campaign was stopped before the answer arrived.
         """
         if not self.alive:
-            self.stop()  # The worker has ended since the last request.
+            self.stop()  # The worker has ended since the last request. Clean up.
             self.start()
         return self._request({"do": do, **items}, limit_s)
 
@@ -107,9 +107,9 @@ class WorkerClient:
         if process is None:
             return
         kill_group(process)
-        with suppress(subprocess.TimeoutExpired):  # A process that hangs in the driver may survive the kill.
+        with suppress(subprocess.TimeoutExpired):  # A process that hangs in the driver may not die.
             process.wait(_KILL_LIMIT_S)
-        for stream in (process.stdin, self._stderr):  # The reading thread closes the worker's standard output.
+        for stream in (process.stdin, self._stderr):  # The thread that reads standard output closes it.
             with suppress(OSError):
                 if stream is not None:
                     stream.close()

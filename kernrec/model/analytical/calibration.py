@@ -168,9 +168,9 @@ SAME_MODEL = 0.005
 
 def analytical_fingerprint() -> list[float]:
     """Return the uncalibrated latencies (us) and energies (mJ) of five made-up launches on each of `_GPUS`."""
-    # Each of the five variants has a different bottleneck: arithmetic, tensor cores, shared memory, DRAM or
-    # conversions. `block` and `trip` contain the events per block and per loop trip. Only the last variant sets the
-    # fraction of waiting time that overlaps with other work.
+    # The bottlenecks of the five variants are arithmetic, tensor cores, shared memory, DRAM and conversions. `block`
+    # and `trip` are events per block and per loop trip. Only the last variant states which fraction of its waiting time
+    # overlaps with other work.
     block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
     trip = np.array(
         [

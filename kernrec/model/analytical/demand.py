@@ -26,7 +26,7 @@ PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memor
 # Lanes per SM and clock of two pipes. They are the same for all compute capabilities in the catalog (CUDA C++
 # Programming Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
-# Conversions from and to 64-bit types. On GPUs with fewer f64 lanes than this, the f64 pipe runs them at its own rate.
+# Conversions from and to 64-bit types. If a GPU has fewer f64 lanes, its f64 pipe limits these conversions.
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
 """Minimum compute capabilities (times ten) at which ptxas converts integers to f32 by I2FP (key `i2f`), and f32 to half
@@ -222,7 +222,7 @@ class _Counts:
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
         self.zeros = zeros
-        # The assembler removes these PTX instructions, so they need no time. Profiles of machine code lack them.
+        # The assembler removes these instructions, so they take no time. Profiles of machine code do not contain them.
         self.removed = self.classes("mov", "ld_const")
 
     @property
@@ -329,7 +329,7 @@ def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, 
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))
     special = functions + converted * (32 / _SPECIAL_LANES)
-    # f64 arithmetic has a separate pipe (Nsight Compute's documentation of the pipeline FP64).
+    # f64 arithmetic has its own pipe (Nsight Compute's documentation of the pipeline FP64).
     lanes = gpu.fma_per_clk_sm["f64"]
     if lanes < _CONVERT_LONG_LANES:
         return integer, special, counts.classes("f64", "cvt64") * (32 / (lanes * _FEW_F64_SHARE))
@@ -373,9 +373,9 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
     if gpu.sm < _MERGES_SINCE:
         wavefronts = wavefronts + counts.total("shared.atomic_repeats")
-    # Profiles already count the writes of copies by threads as store wavefronts. Tensor cores read their operands
-    # through the same port. On a B200, this port limits matmuls of fewer than 128 columns to 128 bytes per clock if
-    # both operands are in shared memory ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
+    # Store wavefronts in profiles include copies by threads. Tensor cores read operands through the same port. On a
+    # B200, it limits matmuls of fewer than 128 columns to 128 bytes per clock if both operands are in shared memory
+    # ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
     multiplicands = counts.total("wgmma.shared_bytes", "tcgen05.shared_bytes")
     shared = (wavefronts + multiplicands / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
     l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + counts.total("l1.wavefronts"), returned)

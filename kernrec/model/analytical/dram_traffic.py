@@ -132,7 +132,7 @@ class Footprint:
         low = np.minimum(steps.astype(np.int64), len(ratios) - 2)
         row = np.arange(ratios.shape[1])
         below, above = ratios[low, row], ratios[low + 1, row]
-        # More blocks than were sampled together: extrapolate from the two largest samples.
+        # If more blocks run together than in the largest sample, extrapolate from the two largest samples.
         ratio = below * (np.maximum(above, 1e-9) / np.maximum(below, 1e-9)) ** (steps - low)
         return np.where(above > 0.0, np.minimum(self.own_bytes * ratio, self.size_bytes), distinct)
 
@@ -208,7 +208,7 @@ def sampled_dram_bytes(
         total = total + (once + footprint.filled(once, blocks)) * first + again
     if rereads is not None:
         own = sum((footprint.own_bytes for footprint in footprints), 0.0)
-        # Count shared data once, because blocks reload it only once, and it occupies space in L2 only once.
+        # Count data that blocks share only once: one block reloads it for all, and L2 holds one copy.
         distinct = sum((footprint.together(cover, wave) for footprint in footprints), 0.0) / np.maximum(own, 1.0)
         part = l2_bytes / np.maximum(distinct, 1.0)
         total = total + rereads.beyond(part) * distinct * (blocks / wave)

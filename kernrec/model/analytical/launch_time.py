@@ -211,7 +211,7 @@ def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime
     """Return the time of launches at the boost clock. `on_device` is the result of `device` for the GPU."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
-    # Use only the loops in both `demand` and `work`, because either may contain loops that the other lacks.
+    # `demand` and `work` may have different numbers of loops, so use only the loops in both.
     loops = min(len(demand.rates) - 1, (len(work.rows) - LOOPS) // 2)
     query.launch_times(demand.in_engine, on_device, loops, work.variants, work.rows, pipe_clk, times)
     return LaunchTime(pipe_clk, times, work.rows[DRAM_BYTES])

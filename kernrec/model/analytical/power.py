@@ -166,7 +166,7 @@ class PowerModel:
         rise = chip.get("low_power_rise" if saves else "rise", chip.get("rise", 0.0))
         curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), rise)
         volts = float(curve.over_knee(boost))
-        # The bus width determines the number of memory devices, unless the memory size requires more devices.
+        # The number of memory devices follows from the bus width, or from the memory size if that needs more devices.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
         exponent = chip.get("geforce_leakage_exponent", 1.0) if geforce and not saves else 1.0
@@ -176,7 +176,7 @@ class PowerModel:
             title=gpu.title,
             memory=memory_type,
             boost_hz=boost,
-            # Laptop manufacturers set the clock within the data sheet's range, so laptops stay at the boost clock.
+            # Do not assume a higher clock in laptops, because their makers choose it within the data sheet's range.
             running_hz=max(boost, chip.get("geforce_hz", 0.0)) if geforce and "Laptop" not in gpu.title else boost,
             minimum_hz=coefficients["clock"]["minimum_hz"],
             maximum_hz=boost * (chip.get("headroom", 1.0) if any(word in gpu.title for word in _DESKTOP) else 1.0),
@@ -339,7 +339,7 @@ def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zer
     """Return the energy in joules of each event at nominal voltage. `volts` is the nominal core voltage as a fraction
     of the voltage at the knee. `zeros` states whether the input data are constant, which takes less energy."""
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
-    # A tensor core at half rate takes more energy per operation, because it holds its operands for twice the clocks.
+    # A tensor core at half rate holds its operands for twice the clocks, so each operation takes more energy.
     full_rate = chip.get("full_rate", 0)
     slowdown = max(full_rate / gpu.tensor_fma_per_clk_sm.get("f16", full_rate or 1), 1.0)
     units = {

@@ -111,9 +111,10 @@ class Estimate(float):
     """Logarithmic half-width of the interval for the config's individual error, or None if unknown."""
 
     __hash__ = float.__hash__
-    __ne__ = object.__ne__  # Without this line, the inherited `float.__ne__` would contradict this class's `__eq__`.
+    # Without this line, `!=` would be the inherited `float.__ne__` and contradict this class's `__eq__`.
+    __ne__ = object.__ne__
     if not TYPE_CHECKING:
-        __init__ = object.__init__  # `__new__` already sets the fields, in one call.
+        __init__ = object.__init__  # `__new__` sets all fields.
 
         def __new__(cls, value: float, low: float, high: float, source: str, own: float | None = None) -> "Estimate":
             self = float.__new__(cls, value)

@@ -74,7 +74,7 @@ def long_run_s(
     dtype = math_dtype(problem.dtype)
     if power.long_run == 1.0 or problem.flops / latency_s <= gpu.peak_flops(dtype) * clock_hz / gpu.boost_clock_hz:
         return latency_s
-    # Rounding may leave the predicted clock just outside of the GPU's range.
+    # Clip, because rounding may move the predicted clock outside of the GPU's range.
     clock_hz = min(max(clock_hz, power.minimum_hz), power.maximum_hz)
     _, flop_j = arithmetic(gpu, power, problem.dtype)
     cycles = clock_hz / power.boost_hz

@@ -50,7 +50,7 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
     core_s, moved = 0.0, 0.0
-    # The problem and its recorded form both convert 8-bit results, so the cost of the conversion cancels out.
+    # `as_recorded` keeps the conversion of 8-bit results, so its cost cancels out in the difference.
     for each, sign in ((problem, 1.0), (as_recorded(problem), -1.0)):
         cost = epilogue(gpu, power, each)
         if cost is not None:
@@ -83,7 +83,7 @@ def _multiples(size: int) -> set[int]:
 
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
-    # Check the layout, too, because an op that a spec declares may have any name, even `matmul`.
+    # Also check the layout, because a spec may declare its own op with the name `matmul`.
     if problem.op != "matmul" or problem.layout == ANY_LAYOUT:
         return ()
     a, b = tuple(problem.layout)

@@ -179,7 +179,7 @@ def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: Po
     fixed_s = min(busy["launch"], 0.9 * latency_s)
     dram_j = _dram_energy(prediction, gpu, power)
     clock_hz = _held_clock(power, core_j, dram_j, latency_s)
-    # Scale the core and DRAM times so that the launch takes the predicted time at the actual clock.
+    # Scale the times of core and DRAM, so that the launch takes `latency_s` at the actual clock.
     slowed = core_s * power.boost_hz / clock_hz
     together = (slowed**OVERLAP + dram_s**OVERLAP) ** (1.0 / OVERLAP)
     scale = (latency_s - fixed_s) / together if together else 1.0
@@ -193,7 +193,7 @@ def _core_energy(
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # The clock must have been high enough for the arithmetic to fit into the time, which bounds the energy.
+        # The arithmetic takes at most the whole latency. This bounds the clock from below and energy from above.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))

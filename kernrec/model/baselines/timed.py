@@ -226,12 +226,12 @@ class Timed:
         more = query.MoreItems(np.array(flat, dtype=float).reshape(len(problems), -1), *kind.items)
         sizes = more.sizes
         bound = kind.features.bound(kind.device, sizes.T, kind.layout)
-        # Convert arithmetic times to the data sheet's rate, because power and the roof are computed with this rate.
+        # State the arithmetic time at the data sheet's rate, which the power and the roof are based on.
         if kind.device.timing.sustained:
             share = kind.device.peak_flops / rate_of(kind.gpu, kind.dtype)
             bound = replace(bound, parts={**bound.parts, "math": bound.parts["math"] * share})
         reader = kind.reader("latency", bound)
-        # Limit the times, because trees that were trained on other GPUs could predict times below this GPU's roof.
+        # Trees that were trained on other GPUs could predict times below this GPU's roof, so limit the times.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
         base, seconds = bound.total_s + reader.overheads_s, np.empty((reader.backends, len(problems)))
         more.fill(reader.in_engine, bound.table, base, bound.total_s, least, seconds)

@@ -78,7 +78,7 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
         rows, scale = rows * relevance, scale.copy()
         scale[np.isfinite(scale)] /= relevance
     rank = int(np.ceil(LEVEL * (count + 1)))
-    # If there are too few rows to bound the next error at this level, use twice the largest error as the width.
+    # There are too few rows for a bound on the next error at this level, so use twice the largest error.
     width = float(np.sort(left_out)[min(rank, count) - 1]) * (1.0 if rank <= count else 2.0)
     return Adaptation(offset, center, scale, rows, weights, length, Interval(width, count, "config"))
 

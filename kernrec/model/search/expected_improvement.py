@@ -33,7 +33,7 @@ PARENTS = 30
 """Number of configs, fastest first, from which offspring are bred."""
 _LEARNED_EVERY = 1.15
 """Factor by which the number of measurements grows before hyperparameters are learned again."""
-_LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less, so it is raised to this.
+_LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative, so raise it to this.
 
 
 class ExpectedImprovement:
@@ -53,10 +53,10 @@ class ExpectedImprovement:
                 has a prediction.
             seed: Seed of all random choices.
         """
-        # Import SciPy already here, so that a missing library raises an error before any measurement.
+        # Import SciPy now, so that a missing library raises an error before any measurement.
         import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
-        # (indices of configs, their log(measured / predicted), hyperparameters that were learned from both)
+        # (indices of configs, log(measured / predicted) of each config, hyperparameters learned from them)
         self._learned: tuple[Array, Array, Hyperparameters] | None = None
         self._first = FIRST_COLD if predicted_s is None else FIRST
         self.space = SearchSpace(tunables, predicted_s, seed)
@@ -111,7 +111,7 @@ class ExpectedImprovement:
         """Return indices into the configs `scored`, most promising first. `best` is the lowest measured log latency."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
-        # If the expected improvements of configs are equal (such as 0), the config of lower expected time comes first.
+        # Sort configs with equal expected improvements (such as 0) by expected time.
         by_gain = np.lexsort((expected, -_improvement(expected, np.sqrt(variance), best)))
         promising = by_gain[:_PROMISING]
         covariance = process.covariance(self.space.points[scored[promising]])
@@ -123,7 +123,7 @@ class ExpectedImprovement:
             position = int(np.lexsort((expected[promising], -gain))[0])
             chosen.append(position)
             free[position] = False
-            # Assume that measuring this config gives the expected result. This only reduces variances.
+            # Choose the next config as if this one had given its expected result, which only reduces variances.
             column = covariance[:, position]
             covariance = covariance - np.outer(column, column) / (column[position] + process.noise)
         batch_first = np.concatenate((promising[chosen], by_gain))

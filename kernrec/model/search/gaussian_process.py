@@ -28,7 +28,7 @@ _WITHIN = 3.0
 """Maximum distance of the logarithm of a hyperparameter from its prior median, in prior standard deviations."""
 _STEPS = 25
 _JITTER = 1e-8  # Added to the noise, so that the covariance matrix stays positive definite
-_LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less, so it is raised to this.
+_LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative, so raise it to this.
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
     half is constant for different values, and smaller if the tunable has many values.
     """
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
-    # A missing tunable gets the mean value.
+    # Replace a missing tunable by the mean value.
     columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))
     spread = columns.std(axis=0)
     coordinates, groups = [np.zeros((len(log_s), 0))], list[int]()

@@ -46,8 +46,8 @@ class GeneticSearch(ObjectiveSearch):
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
         super().__init__(space, weights)
         self._draw = np.random.default_rng(seed)
-        self._expected_s: dict[int, float] = {}  # Log latencies that were predicted for the configs of the last round
-        self._expected_j: dict[int, float] = {}  # Log energies that were predicted before the last energy measurements
+        self._expected_s: dict[int, float] = {}  # Predicted log latency of each config of the last round
+        self._expected_j: dict[int, float] = {}  # Predicted log energy of each config of the last energy measurements
 
     def latency_round(self) -> list[int]:
         """Return the configs for which latency is measured next. The list is empty if no config is left."""
@@ -129,7 +129,7 @@ class GeneticSearch(ObjectiveSearch):
     def _unsure_of_energy(self) -> float:
         rows = [config for config in self._expected_j if config in self.energy_j]
         measured = [math.log(self.energy_j[config]) for config in rows]
-        if len(rows) == 1:  # A single value has no variance, so use the variance of all measured energies.
+        if len(rows) == 1:  # A single value has no variance. Use the variance of all measured energies.
             error = measured[0] - self._expected_j[rows[0]]
             return _share(float(np.var(np.log(list(self.energy_j.values())))), error**2)
         return unsure(measured, [self._expected_j[config] for config in rows])
@@ -142,7 +142,7 @@ class GeneticSearch(ObjectiveSearch):
             return np.zeros(len(configs))
         seconds = np.array([self.log_latency(config) for config in rows])
         joules = np.log(list(self.energy_j.values()))
-        # The same work in less time takes more power, so latency predicts power better than any tunable.
+        # Add latency as a feature. It predicts power best, because the same work in less time takes more power.
         trees = self._trees(np.column_stack((self.space.features[rows], seconds)), joules - seconds, joules)
         return trees(np.column_stack((self.space.features[configs], latency)))
 

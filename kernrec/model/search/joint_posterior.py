@@ -142,12 +142,12 @@ class _Block:
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
-        self.expected = contenders.expected  # `relearn` corrects this prediction.
+        self.expected = contenders.expected  # `relearn` replaces this prediction by a corrected one.
         self.measured: list[Measured] = []
         self.excluded: list[int] = []  # Contenders that cannot be chosen
         self.given_up: set[int] = set()  # Contenders that must not be measured
-        # Sum over the measurements, except the first, of the squared deviation from the expectation, divided by the
-        # variance of this deviation at scale 1.
+        # Sum of squared deviations from the expectation, over all measurements but the first. Each is divided by its
+        # variance at scale 1.
         self.surprise = 0.0
         self.scale = scale
         self._correlation = SMOOTH * matern(contenders.coordinates, contenders.coordinates, _LENGTH)
@@ -196,7 +196,7 @@ class JointPosterior:
         self.scale = _UNIT
         """Common scale of the errors: the factor between `Contenders.deviation` and the scale of a Student's t."""
         self.record = RegretRecord()
-        self._left = 1.0  # Fraction of the squared errors that remains after the learned corrections
+        self._left = 1.0  # Fraction of the squared errors that the learned corrections leave
         self._blocks = [_Block(problem, self.scale) for problem in problems]
         self._problem_weights = np.array([problem.weight for problem in problems])
         self._solve()
@@ -222,7 +222,7 @@ class JointPosterior:
 
     def add(self, problem: int, measured: Measured) -> None:
         block, row = self._blocks[problem], measured.contender
-        # Skip a problem's first measurement: it mostly reveals the error that all contenders share, and not the scale.
+        # Skip the first measurement of a problem. It mostly reveals an error that all contenders share, not the scale.
         if block.measured:
             mean, covariance = self.expectation(problem)
             innovation = (measured.log_cost - mean[row]) ** 2
@@ -245,7 +245,7 @@ class JointPosterior:
         """Estimate the common scale of the errors from the measurements, and update the posterior."""
         surprises = [(block.surprise, len(block.measured) - 1) for block in self._blocks if len(block.measured) > 1]
         squared, prior = self.scale**2, _UNIT**2 * _SCALE_PRIOR
-        # Expectation maximization for Student's t: a problem with a large surprise has less weight.
+        # Expectation maximization for Student's t: give a problem with a large surprise less weight.
         for _ in range(_ROUNDS):
             weighted = sum(s * (DEGREES + n) / (DEGREES + s / squared) for s, n in surprises)
             squared = (prior + weighted) / (_SCALE_PRIOR + sum(n for _, n in surprises))
@@ -341,7 +341,7 @@ class JointPosterior:
         able, block = np.ones(len(mean)), self._blocks[problem]
         able[block.excluded] = 0.0
         own = able * block.own
-        # Remove the error that all contenders share. It does not affect decisions, and would reduce numerical accuracy.
+        # Remove the error that all contenders share, because it changes no decision and reduces numerical accuracy.
         values, vectors = np.linalg.eigh(_centered(covariance - np.diag(own), able))
         error = shared @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
         error += np.sqrt(own) * alone
@@ -396,7 +396,7 @@ class JointPosterior:
             gains[list(taken)] = -1.0
             best = int(gains.argmax())
             gain = float(gains[best])
-            # The second measurement of a problem also shows whether its predictions are misjudged.
+            # A second measurement also has this value: it shows whether the problem's predictions are wrong.
             if len(self.measured(problem)) + len(chosen) == 1:
                 gain += self._misjudged(problem) * self._reach(problem)
             chosen.append((best, weight * gain))
@@ -421,7 +421,7 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
         reach: Upper bound on the result.
     """
     choice = int(mean.argmin())
-    # Compare costs within each outcome, because the measurement changes the current choice's cost, too.
+    # Compare all costs after each outcome, because the measurement also changes the cost of the current choice.
     after = moves[:, :, None] * _outcomes()
     after += mean[:, None, None]
     fall = after[choice] - after.min(axis=0)

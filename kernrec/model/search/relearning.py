@@ -59,7 +59,7 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array
     import xgboost
 
     fold = np.random.default_rng(seed).permutation(len(problems)) % _FOLDS
-    # The trees also use how much worse than the best config each config is expected to be.
+    # Add a feature for the trees: by how much each config is expected to be worse than the best config.
     inputs = [np.column_stack((problem.inputs, problem.expected - problem.expected.min())) for problem in problems]
     raw = [np.zeros(len(problem.expected)) for problem in problems]
     for held_out in range(_FOLDS):

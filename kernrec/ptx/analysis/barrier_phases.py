@@ -46,7 +46,7 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
-    # Key: position in a chain of dependent loads. Value: waits of each warp, for the most frequent load there.
+    # For each position in a chain of dependent loads: how often each warp waits there, for the most frequent load
     most: dict[int, Array] = {}
     for place, depth in depths:
         ran = runs[guarded[place][0]]
@@ -147,7 +147,7 @@ def issued_by_stretch(
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     executed = [block for block in function.blocks if ran.get(block.index)]
-    # Use longer stretches for long code, because a profile stores a number for each class and stretch.
+    # A profile stores a number for each class and stretch, so divide long code into longer stretches.
     length = max(LENGTH, -(-sum(len(block.instructions) for block in executed) // MOST))
     stretches: list[dict[str, float]] = [{}]
     room = length

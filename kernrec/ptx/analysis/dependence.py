@@ -129,7 +129,7 @@ def stores_in_loops(function: Function) -> bool:
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
         if any(stores_global(ins) for ins in block.instructions):
-            # Natural loops cannot be used, because the header of a loop need not be its first block in the text.
+            # Search all paths, not natural loops: a loop's header need not be its first block in the text.
             reached: set[int] = set()
             waiting = list(following[block.index])
             while waiting:

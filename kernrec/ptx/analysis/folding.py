@@ -72,7 +72,7 @@ def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
 
 
 _ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "prefetch"})
-# Opcodes that accept neither a literal nor an operand in constant memory.
+# Opcodes whose operands must be in registers: they accept neither a literal nor constant memory.
 _REGISTERS_ONLY = _ACCESS | {
     "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "mov", "bar", "barrier", "movmatrix",
 }  # fmt: skip
@@ -102,7 +102,7 @@ class _Folding:
         self.divergent = divergent
         self.instructions = function.instructions
         self.cost = [machine_cost(ins) for ins in function.instructions]
-        self.merged: set[int] = set()  # Sums and logic functions that have already absorbed another instruction.
+        self.merged: set[int] = set()  # Sums and logic functions that already include another instruction
         self.factors: set[tuple[int, object]] = set()  # (basic block, literal that a register of the block contains)
 
     def costs(self) -> list[Cost]:

@@ -60,7 +60,7 @@ def classify(ins: Instruction) -> Cost:
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
     if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
-        return (("fma32", 1),)  # From sm_100 on, these are FHADD and FHFMA on the f32 pipe.
+        return (("fma32", 1),)  # From sm_100 on, FHADD and FHFMA do this in the f32 pipe.
     if "argument" in modifiers:  # The assembler keeps the arguments of a call in registers.
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):
@@ -170,7 +170,7 @@ _LATENCY_CLK = {
     "ld_shared": 23, "st_shared": 1, "shfl": 23, "ld_const": 8, "ld_global": 1, "st_global": 1, "ld_local": 30,
     "st_local": 1, "mma": 18, "atomic": 1, "cp_async": 1, "branch": 8, "bar": 1, "other": 4,
 }  # fmt: skip
-# Assume that an atomic addition in shared memory takes twice as long as a load, because it returns the old value.
+# Assume that an atomic addition in shared memory takes as long as two loads, because it returns the old value.
 _SHARED_ATOMIC_CLK = 50
 _WGMMA_COLUMNS_PER_CLK = 2
 """Columns of a `wgmma.mma_async` that the tensor cores of an SM compute per clock. A column has 64 rows and 32 bytes

@@ -44,7 +44,7 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
             backward = region.stop == position
             for inside in region:
                 for name in instructions[inside].results:
-                    # Values differ if only some threads wrote the register, or if some threads left a loop earlier.
+                    # Lanes differ if only some of them wrote the register, or if some left a loop earlier.
                     places = def_use.readers[name] if backward else def_use.writers[name]
                     if name not in divergent and any(place not in region for place in places):
                         divergent.add(name)
@@ -181,7 +181,7 @@ class _Lowering:
         blocks = self.function.blocks
         joins: dict[
             int, int
-        ] = {}  # Maps the block where threads reconverge to the first block with a divergent branch to it.
+        ] = {}  # For each block where threads reconverge: the first block with a divergent branch to it
         for block in blocks:
             target, predicate = _skips(self.function, block), block.instructions[-1].predicate
             if target is None or predicate is None or predicate[0] not in self.divergent or block.index in predicated:

@@ -50,7 +50,7 @@ class Touched:
             return float(sectors * SECTOR)
         breaks = np.diff(new) != 1
         begins, ends = new[np.append(True, breaks)], new[np.append(breaks, True)]
-        # Count new runs that start right after a word of this block, or end right before one.
+        # Count runs of new words that start right after a word of this block, and runs that end right before one.
         before, behind = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
         share = max(int(before), int(behind)) / len(begins)
         return share * len(new) * _WORD + (1.0 - share) * sectors * SECTOR

@@ -56,7 +56,7 @@ def read_variable(text: str) -> Variable:
             unsized = True
     if wide := re.search(r"\.v([24])", attributes):
         count *= int(wide[1])
-    # Ignore a sampler's initial modes, because the launch determines how a texture is read.
+    # Ignore the initial modes of a sampler, because the launch sets the modes.
     init = None if kind in OPAQUE_TYPES else match["init"]
     data, pointers = _initial_value(init, kind, element)
     if unsized:

@@ -104,7 +104,7 @@ def has_result(ins: Instruction) -> bool:
     """Return whether an instruction writes its first operand."""
     if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] in (("store",), ("dealloc",)):
         return False
-    # An operand in brackets is an address, which the instruction reads.
+    # Brackets mark an address, which the instruction only reads.
     return not isinstance(ins.operands[0], Address | Texel)
 
 

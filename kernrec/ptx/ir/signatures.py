@@ -68,7 +68,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
         return _access(opcode, modifiers, kind)
     if opcode in ("set", "slct"):
         return _two_types(opcode, types)
-    if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # Only the last source is an f32.
+    if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # The last source is an f32, unlike the others.
         half, single = Slot("read", kind), Slot("read", "f32")
         return (Slot("write", "f32"), half, *((half,) if opcode == "fma" else ()), single)
     slots = _same_type(opcode, modifiers, kind)

@@ -174,7 +174,7 @@ def _check_literal(literal: Immediate, kind: str) -> None:
     if literal.kind == "int":
         if is_float:
             raise ValueError(f"expected a .{kind}, not the integer {literal.value}")
-        # Triton 3.8 writes negative numbers with 64 bits, of which ptxas uses only the lower ones.
+        # Triton 3.8 writes negative numbers with 64 bits. ptxas drops the upper bits.
         value = literal.value - (1 << 64 if bits < 64 and literal.value >= (1 << 64) - (1 << bits - 1) else 0)
         if bits > 1 and not -(1 << bits - 1) <= value < 1 << bits:
             raise ValueError(f"the literal {literal.value} does not fit .{kind}")

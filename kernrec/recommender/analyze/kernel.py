@@ -176,7 +176,7 @@ def analyze(
     profiled = np.array([variants.keys[number] in stored for number in variants.index[rows].tolist()], dtype=bool)
     if options.whole or options.only is not None or len(rows) <= LARGE:
         missing = [space.config(row) for row in rows[~profiled].tolist()]
-        # An existing profile shows that the source compiles, so do not end the analysis when configs fail.
+        # If a profile exists, the source compiles. So continue when configs fail.
         failures = profiler.profile(missing, not profiled.any(), options.report_of(len(missing)))
         left_out = 0
     else:
@@ -185,7 +185,8 @@ def analyze(
             failures, left_out = profile_promising(lasting, gpu, query, part)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
-    if before and not made:  # Storing new profiles stores the kernel, too. If there are none, store the kernel here.
+    # Storing new profiles would also store the kernel. There are none, so store it here.
+    if before and not made:
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
     on_gpu = Recommender(answering_with(database)).on(gpu, query.conditions)

@@ -162,7 +162,7 @@ class ConfigProfiler:
         kernel, problem, sm = self.kernel, self.target.problem, self.target.sm
         try:
             job = compile_job_for(kernel, failure.config, problem, sm)
-            if job.triton is not None:  # Only workers may run the user's Python code.
+            if job.triton is not None:  # The user's Python code runs only in workers.
                 return KernrecError(f"{config_text(failure.config)}: {failure.message}")
             ((_, compiled),) = compile_many([job], processes=1)  # The output is usually cached.
             if isinstance(compiled, CompileError):

@@ -286,7 +286,7 @@ def adapted(
         residual = np.log(energy[has_energy] / predicted.values[ENERGY, candidates[has_energy]])
         adaptations["energy"] = adapt(features[place[has_energy]], residual)
     factors = {name: np.exp(adaptation.correction(features)) for name, adaptation in adaptations.items()}
-    # If energy was not measured, the power does not change, so energy changes like latency.
+    # Without energy measurements, keep the predicted power. Then energy changes by the same factor as latency.
     factors.setdefault("energy", factors["latency"])
 
     after = predicted

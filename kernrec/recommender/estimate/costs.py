@@ -197,7 +197,7 @@ class Rescaling:
 
     def apply(self, predicted: Costs) -> Costs:
         """Scale predictions for the same kernel and problem to the measurements."""
-        # Energy is power times time. Use the larger of the remaining fractions of power and time for energy.
+        # Energy is power times time, so use the larger of their remaining fractions of shared error.
         common = np.array([[self.latency_common], [max(self.latency_common, self.power_common)]])
         below, above, source, own = predicted.kinds.swapaxes(0, 1)
 
@@ -242,7 +242,7 @@ def with_measured(
     rescaling = Rescaling(latency_scale, power_scale, len(positions), latency_common, power_common)
     rescaled = rescaling.apply(predicted)
 
-    # If energy was not measured, use the predicted power times the measured time.
+    # If energy was not measured, use the predicted power and the measured time.
     rescaled.values[ENERGY, positions] *= latency / rescaled.values[LATENCY, positions]
     rescaled.values[POWER, with_energy] = [
         row.energy_j / row.latency_s if row.power_w is None else row.power_w
@@ -278,7 +278,7 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
         rescaling: factors that scale predictions to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency, energy, _ = elsewhere.values / base.values  # The ratios are 1 for configs that were not measured.
+    latency, energy, _ = elsewhere.values / base.values  # A config that was not measured has ratio 1.
     return here.scaled(latency, energy, energy / latency)
 
 

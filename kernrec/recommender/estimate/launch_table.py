@@ -184,7 +184,7 @@ def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: La
                 on_problem.column(workspace.elements), float(ELEMENT_BYTES[workspace.dtype])
             )
     concurrent, l2_bytes = geometry.resident * float(table.gpu.sms), float(table.gpu.l2_bytes)
-    with np.errstate(all="ignore"):  # Configs that have no profile or do not fit give NaN, which is expected.
+    with np.errstate(all="ignore"):  # Configs without a profile, or that do not fit, give NaN.
         in_order = dict.fromkeys(launch.access.tensors, 0.0) | sizes
         in_l2 = tensors_in_l2(table.kernel, table.conditions.l2, in_order)
         touched = footprints(sample.table, variants, in_order, in_l2)

@@ -89,7 +89,7 @@ def _at_point(
     failed_rows = space.find([row.config for row in failed_ours])
     outcomes = {int(row): failure.outcome for row, failure in zip(failed_rows, failed_ours, strict=True) if row >= 0}
     rows = space.find([row.config for row in here])
-    # Two measurements of a config can apply, because the default limit is stored as None or in watts. Use the latest.
+    # A config may have two measurements, because rows state the default limit as None or in watts. Use the latest.
     latest: dict[int, MeasuredAnswer] = {}
     for row, answer in sorted(zip(rows.tolist(), here, strict=True), key=lambda pair: pair[1].measured_at):
         if row >= 0 and on_problem.valid[row] and row not in outcomes:

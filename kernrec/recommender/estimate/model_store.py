@@ -112,7 +112,8 @@ class ModelStore:
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
-            if len(self._reported) > reported:  # A file was unreadable, and the next call skips it, so do not cache.
+            # Do not cache: a file could not be read, and the next call will skip it.
+            if len(self._reported) > reported:
                 return scope
             self._scopes[key] = scope
         return self._scopes[key]
@@ -175,7 +176,7 @@ class ModelStore:
 
     def _load(self, name: str) -> "TrainedModel | None":
         try:
-            # Check for a link too: `exists` is False for a link to itself, which must be reported.
+            # Also look for links: `exists` is False for a link to itself, which must be reported.
             places = [folder / f"{name}.json" for folder in self._folders]
             path = next((path for path in places if path.exists() or path.is_symlink()), None)
         except OSError as error:
@@ -233,7 +234,7 @@ class ModelStore:
         then: str | None = model.training["prior"]["calibrations"].get(gpu.arch)
         fitted = self.calibration(gpu)
         now = fitted.hash if fitted else None
-        if then == now or model.shipped:  # Users cannot retrain a shipped model, so do not warn.
+        if then == now or model.shipped:  # Do not warn: users cannot retrain a shipped model.
             return then == now
         names = [f"calibration {fit}" if fit else "the data sheet's coefficients" for fit in (then, now)]
         self._warn(

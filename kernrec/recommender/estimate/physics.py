@@ -60,7 +60,7 @@ def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
     The first is the time to move the bytes that exceed L2 at the peak memory bandwidth. The second is the time of the
     arithmetic at the peak rate.
     """
-    # A kernel that declares its own problem may read only a part of the tensors.
+    # Count no bytes if a kernel declares its own problem, because it may read only a part of the tensors.
     moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)
     roof_clk = problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
     return moved / gpu.memory_bandwidth, roof_clk

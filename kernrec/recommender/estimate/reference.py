@@ -90,9 +90,9 @@ def reference_of(space: "Space", problem: Problem) -> ReferenceTime | None:
     gpu = space.gpu
     best, first = None, (True, inf)
     for backend, latency, launch_s in model.fastest(problem, gpu):
-        if latency.transferred:  # Recordings on this GPU already respect its physical limits.
+        if latency.transferred:  # Recordings of this GPU cannot exceed its limits.
             latency = model.at_least_roof(latency, problem, gpu)
-        # Replace the launch overhead in the recording by the overhead that the analytical model assumes.
+        # The recording includes a launch overhead. Replace it by the overhead that the analytical model assumes.
         started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
         if (latency.transferred, started_s) < first:
             best, first = (backend, latency), (latency.transferred, started_s)

@@ -16,7 +16,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _SECTOR_BYTES = 32.0
-_SECTORS_PER_REQUEST = 4  # One access of a warp to local memory, with one word per lane.
+_SECTORS_PER_REQUEST = 4  # A warp's access to local memory moves one word per lane.
 _L1_LATENCY_CLK = 33.0
 """Latency of a load that hits in L1, in clock cycles. It is 32 to 34 on GPUs from Turing to Hopper
 (RRZE-HPC/gpu-benches, gpu-latency; for an RTX 2070, sjfeng1999/gpu-arch-microbenchmark)."""
@@ -69,7 +69,7 @@ class SampledLaunch:
             return None
         loads = [m for m in self.requested.metrics if m.startswith("global.") and m.endswith(".read_sectors")]
         loaded = _SECTOR_BYTES * sum((_column(self.requested, m) for m in loads), np.zeros(len(self.cache_bytes)))
-        # Clip, because the profile may be from an untrusted source.
+        # Clip, because profiles may be from an untrusted source.
         shares = (np.clip(_column(self.requested, f"again.{size}"), 0.0, 1.0) for size in sizes)
         far = tuple((loaded * share).take(variants) for share in shares)
         return Rereads(far, 1024.0 * sizes[0], self.cache_bytes.take(variants))
@@ -155,7 +155,7 @@ def read_sample(
     grid = [by_variant(extent) for extent in launch.grid]
     busy = 1.0 - _column(table, "idle")
     longest = np.maximum(_column(table, "longest"), 1.0)
-    # In a small grid, there are fewer blocks per SM than would fit.
+    # A small grid does not fill the SMs.
     present = np.ceil(np.prod(grid, axis=0) * busy / gpu.sms).astype(np.int64)
     resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
     cache = l1_bytes(gpu.limits, resident, shared) / resident
@@ -178,8 +178,8 @@ def read_sample(
         if not footprint.written:
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
-    # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data only once. A later
-    # wave of blocks waits only for L2 if L2 still holds the data. If L2 is warm, this also applies to the first wave.
+    # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data once. Later blocks
+    # wait only for L2 if L2 still holds the data. So do the first blocks if L2 is warm.
     figures = microarchitecture(gpu)
     again = 1.0 if warm else np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
@@ -301,7 +301,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
             for what in ("reuse", "reuse.wait")
         )
         return held, held_wait
-    # Older profiles contain no data on reuse. Assume that L1 keeps as much of a block's data as fits.
+    # Older profiles do not describe reuse. Assume that L1 keeps as much of a block's data as fits.
     names = _read_buffers(table)
     requested = sum((_column(table, f"global.{name}.read_sectors") for name in names), np.zeros(len(cache)))
     once = sum((_column(table, f"touch.{name}.read") for name in names), np.zeros(len(cache)))

@@ -98,6 +98,6 @@ def parts_of(
                 able[rows[0].failed] = False
         forms_of_each.append(forms)
         measured.append(rows)
-        # A profile from sampled blocks already includes the epilogue of the problem.
+        # Omit the epilogue, because a profile from sampled blocks already includes it.
         parts.append((table.plan(forms[0]), in_engine, None, able, ran, None if table.kernel.sampled else epilogues))
     return parts, forms_of_each, measured

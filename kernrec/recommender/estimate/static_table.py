@@ -96,7 +96,7 @@ class StaticTable:
                 )
             place = {key: row for row, key in enumerate(table.variant_keys)}
             rows = np.array([place.get(key, -1) for key in variants.keys], dtype=np.int64)
-            unprofiled &= rows < 0  # A variant counts as profiled if it has a profile of at least one launch.
+            unprofiled &= rows < 0  # A variant with one profiled launch counts as profiled.
             spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
             sample = None
             if kernel.sampled:
@@ -124,7 +124,7 @@ class StaticTable:
             power=power,
             calibration=calibration,
             launches=tuple(launches),
-            # Exclude code that spills unless blocks were sampled: only `sampled_launch` estimates the cost of spills.
+            # Exclude code that spills, because only `sampled_launch` estimates the cost of spills.
             usable=(~spills | kernel.sampled)[variants.index],
             coverage=Coverage(int(unprofiled.sum()), int(spills.sum())),
         )
@@ -319,8 +319,7 @@ class StaticTable:
         held = occupancy(limits, threads, registers, shared)
         resident = held.blocks.astype(np.float64)
         if self.kernel.sampled and (resident == 0).any():
-            # Registers are allocated in granules. If code exceeds the limit by less than a granule, the code of another
-            # compiler may fit.
+            # The code exceeds the register limit by less than one allocation unit, so code of another compiler may fit.
             fewer = np.maximum(registers - limits.register_allocation_unit // 32, 1)
             near = (resident == 0) & (occupancy(limits, threads, fewer, shared).blocks > 0)
             resident[near] = 1.0
@@ -343,7 +342,7 @@ class StaticTable:
                 ]
             ),
         )
-        # A table of sampled profiles is for one problem, so geometry that depends on the problem can be cached too.
+        # Sampled profiles are valid for one problem, so even geometry that depends on the problem can be cached.
         if self.kernel.sampled or all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
             self._geometries[index] = geometry
         return geometry

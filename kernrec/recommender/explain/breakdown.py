@@ -139,8 +139,8 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     dram_bytes = float(sum(times.dram_bytes[0] for times in launch_times))
     recommendation = build_recommendation(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
-    # Predicted times are for the boost clock. Scale the times of core resources to the actual clock, and all times to
-    # the total latency.
+    # Predicted times assume the boost clock. Scale the times of core resources to the actual clock, and multiply all
+    # times by `measured`.
     measured = recommendation.latency_s.value / float(limited.latency_s[0])
     slower = measured * table.power.boost_hz / recommendation.clock_hz
     launches = tuple(
@@ -190,7 +190,7 @@ def _detail(
     blocks, threads = (
         int((on_problem.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.blocks, spec.threads)
     )
-    resident = max(held.blocks, 1)  # A config that was measured with another compiler may not fit: 0 blocks.
+    resident = max(held.blocks, 1)  # A config that was measured with another compiler may not fit here, which gives 0.
     waves = blocks / (resident * table.gpu.sms)
     issued = max(counts.get("issue", 0.0), 1.0)
     mix = {m.removeprefix("issue."): value / issued for m, value in counts.items() if m.startswith("issue.") and value}
@@ -236,7 +236,7 @@ def _roofline(
     tensor = sum(value for metric, value in total.items() if metric.startswith("mma."))
     if counted:
         flops = tensor + 2.0 * _WARP * sum(total.get(f"issue.{kind}", 0.0) for kind in ("fma32", "f16", "f64"))
-    # Scale the peak to the actual clock, which is above the data sheet's clock on GeForce GPUs and lower under a power
+    # State the peak at the actual clock. It is above the data sheet's on GeForce GPUs, and below it under a power
     # limit.
     peak = gpu.peak_flops(problem.dtype, tensor > 0) or gpu.peak_flops("f32")
     peak *= recommendation.clock_hz / (gpu.tensor_clock_hz if tensor > 0 else gpu.boost_clock_hz)

@@ -136,7 +136,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
     if access.space == "global" and access.what != "atomic":
         ideal = max(access.bytes / _SECTOR, access.requests)
         used = min(access.bytes / (access.moved * _SECTOR), 1.0) if access.moved else 1.0
-        together = used * access.count  # Fraction of the moved bytes that the line's accesses use in total.
+        together = used * access.count  # Fraction of the moved bytes that the accesses use together
         if used < _POOR and 0.9 < together < 1.1 and access.widest < 16:
             rest = 1 - (access.moved - access.bytes / _SECTOR) / total.sectors
             yield advice(
@@ -167,7 +167,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
         )
     if access.space == "local":
         rest = 1 - access.moved / total.sectors
-        issued = 1 - 2 * access.requests / total.issued  # Each access also needs an instruction for its address.
+        issued = 1 - 2 * access.requests / total.issued  # Each access also needs an address instruction.
         yield advice(
             f"local array: {100 * access.moved / total.sectors:.0f} % of the sectors are local memory",
             "index it by constants (unroll the loop), so that it stays in registers",
@@ -194,7 +194,7 @@ def _of_reads(
     times = moved * _SECTOR * launch.blocks / min(launch.blocks, SAMPLED_BLOCKS) / max(subject.roofline.dram_bytes, 1.0)
     if times < _MANY_READS or most.bytes < _POOR * most.moved * _SECTOR:
         return
-    rest = 1 - 0.75 * most.moved / moved  # Assume four results per read after the change.
+    rest = 1 - 0.75 * most.moved / moved  # Assume that each read then serves four results.
     yield LineAdvice(
         file, line, source(file, line).strip()[:60],
         f"re-read: each byte is read {times:.0f} times from L1 or L2",

@@ -50,8 +50,8 @@ def backend_of(
     def baselines_of_each(layers: Layers) -> list[list[Baseline]]:
         predict_baselines(context, (in_one_pass(problem, layer) for layer, problem in layers))
         each = [baselines_of_layer(context, *pair, query.point, query.backends) for pair in layers]
-        # Baselines that are predicted only from the GPU's data are the same for all backends. Use only baselines that
-        # are based on recorded data.
+        # Use only baselines from recorded data. A baseline predicted from the GPU's data alone is the same for all
+        # backends.
         return [[baseline for baseline in baselines if baseline.source != PREDICTED] for baselines in each]
 
     layers = [(layer, answer.problem) for layer, answer in answered]

@@ -206,8 +206,7 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     Raises:
         KernrecError: neither a kernel nor a backend can run the layer.
     """
-    # If the GPU has no arithmetic for a data type, use another type for all layers, even for layers with a kernel that
-    # converts the values.
+    # If the GPU cannot compute in a data type, use another for all layers, even if a kernel could convert the values.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     reason: KernrecError | None = None
     predicted: Answer | None = None

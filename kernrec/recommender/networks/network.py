@@ -71,8 +71,8 @@ def answer_network(
             workload, memory, gpu, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    # Do not restrict backends here: any backend may run a layer for which kernrec has no kernel. The power limit
-    # already enforces the bound on power.
+    # Do not restrict backends: a layer without a kernel of kernrec runs in some backend. Do not restrict power either:
+    # the power limit already does.
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
@@ -86,7 +86,8 @@ def answer_network(
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
     for original, layer in zip(asked_layers, layers, strict=True):
         try:
-            if original.alone:  # Give independent shapes the same notes on layouts as a request for one problem.
+            # An independent shape gets the same notes on layouts as a request for one problem.
+            if original.alone:
                 fixed, message = not original.layout_free, ""
                 result = on_gpu.answer_op(original.problem, of_all_backends, fixed)
             else:
@@ -96,7 +97,7 @@ def answer_network(
             continue
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
-        if result.recommendations:  # Look up candidates now, while they are in the cache.
+        if result.recommendations:  # The candidates are still in the cache.
             candidates = on_gpu.candidates(result.problem, points)
             alternatives.append(_alternatives(candidates, result.best, original.alone))
         else:

@@ -198,7 +198,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     notes += _notes_on(model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
     seconds = [_looked_up(each, served, shipped) for file in files if (each := second_file(file, served)) is not None]
-    wanted += [second for second in seconds if second.shipped]  # Skip optional files that do not exist.
+    wanted += [second for second in seconds if second.shipped]  # The second file of a kind is optional.
     if not request.compare:
         return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
     due = [f for f in wanted if not f.why_none and (request.everything or (f.missing and not f.taken))]
@@ -268,7 +268,7 @@ def _compared(
             if progress is not None:
                 progress(f"{audited.file.name}: {count} tokens")
             made.append(comparing.compare(audited.file, served, count))
-    except KernrecError as error:  # Its kernel may fail to import. The audit of other files must continue.
+    except KernrecError as error:  # This file's kernel may fail to import. Audit the other files.
         if not made:
             return replace(audited, why_none=str(error))
     kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"

@@ -169,7 +169,7 @@ class Comparer:
             except KernrecError:
                 if len(calls(step, configs)) == 1:
                     raise
-                continue  # Skip configs that cannot run, for example because they need too much shared memory.
+                continue  # Skip a config that cannot run, such as one with too much shared memory.
             for recommendation in answer.answer.recommendations:
                 for config in group:
                     key = _key(engine, file, config)

@@ -91,8 +91,8 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
         return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
-    # The engine fills in values that a config lacks, so an incomplete config may become equal to a complete one.
-    # Separate calls avoid duplicates.
+    # The engine adds missing values, so an incomplete config may become equal to a complete one. Put them into separate
+    # calls, so that no call has duplicates.
     for config in configs:
         by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call

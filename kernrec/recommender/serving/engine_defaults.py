@@ -151,7 +151,7 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
             if rows <= layers.width and rows * layers.state // (32 * warps) in _OF_LANE
         ]
     shape = file.products[0]
-    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume even use of all experts.
+    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume balanced experts.
     tiles = list(_SMALL) if rows <= 16 else []
     tiles += _MIDDLE if 8 < rows <= 160 else ()
     tiles += _LARGE if rows > 64 else ()
@@ -163,7 +163,7 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
         k = min(k, file.block[1]) if file.block else k
         k = max(k, file.block[1]) if file.block and file.kind is Kind.BLOCK_GEMM else k
         while file.quantization.group and any(product.depth % k for product in file.products):
-            k //= 2  # The depth must be a whole number of steps.
+            k //= 2  # Each matmul's depth must be a multiple of k.
         width = 1 if eight else 2
         while (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block and stages > 2:
             stages -= 1

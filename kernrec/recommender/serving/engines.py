@@ -176,7 +176,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
             raise UsageError(f"{model.title}: {width} columns per GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
     group, sglang = _group(model, width), served.engine == "sglang"
-    # SGLang's file names count bytes instead of columns, and a byte contains two 4-bit weights.
+    # SGLang states widths in bytes instead of columns. A byte contains two 4-bit weights.
     stored = width // 2 if sglang and dtype == "int4_w4a16" else width
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
     layer = ExpertLayer(count, stored, parse("m"), device, dtype, block, by_row)

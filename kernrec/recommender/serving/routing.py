@@ -43,7 +43,7 @@ def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, ap
     else:
         chosen = np.argpartition(draw.random((tokens, total)), top - 1, axis=1)[:, :top].reshape(-1)
     own = np.flatnonzero(chosen < experts)
-    if not len(own):  # Keep at least one choice, because configs cannot be compared without any work.
+    if not len(own):  # Keep at least one choice. Without any work, configs cannot be compared.
         own, chosen = np.zeros(1, np.int64), np.zeros_like(chosen)
     apart = apart_allowed and ranks == 1 and choices * _APART <= experts
     if apart:

@@ -59,7 +59,7 @@ def push(
     if any(map(OLD.fullmatch, names)):
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is read-only; push to a new place")
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
-        # An earlier push with this key may have been killed before it recorded its bundles here, so pull them.
+        # A push with this key may have been killed before it noted its bundles here, so pull them first.
         take_new(place, path, {signer.key}, names)
         with Database.open(path, read_only=False, create=True):
             pass
@@ -101,7 +101,7 @@ def _leaving(database: Database, selection: Selection, path: Path, folder: Path,
             " part of them at a time (--gpu)"
         )
     (checked := folder / _CHECKED).mkdir()
-    # Raises an error for rows that other people's kernrec would refuse.
+    # Raise an error if other people's kernrec would refuse these rows.
     segments = leaving.manifest.segments
     files = {table: [leaving.files[each.name] for each in segments if each.table == table] for table in TABLES}
     checked_segments([files], checked, str(path))

@@ -260,14 +260,14 @@ def _elements_behind(value: Any) -> int | None:
     try:
         held = value.untyped_storage().nbytes()
         return int((held - value.storage_offset() * value.element_size()) // value.element_size())
-    except Exception:  # Values that are not torch tensors, or have no memory, raise various errors.
+    except Exception:  # A value that is no torch tensor, or has no memory, raises various errors.
         return None
 
 
 def _address(value: Any) -> int | None:
     try:
         return int(value.data_ptr())
-    except Exception:  # Fake and meta tensors have no memory. They raise different errors.
+    except Exception:  # Fake and meta tensors have no memory, and raise various errors.
         return None
 
 

@@ -67,7 +67,7 @@ def _prompt(device: Device, sizes: Mapping[str, Array]) -> Bound:
     batch, heads, kv_heads, queries, keys, head_dim = (sizes[name] for name in DIMS[:6])
     gpu, window, causal = device.gpu, _window(sizes), sizes["causal"] > 0
     pairs = np.where(causal, window * (window + 1) / 2 + (queries - window) * window, queries * keys)
-    # Queries and results are stored in 16 bits even if the matmuls use 8 bits.
+    # Queries and results have 16 bits in memory even if the matmuls use 8 bits.
     ends = 2 * max(device.element_bytes, 2) * batch * heads * queries * head_dim
     cached = 2 * _cached_bytes(device, sizes) * batch * kv_heads * keys * head_dim
     moved, flops = ends + cached, 4 * batch * heads * pairs * head_dim
