@@ -99,7 +99,7 @@ visit."""
 
 
 class GpuActor:
-    """Actor that measures on one GPU. It is the destination of its campaign's records, which it sends to the driver."""
+    """Actor that measures on one GPU. Its campaign appends records to the actor, which sends them to the driver."""
 
     def __init__(self) -> None:
         self._answer = Answer(socket.gethostname())

@@ -77,7 +77,7 @@ class GPU:
     tdp_w: float
     power_min_w: float
     power_max_w: float
-    """Highest power limit that can be set, in watts. `power_min_w` is the lowest one."""
+    """Highest power limit that users can set, in watts. `power_min_w` is the lowest power limit."""
     idle_w: float | None
     """Idle power in watts. None if no source states it."""
     datasheet_f32_flops: float
@@ -201,10 +201,10 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return two tables of `blocks * 4 + limiter` as (table by registers and warps, length of its rows, table by shared
-    memory). Entries for impossible numbers have 0 blocks.
+    """Return (table indexed by registers and warps, length of its rows, table indexed by shared memory). Each entry is
+    `blocks * 4 + limiter`. Impossible combinations have 0 blocks.
 
-    The minimum of two values selects the lower number of blocks and, in a tie, the resource that comes first in
+    So the minimum of two entries has the lower number of blocks and, in a tie, the resource that comes first in
     `LIMITERS`.
     """
     max_warps = limits.max_threads_per_block // _WARP

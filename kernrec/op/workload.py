@@ -221,6 +221,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the data type that is most similar to the network's among those that an op supports."""
+    """Return the data type most similar to `dtype` that an op supports, or `dtype` if there is none."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

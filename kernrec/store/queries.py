@@ -43,7 +43,8 @@ class DatabaseQueries:
         """Store the result of a query in a temporary table of this connection, replacing a table of the same name.
 
         Args:
-            query: SQL query. `{rows}` stands for the rows of the Parquet file `file`, which is moved away.
+            query: SQL query, in which `{rows}` stands for the rows of the Parquet file `file`. This method moves the
+                file away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
             if file is not None:
@@ -62,7 +63,8 @@ class DatabaseQueries:
         return target, int(rows)
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """Return the rows of a table or view (`db/schema/views.sql`) whose columns have the values in `equal`."""
+        """Return the rows of a table or view (`db/schema/views.sql`) that have the values in `equal`, keyed by column
+        name."""
         if table not in (*TABLES, *derived()):
             raise unknown("table", table, (*TABLES, *derived()))
         with one_line(self.path):
@@ -85,7 +87,8 @@ class DatabaseQueries:
         return store_rows.columns(self._connection, table)
 
     def measurements(self, **equal: object) -> "list[Measurement]":
-        """Return the measurements whose columns have the values in `equal`, except withdrawn measurements."""
+        """Return the measurements that have the values in `equal`, keyed by column name, except withdrawn
+        measurements."""
         from kernrec.store.measurement import Measurement
 
         configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in self.rows("config")}
@@ -132,7 +135,7 @@ class DatabaseQueries:
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source on one architecture, keyed by launch number. If `own` is
-        True, ignore other people's profiles. Otherwise, they replace missing profiles of the user."""
+        False, use other people's profiles where the user has none."""
         with one_line(self.path):
             source = "db.profile"
             if self.query("SELECT EXISTS (FROM db.merged_row SEMI JOIN db.profile ON row_id = profile_id)")[0][0]:

@@ -264,7 +264,7 @@ def _conditions(
 
 
 def is_possible(moment: datetime) -> bool:
-    """Return whether a time of the system clock lies in the years in which this version of kernrec can be in use."""
+    """Return whether a time of the system clock lies in the years in which people can use this version of kernrec."""
     return _FIRST <= moment < _LAST
 
 

@@ -194,8 +194,8 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """Return the value of `name` in a document, a list. Raise `ValueError` if it is not a list or has more than `most`
-    items."""
+    """Return the list under the key `name` of a document. Raise `ValueError` if the value is not a list or has more
+    than `most` items."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")

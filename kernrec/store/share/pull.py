@@ -64,8 +64,8 @@ class PullReport:
 
 
 def pull(place: Place, *, untrusted: bool = False) -> PullReport:
-    """Pull new bundles and withdrawals that are signed with trusted keys from a place. If `untrusted`, also pull those
-    that are signed with unknown keys.
+    """Pull the new bundles and withdrawals at a place that a trusted key signed. If `untrusted` is True, accept any
+    key.
 
     Raise `KernrecError` if the place cannot be reached. Rows that were pulled before the error stay.
     """
@@ -75,7 +75,8 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
 
 
 def take_new(place: Place, path: Path, keys: Collection[str] | None = None, names: Sequence[str] = ()) -> PullReport:
-    """Pull new bundles and withdrawals that are signed with some keys. The caller must hold the lock `working_on`.
+    """Pull the new bundles and withdrawals at a place that one of `keys` signed. The caller must hold the lock
+    `working_on`.
 
     Args:
         path: Path of the database of pulled rows.

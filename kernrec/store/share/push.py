@@ -39,8 +39,8 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push those measurements of a database that a place lacks, and withdraw pushed measurements that the database
-    withdraws.
+    """Push the measurements that a place lacks. Withdraw pushed measurements at the place if the database withdraws
+    them.
 
     Args:
         selection: Measurements to push.
