@@ -49,8 +49,8 @@ class Space:
 
     @classmethod
     def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
-        """Return the space for a problem's dtype and layout. Raise `UsageError` if the kernel's op cannot express the
-        problem."""
+        """Return the space for a problem's dtype and layout. Raise `UsageError` if the kernel's op cannot express
+        it."""
         form = kernel.form(problem)
         return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
 
@@ -211,8 +211,8 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Return whether each config is valid, as a Boolean array of shape (rows,). No config is valid if a tensor
-        needs 64-bit indices."""
+        """Whether each config is valid, as a Boolean array of shape (rows,). All are False if a tensor needs 64-bit
+        indices."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:

@@ -138,8 +138,7 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """Return (kernrec's op that the spec names, None), or the result of `declared_problem` if the spec declares a
-        problem."""
+        """Return (op that the spec names, None), or the result of `declared_problem` if the spec has `[problem]`."""
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:

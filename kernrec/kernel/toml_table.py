@@ -47,8 +47,7 @@ class Table:
     """TOML table. `done` raises an error if the table has a key that `take` did not read."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Wrap the table `data`. Error messages call it `place`. Parsing its expressions adds their names to
-        `named`."""
+        """Wrap the table `data`, which messages call `place`. Parsing its expressions adds their names to `named`."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -96,7 +95,7 @@ class Table:
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Parse the expression `text` of a key. It may use `names`. Error messages call an unknown name a `noun`."""
+        """Parse the expression `text` of a key, which may use `names`. Messages call an unknown name a `noun`."""
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):

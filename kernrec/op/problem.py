@@ -105,15 +105,14 @@ class Op:
     of_dtype: Callable[[str], dict[str, int]] = _nothing
     """Function that returns the derived dimensions that depend only on the data type."""
     derive: Callable[[Names], dict[str, int]] = _nothing
-    """Function that returns all other derived dimensions. Raises `UsageError` if the given dimensions are
-    inconsistent."""
+    """Function that returns all other derived dimensions. It raises `UsageError` for inconsistent dimensions."""
     untouched: Callable[[Names], dict[str, int]] = _nothing
     """Function that returns the number of elements of each tensor that no kernel needs to read."""
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Function that returns the mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Function that returns the work of the epilogue, which profiles exclude: counts per 32 results, keyed by metric of
-    the emulator."""
+    """Function that returns the epilogue's work, which profiles exclude: counts per 32 results, keyed by emulator
+    metric."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Function that returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
@@ -166,7 +165,7 @@ class Op:
         return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
-        """Return the given dimensions `sizes` and the derived dimensions. Raise `UsageError` if they are
+        """Return the given dimensions (`sizes`) with derived ones. Raise `UsageError` if dimensions are
         inconsistent."""
         names = {**sizes, **self.of_dtype(dtype)}
         names.update(self.derive(names))

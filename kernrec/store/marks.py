@@ -57,8 +57,7 @@ class Mark:
 
 
 def file_state(path: Path) -> str:
-    """Return a text that identifies the content of a file and its write-ahead log, or an empty text if there is no
-    file."""
+    """Return a text that identifies the content of a file and its write-ahead log. It is empty if there is no file."""
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -75,8 +74,7 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has opened the file with this `file_state`. Return True if the operating system does
-    not show this."""
+    """Return whether this process has opened the file with this `file_state`. Return True if that is unknown."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

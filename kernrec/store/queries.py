@@ -43,8 +43,7 @@ class DatabaseQueries:
         """Store the result of a query in a temporary table of this connection, replacing a table of the same name.
 
         Args:
-            query: SQL query, in which `{rows}` stands for the rows of the Parquet file `file`. This method moves the
-                file away.
+            query: SQL query. `{rows}` stands for the rows of the Parquet file `file`, which this method moves away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
             if file is not None:
@@ -63,8 +62,7 @@ class DatabaseQueries:
         return target, int(rows)
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """Return the rows of a table or view (`db/schema/views.sql`) that have the values in `equal`, keyed by column
-        name."""
+        """Return the rows of a table or view (`db/schema/views.sql`) that match the column values in `equal`."""
         if table not in (*TABLES, *derived()):
             raise unknown("table", table, (*TABLES, *derived()))
         with one_line(self.path):
@@ -87,8 +85,7 @@ class DatabaseQueries:
         return store_rows.columns(self._connection, table)
 
     def measurements(self, **equal: object) -> "list[Measurement]":
-        """Return the measurements that have the values in `equal`, keyed by column name, except withdrawn
-        measurements."""
+        """Return the measurements that match the column values in `equal`, except withdrawn measurements."""
         from kernrec.store.measurement import Measurement
 
         configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in self.rows("config")}

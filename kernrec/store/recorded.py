@@ -48,8 +48,7 @@ class RecordedBaseline:
     power_w: float | None
     """Mean power in watts of calls in a loop at the default power limit, or None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval of the time, in seconds, if somebody repeats the recording. The interval allows for a later version
-    of the backend."""
+    """90 % interval, in seconds, for a repeated recording, possibly with a later version of the backend."""
     power_interval_w: tuple[float, float] | None
     source: str
     """Repository that published the recording."""

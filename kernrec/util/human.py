@@ -132,8 +132,7 @@ def short_config(config: Mapping[str, int]) -> str:
 
 
 def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (code, description) of each part of a short config with these tunables, such as ("wNxN", "warp_m x
-    warp_n")."""
+    """Return (code, description) of each part of a short config, such as ("wNxN", "warp_m x warp_n")."""
     codes: list[tuple[str, str]] = []
     left = list(names)
     for letter, sizes in SIZES:

@@ -28,14 +28,13 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of kernrec in a child process. `-P` prevents imports from the working
-    folder."""
+    """Return the command that runs a kernrec module in a child process that imports nothing from the working folder."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Prevent Python processes that start in a `with` block from importing modules of their working folder."""
+    """Keep processes that start in a `with` block from importing Python modules of their working folder."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -82,8 +81,7 @@ _not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
 
 
 def holds_no_lock(thread: threading.Thread) -> None:
-    """Declare that `thread` holds no lock during a fork, for example because a fork hook waits until the lock is
-    free."""
+    """Declare that `thread` holds no lock during a fork, for example because a fork hook waits for the lock."""
     _lockless.add(thread)
 
 

@@ -64,8 +64,7 @@ class PullReport:
 
 
 def pull(place: Place, *, untrusted: bool = False) -> PullReport:
-    """Pull the new bundles and withdrawals at a place that a trusted key signed. If `untrusted` is True, accept any
-    key.
+    """Pull new bundles and withdrawals that a trusted key signed. If `untrusted` is True, accept any key.
 
     Raise `KernrecError` if the place cannot be reached. Rows that were pulled before the error stay.
     """
@@ -75,8 +74,7 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
 
 
 def take_new(place: Place, path: Path, keys: Collection[str] | None = None, names: Sequence[str] = ()) -> PullReport:
-    """Pull the new bundles and withdrawals at a place that one of `keys` signed. The caller must hold the lock
-    `working_on`.
+    """Pull new bundles and withdrawals that one of `keys` signed. The caller must hold the lock `working_on`.
 
     Args:
         path: Path of the database of pulled rows.
