@@ -251,7 +251,7 @@ class CompileFlags:
     """Options such as `-std=c++20` and `-use_fast_math`."""
     include: tuple[str, ...] = ()
     note: str = ""
-    """Note on where flags come from that the user did not state, or an empty string if there are none."""
+    """Note on the source of flags that the user did not state, or an empty string if there are none."""
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:

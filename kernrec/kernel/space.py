@@ -49,8 +49,7 @@ class Space:
 
     @classmethod
     def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
-        """Return the space for a problem's dtype and layout. Raise `UsageError` if the kernel's op cannot express
-        it."""
+        """Return the space for a problem's dtype and layout. Raise `UsageError` if the op does not fit the problem."""
         form = kernel.form(problem)
         return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
 
@@ -141,8 +140,7 @@ class Space:
         return fixed
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return the problem as a problem of the kernel's op. Raise `UsageError` if the space has another dtype or
-        layout."""
+        """Convert a problem to the kernel's op. Raise `UsageError` if the space has another dtype or layout."""
         if problem.op != self.kernel.op:
             problem = self.kernel.form(problem)
         if (problem.op, problem.dtype, problem.layout) != (self.kernel.op, self.dtype, self.layout):
@@ -161,8 +159,8 @@ class Space:
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
         """Divide constraints into static and dynamic constraints.
 
-        A static constraint does not depend on the problem's dimensions. It is returned as (n, constraint), because it
-        can be checked once the first n tunables have values.
+        A static constraint does not depend on the problem's dimensions. Its form is (n, constraint): the engine can
+        check it as soon as the first n tunables have values.
         """
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
@@ -211,8 +209,7 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Whether each config is valid, as a Boolean array of shape (rows,). All are False if a tensor needs 64-bit
-        indices."""
+        """Whether each config is valid, as a Boolean array (rows,). None is valid if a tensor needs 64-bit indices."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:

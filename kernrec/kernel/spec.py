@@ -241,7 +241,7 @@ class Kernel:
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return the problem as a problem of the kernel's op. Raise `UsageError` if the op cannot express it."""
+        """Convert a problem to the kernel's op. Raise `UsageError` if the op cannot express the problem."""
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:
@@ -268,8 +268,7 @@ class Kernel:
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
     def config(self, config: Config) -> dict[str, int]:
-        """Return `config` with the tunables in the kernel's order. Raise `UsageError` if a tunable or value is
-        wrong."""
+        """Return `config` with tunables in the kernel's order. Raise `UsageError` if a tunable or value is wrong."""
         names = [tunable.name for tunable in self.tunables]
         for name in config:
             if name not in names:

@@ -48,8 +48,7 @@ def as_op(problem: Problem, op: str) -> Problem | None:
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Map the tensor names of `op` to those of the problem's op. Both ops must be equal, or equivalent (matmul,
-    matvec)."""
+    """Map the tensor names of `op` to names of the problem's op. The ops are equal, or are matmul and matvec."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:

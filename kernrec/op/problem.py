@@ -49,8 +49,8 @@ class Dim:
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
-    """Whether the dimension was added after problems had been stored. `Problem.dims` and `Problem.key` omit it at its
-    default value (a number), so that stored keys stay valid."""
+    """Whether the dimension was added after users had stored problems. `Problem.dims` and `Problem.key` omit it if it
+    has its default value (a number), so that stored keys stay valid."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,7 @@ class Op:
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Function that returns the mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Function that returns the epilogue's work, which profiles exclude: counts per 32 results, keyed by emulator
-    metric."""
+    """Function that returns the epilogue's work, which profiles exclude, per 32 results, keyed by emulator metric."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Function that returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
@@ -141,13 +140,13 @@ class Op:
         """Return the problem of this op with these dimensions.
 
         Args:
-            dtype: any spelling of an accepted data type, or None for the default.
-            layout: accepted layout, or None for the default.
+            dtype: any spelling of an accepted data type. None selects the default.
+            layout: accepted layout. None selects the default.
             dims: dimensions as integers. Omitted dimensions get their default values.
 
         Raises:
             UsageError: a dimension is unknown, missing, not an integer, out of range or inconsistent with the others.
-                The dtype or layout may also be unknown.
+                Also raised if the dtype or layout is unknown.
         """
         sizes = self._sizes(dims)
         try:
@@ -165,8 +164,7 @@ class Op:
         return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
-        """Return the given dimensions (`sizes`) with derived ones. Raise `UsageError` if dimensions are
-        inconsistent."""
+        """Return `sizes` with the derived dimensions added. Raise `UsageError` if dimensions are inconsistent."""
         names = {**sizes, **self.of_dtype(dtype)}
         names.update(self.derive(names))
         return names
@@ -231,8 +229,8 @@ class Problem:
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """(name, value) of each given dimension, in the op's order, except late dimensions (`Dim.late`) with their default
-    value."""
+    """(name, value) of each given dimension, in the op's order, except late dimensions (`Dim.late`) at their
+    default."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)

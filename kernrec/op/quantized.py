@@ -64,7 +64,7 @@ def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, ro
 
     Args:
         values: elements, (..., rows, k).
-        scale: scales, (..., row groups, groups), or None for 1.
+        scale: scales, (..., row groups, groups). None leaves the elements unchanged.
         group: elements along k that share a scale. If 0, NumPy broadcasts `scale` to the elements.
         rows: rows that share a scale.
     """

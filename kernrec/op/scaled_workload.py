@@ -101,7 +101,7 @@ def in_parts(layer: Layer) -> Layer:
     """Split a layer into the smallest number of equal passes whose tensors kernels can index. The items of a pass are
     rounded up.
 
-    The layer is returned unchanged if `MOST_PARTS` passes are not enough.
+    Return the layer unchanged if `MOST_PARTS` passes are not enough.
     """
     problem = layer.problem
     if problem.too_large is None:

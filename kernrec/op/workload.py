@@ -50,7 +50,7 @@ class Layer:
     count: int
     """Occurrences in one pass through the network."""
     layout_free: bool = False
-    """Whether the workload leaves the layout open. The problem then has the op's default."""
+    """Whether the workload states no layout, so that the problem has the op's default layout."""
     split: tuple[str, ...] = ()
     """Dimensions that tensor parallelism divides."""
     quantized: bool = False

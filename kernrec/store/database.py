@@ -66,8 +66,7 @@ ADOPT = (
         if not query.endswith("LIMIT 0")
     ),
 )
-"""SQL statements that store the results of `_OTHERS`. kernrec runs them before it first writes to another person's
-file."""
+"""SQL statements that store the results of `_OTHERS`, to run before the first write to another person's file."""
 
 
 def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
@@ -124,8 +123,8 @@ class Database(DatabaseQueries):
             check_rows: Whether to find changed and impossible rows, and to skip them.
 
         Raises:
-            UsageError: The file is damaged, in use, not a kernrec database, or has a newer schema. Another person's
-                file is also refused if it has an impossible row. The file is not changed.
+            UsageError: The file is damaged, in use, not a kernrec database, or has a newer schema. Also raised if
+                another person's file has an impossible row. The file is not changed.
         """
         path = Path(path)
         for _ in range(_ATTEMPTS):
@@ -294,11 +293,10 @@ class Database(DatabaseQueries):
 
         Args:
             checked: Folder with the files of `exchange.add_rows`. This method moves them out of the folder.
-            apart_from: Columns of `measurement` to ignore. A new row is not added if a stored row has the same values
-                in all other columns.
+            apart_from: Columns of `measurement` that do not distinguish rows. A new row is skipped if it differs from a
+                stored row only in these columns.
             then: Function that receives the files' new folder and returns more SQL statements for the same transaction.
-            signer: Public key of the rows' owner. It is empty if the owner is unknown, and None if the user is the
-                owner.
+            signer: Public key of the rows' owner. Empty if the owner is unknown, and None if the user is the owner.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:

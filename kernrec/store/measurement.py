@@ -44,7 +44,8 @@ class LatencyReport:
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, including idle power. All fields are None if not measured."""
+    """Energy of one launch sequence under sustained load, including idle power. Without a measurement, all fields are
+    None."""
 
     sustained_latency_s: float | None = None
     """Latency during the energy window, in seconds."""
@@ -83,7 +84,7 @@ class NumericCheck:
     numeric_error: float | None = None
     """Largest error of the output, relative to its RMS."""
     tolerance: float | None = None
-    """Largest error that counts as correct, or None if the outputs must be equal."""
+    """Largest error that still counts as correct, or None if the outputs must be equal."""
     checked_against: str | None = None
 
 
@@ -257,7 +258,7 @@ class MeasurementOrigin:
     reference_energy: float | None = None
     """Energy of the reference kernels, relative to the start of the session."""
     block_open: bool | None = None
-    """True if the session ended before the block's second run of the reference kernels, so drift is unknown. Else
+    """True if the session ended before the block's second run of the reference kernels (drift is unknown), else
     None."""
     replayed: bool | None = None
     """True if the row comes from replaying a recording, else None."""

@@ -213,8 +213,7 @@ def read_log(
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """Combine the costs and failures of the requested kernels on a problem from several databases. `logs` are in order
-    of precedence.
+    """Combine several databases' costs and failures of kernels on a problem. `logs` are in order of precedence.
 
     For each config, only the first database with measurements counts. Replayed rows count only if no database has
     measurements of the config.

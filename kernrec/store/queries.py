@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseQueries:
-    """The part of `Database` that reads. Methods raise a one-line `UsageError` if the database cannot be read."""
+    """Methods of `Database` that read. They raise a one-line `UsageError` if the database cannot be read."""
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection
@@ -101,8 +101,8 @@ class DatabaseQueries:
         return measurements
 
     def kernels(self) -> list[tuple[str, str, str, str | None]]:
-        """Return (name, spec, source, signer) of stored kernels, newest first. The signer is None for the user's own
-        kernels, and empty if nobody signed."""
+        """Return (name, spec, source, signer) of stored kernels, newest first. The signer is None if the kernel is the
+        user's own, and empty if nobody signed it."""
         return self.query(
             "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
             "FROM db.kernel ORDER BY rowid DESC"

@@ -119,8 +119,7 @@ def contents() -> Mapping[str, Mapping[str, Any]]:
 def _row_keys(
     op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]"
 ) -> "tuple[np.ndarray, np.ndarray]":
-    """Return the results of `_key_of` as arrays (hashes, item counts), for recordings with the same GPU, dtype and
-    layout."""
+    """Return arrays of the results of `_key_of`, for recordings with the same GPU, dtype and layout."""
     import numpy as np
 
     count = len(next(iter(dims.values())))
@@ -138,9 +137,8 @@ def _row_keys(
 
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
-    """Return (hash of the GPU and problem, item count of the problem). The item count is not hashed. It is 0 if no
-    dimension counts items. For attention with a single query, the hash ignores `causal`, because the query attends to
-    all keys."""
+    """Return (hash of the GPU and problem, item count). The hash ignores the item count, which is 0 if no dimension
+    counts items. For attention with a single query, it also ignores `causal`, because the query attends to all keys."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1

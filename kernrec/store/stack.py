@@ -88,8 +88,8 @@ class Stack:
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source on one architecture, keyed by launch number.
 
-        Use the shipped profiles, or else those of the first database that has any. If no database has any, use the
-        profiles for another architecture whose code can run on this architecture (`code_sm`).
+        Use the shipped profiles, or else the profiles of the first database that has some. If none has, use the
+        profiles of another architecture whose code can run on this architecture (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):

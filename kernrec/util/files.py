@@ -1,8 +1,8 @@
 """Read untrusted files, write files atomically, lock them, and create private folders for temporary files.
 
-Only regular files of limited size are read, because a named pipe or a device might never end. Their kind is checked
-after opening, so nobody can replace a file in between. The operating system releases a lock when its process ends.
-Windows locks ranges of bytes, so kernrec locks a byte far beyond the end of any file.
+Only regular files of limited size are read, because a named pipe or a device might never end. kernrec checks the type
+of a file after opening it, so nobody can replace the file in between. The operating system releases a lock when its
+process ends. Windows locks ranges of bytes, so kernrec locks a byte far beyond the end of any file.
 """
 
 import os

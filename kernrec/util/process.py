@@ -105,7 +105,7 @@ def can_fork() -> bool:
 
 
 def start_context() -> "ForkContext | SpawnContext":
-    """Return the multiprocessing context for children: fork if this is safe, else spawn."""
+    """Return the multiprocessing context for children: fork if forking is safe, else spawn."""
     return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
 
 

@@ -161,10 +161,10 @@ def _copied(path: Path, folder: Path) -> Path:
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Check all rows of groups of Parquet files, and write the same files to a folder as `read_database`.
+    """Check all rows of groups of Parquet files, and write them to a folder like `read_database`.
 
-    A row in several groups is written once. Each group must contain all configs and problems of its measurements. The
-    file `SOURCES` in the folder lists the groups of each measurement.
+    A row that is in several groups is written once. Each group must contain all configs and problems of its
+    measurements. The file `SOURCES` in the folder lists the groups of each measurement.
 
     Args:
         groups: For each group, the paths of its files, keyed by table name.

@@ -94,8 +94,8 @@ def faults(
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
         most: Maximum number of keys to list for each fault.
-        latest: Time to compare with, by default the present time. A measurement is faulty if its time is more than one
-            day later.
+        latest: A measurement is faulty if its time is more than one day after `latest`. By default, `latest` is the
+            present time.
 
     Yields:
         (description of a fault, keys of the faulty rows)

@@ -51,7 +51,7 @@ class PullReport:
 
     @property
     def left(self) -> list[str]:
-        """Messages about everything that was skipped. All missing files share one message."""
+        """Messages about everything that the pull skipped, with one message for all missing files."""
         lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
         for signer, count in self.unknown.most_common(_SHOWN):
             lines.append(f"skipped: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
