@@ -58,7 +58,7 @@ _NUMBER, _TRUTH, _TEXT = "number", "truth", "text"
 
 
 class Expression:
-    """Parsed expression."""
+    """Parsed expression of a `kernel.toml`, with the names that it uses."""
 
     __slots__ = ("is_truth", "names", "text", "tree")
 

@@ -244,7 +244,7 @@ _LARGEST = 64 << 20
 
 @dataclass(frozen=True)
 class CompileFlags:
-    """Compiler flags of a source."""
+    """Compiler flags of a source: macros, options and folders with headers."""
 
     defines: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Dim:
-    """Dimension of an op."""
+    """Dimension of an op, such as `m` of a matmul, with its default and range."""
 
     name: str
     meaning: str
@@ -82,7 +82,7 @@ def _nothing(names: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """Operator. Its functions receive the values of all dimensions (`Names`)."""
+    """Operation such as a matmul, defined by functions of the values of all its dimensions (`Names`)."""
 
     name: str
     title: str
@@ -229,8 +229,7 @@ class Problem:
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """(name, value) of each given dimension, in the op's order, except late dimensions (`Dim.late`) at their
-    default."""
+    """(name, value) of each given dimension in the op's order, except late dimensions (`Dim.late`) at the default."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)

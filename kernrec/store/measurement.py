@@ -44,8 +44,7 @@ class LatencyReport:
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, including idle power. Without a measurement, all fields are
-    None."""
+    """Energy of one launch sequence under sustained load, with idle power. All fields are None if not measured."""
 
     sustained_latency_s: float | None = None
     """Latency during the energy window, in seconds."""
@@ -258,8 +257,7 @@ class MeasurementOrigin:
     reference_energy: float | None = None
     """Energy of the reference kernels, relative to the start of the session."""
     block_open: bool | None = None
-    """True if the session ended before the block's second run of the reference kernels (drift is unknown), else
-    None."""
+    """True if the session ended before the block's second reference run, so that drift is unknown. Else None."""
     replayed: bool | None = None
     """True if the row comes from replaying a recording, else None."""
 

@@ -67,8 +67,7 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""Groups (prefix, tunables) that a short config prints together, joined by x, if the config has all tunables of the
-group."""
+"""Groups (prefix, tunables) that a short config prints together, joined by x. A config must have the whole group."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),

@@ -35,7 +35,7 @@ _SHOWN = 5
 
 @dataclass
 class PullReport:
-    """Result of a pull."""
+    """Numbers of rows and messages that a pull returns."""
 
     measurements: int = 0
     """Number of measurements that were added."""

@@ -135,7 +135,7 @@ def _listed(place: Place, without: Mapping[str, str]) -> list[str]:
 
 @dataclass
 class PlaceReport:
-    """Result of checking a place."""
+    """Numbers of valid bundles and rows at a place, and its refused files."""
 
     bundles: int = 0
     """Number of valid bundles."""
