@@ -44,7 +44,8 @@ class LatencyReport:
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, with idle power. All fields are None if not measured."""
+    """Energy of one launch sequence under sustained load, idle power included. A field is None if it was not
+    measured."""
 
     sustained_latency_s: float | None = None
     """Latency during the energy window, in seconds."""

@@ -64,7 +64,7 @@ class PullReport:
 
 
 def pull(place: Place, *, untrusted: bool = False) -> PullReport:
-    """Pull new bundles and withdrawals that a trusted key signed. If `untrusted` is True, accept any key.
+    """Pull a place's new bundles and withdrawals that a trusted key signed. If `untrusted` is True, accept any key.
 
     Raise `KernrecError` if the place cannot be reached. Rows that were pulled before the error stay.
     """
