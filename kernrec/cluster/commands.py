@@ -30,7 +30,7 @@ class SharedProblems(Chooser):
     """Chooser that divides a fixed list of planned problems among the GPUs of one model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
-        """Create a chooser that screens at most `configs` configs, counted over all problems. None means no limit."""
+        """Create a chooser that screens at most `configs` configs of all problems together, or any number if None."""
         problems = list({planned.problem.key: planned for planned in problems}.values())
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         self._waiting: list[PlannedProblem] = []

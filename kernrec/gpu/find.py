@@ -94,8 +94,8 @@ _added: dict[str, GPU] = {}
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Register a GPU outside the catalog, and return it. `find_gpu` then finds it in this process. If another GPU
-    already has the name, a hash of the new GPU's figures is added to its name, because answers are cached by name."""
+    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process. Return the registered GPU. If
+    its name belongs to another GPU, append a hash of the new GPU's figures, because answers are cached by name."""
     if catalog_gpu(gpu.name) == gpu:
         return gpu
     if catalog_gpu(gpu.name) is not None or _added.setdefault(gpu.name, gpu) != gpu:
@@ -182,7 +182,7 @@ def gpu_from(entry: Mapping[str, Any], **fields: Any) -> GPU:
     """Return the GPU that an entry of the catalog or a GPU file describes.
 
     Args:
-        entry: Figures in data-sheet units, with the keys of `_FIGURES` (all but `power_range`), `title` and `sm`.
+        entry: Figures in data-sheet units: all keys of `_FIGURES` except `power_range`, plus `title` and `sm`.
         fields: Fields of the `GPU` that the entry does not set.
     """
     clock, memory, power = entry["clock_mhz"], entry["memory"], entry["power_w"]

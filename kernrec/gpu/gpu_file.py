@@ -61,7 +61,7 @@ def read_gpu_file(path: Path) -> GPU:
 
 
 def gpu_name(gpu: str | Path | GPU) -> str:
-    """Return the name under which `find_gpu` finds a GPU. A GPU file or a `GPU` is first registered in this process."""
+    """Return a GPU's name for `find_gpu`. If `gpu` is a GPU file or a `GPU`, register it in this process first."""
     if isinstance(gpu, Path):
         return read_gpu_file(gpu).name
     return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu

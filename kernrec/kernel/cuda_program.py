@@ -128,7 +128,7 @@ def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
 
 @lru_cache(maxsize=8)
 def has_host_code(text: str) -> bool:
-    """Return whether NVRTC cannot compile a part of the source."""
+    """Return whether the source has a part that NVRTC cannot compile."""
     if "<<<" in text or re.search(r"\bmain\s*\(", text):
         return True
     return any(not DEVICE_HEADER.match(name) for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"\n]+)', text, re.M))

@@ -1,7 +1,7 @@
 """Define the measurements that every contributor takes.
 
-According to the analytical model, a single resource such as DRAM limits the time of each measurement. The measurements
-detect GPUs that deviate, for example because of throttling, and check the model's constants.
+In the analytical model, a single resource such as DRAM limits the time of each measurement. The measurements check the
+model's constants, and detect unusual GPUs, such as throttled GPUs.
 """
 
 from collections.abc import Mapping

@@ -29,7 +29,7 @@ class LaunchReader:
         pointers: Collection[str],
         images: Mapping[str, ImageLayout],
     ) -> None:
-        """Create a reader. Expressions of probes may only use `static_names`, which do not depend on dimensions."""
+        """Create a reader. Expressions of probes may use only `static_names`, which do not depend on dimensions."""
         self._source = source
         self._names, self._static_names, self._dims = names, static_names, dims
         self._pointers, self._images = pointers, images

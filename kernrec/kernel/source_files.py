@@ -191,7 +191,7 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
 
 
 def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "strict") -> str:
-    """Return the text of a file of at most `most_bytes`. Error messages call the file `place`.
+    """Return the text of a file of at most `most_bytes` bytes.
 
     Args:
         place: name of the file in messages.
@@ -244,18 +244,18 @@ _LARGEST = 64 << 20
 
 @dataclass(frozen=True)
 class CompileFlags:
-    """Compiler flags of a source."""
+    """Compiler flags of a source: macros, options and folders with headers."""
 
     defines: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     """Options such as `-std=c++20` and `-use_fast_math`."""
     include: tuple[str, ...] = ()
     note: str = ""
-    """Note on the origin of flags other than the user's, or an empty string if there are none."""
+    """Note on the source of flags that the user did not state, or an empty string if there are none."""
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
-    """Return the compiler flags of a CUDA file: the user's, then those in its `compile_commands.json`.
+    """Return the compiler flags of a CUDA file: the user's flags, then the flags in its `compile_commands.json`.
 
     Args:
         stated: macros `NAME=VALUE` and options such as `-std=c++20` from the user.
@@ -284,14 +284,14 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
 
 
 def _once(options: Sequence[str]) -> tuple[str, ...]:
-    """Return at most one `-std` and one fast-math option, in the spelling that both NVRTC and nvcc accept."""
+    """Keep one `-std` and one fast-math option, if present, in the spelling that both NVRTC and nvcc accept."""
     standard = next((f"-std={match[1]}" for each in options if (match := _STANDARD.fullmatch(each))), None)
     fast = any(_FAST_MATH.fullmatch(each) for each in options)
     return (*([standard] if standard else []), *(["-use_fast_math"] if fast else []))
 
 
 def _listed(database: Path, source: Path) -> CompileFlags | None:
-    """Return the flags of a source in a `compile_commands.json`, or None."""
+    """Return the flags of a source in a `compile_commands.json`, or None if it has none for the source."""
     try:
         if database.stat().st_size > _LARGEST:
             return None

@@ -59,7 +59,7 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 SCALES = ("q_scale", "k_scale", "v_scale")
-"""Scales of q, k and v for 8-bit types."""
+"""Names of the tensors with the scales of 8-bit q, k and v."""
 
 OUTPUTS = ("bf16", "f16")
 """Types of o for 8-bit q, k and v, indexed by the dimension `output`."""

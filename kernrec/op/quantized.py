@@ -26,19 +26,19 @@ def format_number(dtype: str) -> dict[str, int]:
 
 
 def format_of(d: Names) -> Format | None:
-    """Return the quantization format of a problem's dimensions, or None."""
+    """Return the quantization format of a problem, given its dimensions, or None if it is not quantized."""
     return _BY_NUMBER.get(d.get("format", 0))
 
 
 def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of weights (rows, k), keyed by the tensor's suffix."""
+    """Return the shape of the scales of weights (rows, k), keyed by the suffix of the scale tensor's name."""
     if not quantized.group:
         return {"_scale": (rows, 1)}
     return {"_scale": (-(-rows // quantized.rows), -(-k // quantized.group))}
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of activations (rows, k), keyed by the tensor's suffix. It is empty for bf16."""
+    """Return the shape of the scales of activations (rows, k), keyed by suffix. The result is empty for bf16."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}
@@ -64,8 +64,8 @@ def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, ro
 
     Args:
         values: elements, (..., rows, k).
-        scale: scales, (..., row groups, groups), or None for 1.
-        group: elements along k that share a scale. 0: broadcast `scale` to the elements.
+        scale: scales, (..., row groups, groups). None leaves the elements unchanged.
+        group: elements along k that share a scale. If 0, NumPy broadcasts `scale` to the elements.
         rows: rows that share a scale.
     """
     if scale is None:

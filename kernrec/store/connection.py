@@ -173,11 +173,11 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
     """Return a connection to a database file, which is attached as `db`.
 
     Args:
-        create: Whether to create a missing file and its folder. Only allowed for writing.
+        create: Whether to create a missing file and its folder. Has no effect if `read_only` is True.
         filtered: Whether to attach the file as `file` instead of `db`, so that rows can be hidden.
 
     Raises:
-        UsageError: The path is not a readable database. Nothing is changed.
+        UsageError: The path is not a readable database. Existing files stay unchanged.
     """
     path = path.absolute()
     if path.is_dir():
@@ -234,7 +234,7 @@ _HEADER_BYTES = 3 * 4096
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` if a file is shorter than the blocks that it uses. DuckDB would notice this only later."""
+    """Raise `UsageError` if a database file was cut off. DuckDB would notice this only later."""
     query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
     sizes = connection.execute(query).fetchone()
     if sizes is not None and path.stat().st_size < _HEADER_BYTES + sizes[0]:

@@ -104,7 +104,7 @@ def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[st
 
 
 def with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
-    """Return an SQL query for the columns in `kinds` of a source. Columns that it lacks are NULL."""
+    """Return an SQL query for all columns in `kinds`. A column is NULL if the SQL table `source` lacks it."""
     there = {name for name, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
     columns = (f'"{name}"' if name in there else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
     return f"SELECT {', '.join(columns)} FROM {source}"
@@ -180,8 +180,8 @@ def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[s
 def wrong_keys(
     connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (stored key, correct key) for each row whose stored key is not the hash of its content. The key is the
-    first of the columns in `kinds`, and empty columns may be missing."""
+    """Yield (stored key, correct key) for each row whose stored key is not the hash of its content. The first column in
+    `kinds` is the key. `kinds` need not list columns without values."""
     key = next(iter(kinds))
     cursor = connection.cursor()
     cursor.execute(f"SELECT * FROM {source} WHERE {key} IS DISTINCT FROM {key_expression(table, kinds)}")

@@ -42,8 +42,8 @@ class MeasuredAnswer:
     device: str | None
     """Name of the GPU according to the driver."""
     power_limit_w: float | None
-    """Power limit in watts, or None for the default. The clocks in the next two fields are None if they were not
-    locked."""
+    """Power limit in watts, or None for the default. `locked_sm_clock_hz` and `locked_memory_clock_hz` are None if the
+    clock was not locked."""
     locked_sm_clock_hz: float | None
     locked_memory_clock_hz: float | None = None
     latency_low_s: float | None = None
@@ -53,7 +53,7 @@ class MeasuredAnswer:
     measured_by: str | None = None
     """Program that measured. For an imported row: the tool, and the person or project that recorded."""
     replayed: bool = False
-    """Whether the rows are replayed. kernrec uses replayed rows only if nothing was measured."""
+    """Whether the rows come from replaying a recording. kernrec uses such rows only if nothing was measured."""
     merged: bool = False
     """Whether the rows came from other people."""
     signers: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class MeasuredAnswer:
     rescaled: int = 0
     """Number of contributors whose rows were scaled to the typical speed of their GPU's model."""
     others_s: float | None = None
-    """Median latency in seconds that other people measured for this config. None unless the rows are the user's own."""
+    """Median latency in seconds that other people measured for this config. None if the rows are not the user's own."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Evidence:
     included even if it succeeded later, because races are intermittent. The user's own successes outweigh other
     people's failures."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """Fastest config among all kernels that were not requested: one for each power limit and setting of the clocks."""
+    """Fastest config of any kernel that was not requested, for each power limit and setting of the clocks."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
         """Combine the evidence for one problem that was stored under two keys."""
@@ -190,8 +190,7 @@ def read_log(
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
     def by_config(wanted: bool, query: str) -> dict[_Row, Any]:
-        """Return the values of a query's last column, keyed by the values of the other columns. Return nothing unless
-        `wanted`."""
+        """Return a query's last column, keyed by the other columns, or an empty dictionary if `wanted` is False."""
         rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if wanted else []
         return {row[:-1]: row[-1] for row in rows}
 
@@ -214,8 +213,7 @@ def read_log(
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """Combine what several databases (`logs`, in order of precedence) contain about a problem, for the requested
-    kernels.
+    """Combine several databases' costs and failures of kernels on a problem. `logs` are in order of precedence.
 
     For each config, only the first database with measurements counts. Replayed rows count only if no database has
     measurements of the config.

@@ -41,8 +41,8 @@ def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
 
 
 def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
-    """Add rows to a table, except rows that it already contains. Return the keys of all given rows in the given order.
-    Raise `UsageError` if a column is unknown, or a value does not fit its column. Then nothing is added."""
+    """Add rows to a table, except rows that it already contains. Return the keys of all rows in the order of `rows`.
+    Raise `UsageError`, and add nothing, if a column is unknown or a value does not fit its column."""
     kinds = columns(connection, table)
     key, *names = kinds
     keys: list[str] = []
@@ -148,7 +148,7 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 
 
 def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
-    """Return at most the next `most` rows of a query's result, as dictionaries."""
+    """Return up to `most` further rows of a query's result, as dictionaries."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
     return [dict(zip(names, row, strict=True)) for row in rows]

@@ -90,7 +90,7 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
 
     Raises:
         UsageError: The database belongs to another program or to a newer kernrec, or its tables differ from the schema.
-            If `writing` is True, the file must not contain code that writing would run.
+            If `writing` is True, code in the file that a write would run is an error, too.
     """
     statements = tables(connection)
     if not statements:

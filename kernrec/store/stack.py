@@ -23,16 +23,16 @@ class Stack:
     """Read-only view of several databases, which are closed between queries so that a collector can write to them."""
 
     def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
-        """Check that the databases can be read, and raise `UsageError` otherwise.
+        """Create a view of the databases. Raise `UsageError` if a database cannot be read.
 
         Args:
             databases: Files of the databases. By default, the user's database (`KERNREC_DB`) and the database of pulled
                 rows.
         """
         self.missing: Path | None = None
-        """Path in `KERNREC_DB` if there is no database at this path, otherwise None."""
+        """Path in `KERNREC_DB` if it leads to no database, else None."""
         self.notes: tuple[str, ...] = ()
-        """One note per file with skipped rows."""
+        """One note for each database in which queries skip rows."""
         self._pulled: Path | None = None
         self._all = databases is None
         self._titles = {Path(path): str(path) for path in databases or ()}
@@ -88,8 +88,8 @@ class Stack:
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source on one architecture, keyed by launch number.
 
-        Use the shipped profiles, or else those of the first database that has any. If no database has any, use the
-        profiles for another architecture whose code can run on this architecture (`code_sm`).
+        Use the shipped profiles, or else the profiles of the first database that has some. If none has, use the
+        profiles of another architecture whose code can run on this architecture (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):
@@ -129,7 +129,7 @@ class Stack:
         return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Return the modification time and size of each database file. If they change, cached answers are outdated."""
+        """Return the modification time and size of each database file. Cached answers are outdated if these change."""
         return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
 

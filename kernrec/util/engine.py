@@ -34,7 +34,7 @@ def module() -> Any:
 
 
 def _find_quickly() -> Path | None:
-    """Return the result of `find`, cached until a checkout's C++ file or compiled engine changes its size or time."""
+    """Return the result of `find`, cached until a C++ file or compiled engine changes in size or modification time."""
     from kernrec.util.cache import cached
 
     folders = [folder for folder, _, _ in os.walk(PACKAGE.parent / "engine")]

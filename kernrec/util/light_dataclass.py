@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 _Class = TypeVar("_Class", bound=type)
 
 _MANY = 64
-"""Number of instances after which a class gets its own `__init__`, which pays off from about 100 on."""
+"""Number of instances after which a class gets its own `__init__`, which is worth it from about 100 on."""
 
 
 def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:

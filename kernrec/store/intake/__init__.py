@@ -54,8 +54,7 @@ def rewritten(path: Path) -> Iterator[Database]:
 
 
 _MANY_BYTES = 2**24
-"""Size in bytes. If the files of checked rows are at least this large, kernrec adds the rows to a copy of the
-database."""
+"""Minimum size, in bytes, of the files of checked rows for which kernrec adds the rows to a copy of the database."""
 
 
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:

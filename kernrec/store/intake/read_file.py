@@ -41,7 +41,7 @@ _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Run the requested task. Return its result under `found`, or the reason for refusing the file under `refused`."""
+    """Run the requested task. Return `{"found": result}`, or `{"refused": reason}` if the task refuses the file."""
     try:
         return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
     except KernrecError as error:
@@ -65,9 +65,9 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
 
     Args:
         folder: Folder for temporary files.
-        rows: Whether to check the values of the rows. If false, only read the rows, because a damaged file would crash
-            this process instead of the parent.
-        state: State that the file must have (`marks.file_state`).
+        rows: Whether to check the values of the rows. If False, only read the rows. A damaged file then crashes this
+            process instead of the parent.
+        state: Result of `marks.file_state` that the file must still have.
     """
     with _opened(path, folder, limits, copied=False, state=state) as connection:
         try:
@@ -84,7 +84,7 @@ def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[st
     """Return the keys of impossible rows in the user's own database, keyed by table name and then by fault.
 
     A row that refers to an impossible row is impossible, too. If the system clock is slow, all rows seem to come from
-    the future. So rows are accepted if they are not newer than the last change of the file.
+    the future. So a row's time is possible if it is not later than the file's last change.
     """
     now = datetime.now(UTC)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -123,7 +123,7 @@ def _opened(
     Args:
         folder: Folder for temporary files.
         copied: Whether to open a copy even if the file has the present schema.
-        state: State that the file must have (`marks.file_state`). If empty, any state is accepted.
+        state: Result of `marks.file_state` that the file must still have. If empty, the file may have changed.
         filtered: See `connect_untrusted`.
     """
     with closing(connect_untrusted(path, folder, limits)) as connection, one_line(path):
@@ -161,10 +161,10 @@ def _copied(path: Path, folder: Path) -> Path:
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Check all rows of groups of Parquet files, and write the same files to a folder as `read_database`.
+    """Check all rows of groups of Parquet files, and write them to a folder like `read_database`.
 
-    A row in several groups is written once. Each group must contain all configs and problems of its measurements. The
-    file `SOURCES` in the folder lists the groups of each measurement.
+    A row that is in several groups is written once. Each group must contain all configs and problems of its
+    measurements. The file `SOURCES` in the folder lists the groups of each measurement.
 
     Args:
         groups: For each group, the paths of its files, keyed by table name.

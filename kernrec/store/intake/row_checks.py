@@ -94,8 +94,8 @@ def faults(
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
         most: Maximum number of keys to list for each fault.
-        latest: Time to compare with, by default the present time. A measurement is faulty if its time is more than one
-            day later.
+        latest: A measurement is faulty if its time is more than one day after `latest`. By default, `latest` is the
+            present time.
 
     Yields:
         (description of a fault, keys of the faulty rows)
@@ -264,7 +264,7 @@ def _conditions(
 
 
 def is_possible(moment: datetime) -> bool:
-    """Return whether a time of the system clock lies in the years in which this version of kernrec can be in use."""
+    """Return whether a time of the system clock lies in the years in which people can use this version of kernrec."""
     return _FIRST <= moment < _LAST
 
 

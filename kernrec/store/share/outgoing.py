@@ -83,7 +83,7 @@ MADE_BY = f"kernrec {__version__}"
 
 @dataclass(frozen=True)
 class Selection:
-    """Conditions on the measurements to share. None means no condition."""
+    """Conditions on the measurements to share. A field that is None sets no condition."""
 
     gpu: str | None = None
     op: str | None = None
@@ -194,7 +194,7 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
 
 
 def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
-    """Return the `Manifest.provenance` of the selected measurements."""
+    """Return the GPUs, ops, kernels, and first and last day of the selected measurements, for `Manifest.provenance`."""
     values: dict[str, list[str]] = {}
     for name, column in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
         texts = database.query(f"SELECT DISTINCT {column} {selection.source()} ORDER BY 1 LIMIT {MOST_TEXTS}")

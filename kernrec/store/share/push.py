@@ -39,15 +39,14 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push those measurements of a database that a place lacks, and withdraw pushed measurements that the database
-    withdraws.
+    """Push the measurements that a place lacks, and withdraw pushed measurements that the database withdraws.
 
     Args:
         selection: Measurements to push.
         signer: Owner of the rows, who signs the bundles.
         licence: License of the rows. By default, `manifest.LICENCE`.
-        agree: Function that receives the outgoing rows of each GPU, and the number of measurements to withdraw. Nothing
-            is pushed unless it returns True.
+        agree: Function that receives the outgoing rows of each GPU, and the number of measurements to withdraw. If it
+            returns False, nothing is pushed.
 
     Returns:
         (number of pushed measurements, number of withdrawn measurements), or None if nothing was pushed.
@@ -136,7 +135,7 @@ def _listed(place: Place, without: Mapping[str, str]) -> list[str]:
 
 @dataclass
 class PlaceReport:
-    """Result of checking a place."""
+    """Numbers of valid bundles and rows at a place, and its refused files."""
 
     bundles: int = 0
     """Number of valid bundles."""
