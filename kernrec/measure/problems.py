@@ -64,8 +64,7 @@ def select_layers(
 
 
 def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path) -> list[WantedProblem]:
-    """Return the wanted problems. If the user did not name a layout, use the layout that recommendations use on the
-    GPU."""
+    """Return the wanted problems. If the user named no layout, use the layout of recommendations for the GPU."""
     free = [each for each in wanted if isinstance(each, Layer) and each.layout_free]
     moved = {}
     if free:

@@ -43,8 +43,7 @@ from kernrec.store.measurement import Measurement, Outcome
 MOST_UNPREDICTED = 128
 """Maximum number of contenders for a problem without predictions."""
 _UNPREDICTED_DEVIATION = 0.4
-"""Standard deviation of the logarithm of costs that cannot be predicted. It is the median of this standard deviation
-over recorded spaces."""
+"""Standard deviation of a config's log cost if it cannot be predicted: the median over recorded spaces."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,14 @@ class RefineSubject:
 
 
 def subject_on(name: str, request: CollectRequest, able_only: bool = False) -> RefineSubject:
-    """Return the contenders of the requested problems on a GPU model. Raise `UsageError` if no config can run a
-    problem, or a recording has none of the problems. If `able_only`, omit problems of a GPU that no config can run."""
+    """Return the contenders of the requested problems on a GPU model.
+
+    Args:
+        able_only: Whether to omit problems that no config can run on the GPU, instead of raising an error.
+
+    Raises:
+        UsageError: No config can run a problem, or a recording has none of the problems.
+    """
     if request.recording is not None:
         return _recorded(name, request)
     gpu = find_gpu(name)
@@ -251,8 +256,8 @@ class Knowledge:
     def measured(self, problem: int, measurement: Measurement) -> Measured | None:
         """Return the cost in a new measurement, or None if the measurement adds no cost.
 
-        A measurement adds no cost if it failed or lacks the objective's cost, if its config is no contender, or if the
-        objective is latency and the config's latency is known. A failed config is no longer a contender.
+        A measurement adds no cost if it failed, lacks the objective's cost, or measured a config that is no contender.
+        For latency, only a contender's first measurement adds a cost. A failed config is no longer a contender.
         """
         identity = measurement.identity
         place = self.subject.contenders[problem].place(key_of(identity.kernel, identity.config))
@@ -275,8 +280,7 @@ class Knowledge:
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best contender has changed. `before` has the index of each problem's earlier best
-        contender."""
+        """Yield the problems whose best contender has changed. `before` has the index of each problem's previous best."""
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

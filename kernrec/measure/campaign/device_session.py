@@ -41,11 +41,9 @@ class DriftMonitor:
         self._first: dict[str, dict[str, float]] = {}
         self._baseline: dict[str, dict[str, float]] = {}
         self.latency: float | None = None
-        """Latest latency of the reference kernel whose latency changed most, divided by its latency in the baseline
-        costs."""
+        """Latest latency divided by baseline latency, for the reference kernel whose latency changed most."""
         self.energy: float | None = None
-        """Latest energy of the reference kernel whose energy changed most, divided by its energy in the baseline
-        costs."""
+        """Latest energy divided by baseline energy, for the reference kernel whose energy changed most."""
 
     def drifted(self, costs: References) -> str | None:
         """Return a description of the cost changes that exceed the limits for drift, or None if there are none."""
@@ -195,7 +193,7 @@ class DeviceSession:
             self._idle_measured_s = self.clock()
 
     def is_present(self, measurement: Measurement) -> bool:
-        """Return whether a measurement was made at the GPU's current power limit, clock limits and MIG mode."""
+        """Return whether the GPU still has the power limit, clock limits and MIG mode of a measurement."""
         return measurement.device.limits == self.opened_info.measured_device().limits
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
@@ -219,8 +217,7 @@ class DeviceSession:
 REFERENCE_S = 60.0
 """Maximum duration of a block in seconds."""
 _FIRST_S, _SHARE = 4.0, 0.25
-"""A block lasts at least the first value, in seconds. Later in a session, it lasts the second value times the session's
-time so far."""
+"""Minimum duration of a block in seconds, and its usual duration as a fraction of the session's time so far."""
 
 
 @dataclass(frozen=True)
@@ -250,8 +247,7 @@ class BlockControl:
         self._energy_unchecked = False  # whether any config's energy was measured after that time
 
     def begin(self, number: int, with_energy: bool) -> str | None:
-        """Run the reference kernels and begin a block. Return a description of how the GPU has changed, or None if it
-        has not."""
+        """Run the reference kernels and begin a block. Return how the GPU has changed, or None if it has not."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
         # The GPU may fail the check just because it is still warm from heavy load, so repeat the check and use the
@@ -275,15 +271,14 @@ class BlockControl:
 
     @property
     def is_due(self) -> bool:
-        """Whether the block must end now, because its maximum duration is over or the worker has ended."""
+        """Whether the block must end now, because it reached its maximum duration or the worker has ended."""
         since_s = self.present.since_s
         session_s = since_s - (since_s if self._started_s is None else self._started_s)
         due_s = min(REFERENCE_S, max(_FIRST_S, _SHARE * session_s))
         return not self._session.client.alive or self._session.clock() - since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
-        """End the block and begin the next one. If the GPU changed during the block, return the measurements that must
-        be repeated.
+        """End the block and begin the next one. If the GPU changed during the block, return the measurements to repeat.
 
         Each measurement is repeated only once.
         """

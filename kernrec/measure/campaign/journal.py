@@ -226,7 +226,8 @@ def _check_schema(connection: sqlite3.Connection) -> None:
 
 
 def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
-    """Return (session, block, whether the record is a measurement). In a damaged record, the first two may be None."""
+    """Return (session, block, whether the record is a measurement). Session and block may be None if the record is
+    damaged."""
     row = record.get("row")
     place = row if isinstance(row, dict) else record
     block = place.get("block", place.get("closed", place.get("drifted")))
@@ -236,7 +237,7 @@ def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
 
 
 def _record(content: object) -> dict[str, Any]:
-    """Parse a stored record. Return an invalid measurement if it is damaged."""
+    """Parse a stored record. If it is damaged, return an invalid measurement in its place."""
     with suppress(ValueError, RecursionError, TypeError):
         if isinstance(record := json.loads(content), dict):  # type: ignore[arg-type]
             return record

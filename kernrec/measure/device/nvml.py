@@ -97,7 +97,7 @@ class LocalGpu:
     uuid: str
     name: str
     others: int
-    """Number of other processes that use the GPU when it is listed."""
+    """Number of other processes that used the GPU when kernrec listed the GPUs."""
 
     @property
     def uuid_hash(self) -> str:

@@ -60,7 +60,7 @@ _RECORDED = f"""
     JOIN (SELECT problem_id, key FROM db.problem) USING (problem_id)
     GROUP BY ALL ORDER BY min(measurement_id)
 """
-"""SQL query for the recorded configs of a GPU. Each kernel counts only with the source that was measured last."""
+"""SQL query for the recorded configs of a GPU, without measurements of older sources of a kernel."""
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,8 @@ def mean_power(
 
 
 def is_trusted(ratio: float | None) -> bool:
-    """Return whether the ratio of the counter's energy to the integral of power is near 1. Trust an unknown ratio
-    (None)."""
+    """Return whether the counter's energy is close to the integral of power. `ratio` divides the two. None counts as
+    close."""
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 
 

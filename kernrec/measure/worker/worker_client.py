@@ -170,8 +170,8 @@ class WorkerClient:
 
 
 def _read_lines(stream: BinaryIO, lines: "queue.SimpleQueue[bytes | None]") -> None:
-    """Put all complete lines of a stream into a queue, and None at the end. Do not use the stream's own buffer, because
-    it could block at exit."""
+    """Put all complete lines of a stream into a queue, and None at the end. Bypass the stream's own buffer, which could
+    block at exit."""
     buffer = b""
     with stream:
         while piece := os.read(stream.fileno(), 1 << 16):
