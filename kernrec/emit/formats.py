@@ -94,7 +94,7 @@ class Format:
     compiled: bool = False
     """Whether the writer compiles the kernel. To compile a Triton kernel, Triton must be installed."""
     language: Literal["cuda", "triton"] | None = None
-    """The only kernel language that the format can contain, or None for both."""
+    """Only kernel language that the format can contain, or None if it can contain both."""
     suffix: str = ""
     """Suffix that the file's name must have. Empty for any suffix."""
 

@@ -108,8 +108,8 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Run a campaign at each operating point of a GPU. Return pairs of a point and its result. If a campaign ends
-    early, skip the points after it.
+    """Run a campaign at each operating point of a GPU. Return pairs of a point and its result. Skip the remaining
+    points after a campaign that ends early.
 
     Args:
         points: Power limits and clocks, checked before the first campaign. The GPU's settings are restored at the end.
@@ -176,7 +176,7 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
 
 
 def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
-    """Return the device that a request names. It keeps temporary files in `scratch`. Raise the same errors as
+    """Return the device that a request names. Its temporary files go to `scratch`. Raise the same errors as
     `collect`."""
     if request.recording is not None:
         (gpu,) = chosen_gpus(request.recording, request.gpu)

@@ -247,8 +247,8 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _runnable_problem(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return the problem, or its f16 variant if it is in bf16 and no kernel can run it. Return None if no kernel can
-    run either."""
+    """Return the problem, or its f16 variant if it is in bf16 and no kernel can run it, or None if no kernel runs
+    either."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)

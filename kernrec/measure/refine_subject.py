@@ -280,7 +280,7 @@ class Knowledge:
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best contender has changed. `before` has the index of each problem's previous best."""
+        """Yield the problems whose best contender has changed. `before` has the index of each problem's old best."""
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

@@ -28,8 +28,7 @@ VERSION = "version"
 """Metric with the `COUNTS_VERSION` of a sampled launch."""
 
 Terms = Mapping[str, int]
-"""Executions of each part of a launch. `block` stands for the number of thread blocks. Each other key is a loop, whose
-executions are summed over all blocks."""
+"""Number of thread blocks (key `block`), and number of trips of each loop (key: its name), summed over all blocks."""
 
 
 class ProfileError(KernrecError):

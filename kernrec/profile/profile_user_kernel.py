@@ -148,8 +148,8 @@ def _compile(
 ) -> Iterator[tuple[CompileJob, Result]]:
     """Compile jobs of one source, and yield (job, result).
 
-    If the source is PTX, only assemble it. Otherwise, first remove kernels outside `entries` from the source. If the
-    shorter source does not compile, compile the whole source.
+    Only assemble a source that is PTX. For CUDA C++, first remove kernels outside `entries`, and use the whole source
+    if the shorter one does not compile.
     """
     source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):

@@ -172,7 +172,7 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def items(self, name: str, value: Any) -> Any:
-        """Return the items of a named tuple, and store its field names. Return any other argument unchanged."""
+        """Return the items of a named tuple, and store the names of its fields. Return any other argument unchanged."""
         if not isinstance(value, Mapping) or "fields" not in value:
             return value
         self.defines[fields_name(name)] = repr(" ".join(value["fields"]))

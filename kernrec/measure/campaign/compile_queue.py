@@ -32,7 +32,8 @@ class CompiledVariant:
 
 
 class CompileQueue:
-    """Queue that compiles, in order, the tasks of the latest call of `want`. It has one thread per compiling process."""
+    """Queue that compiles the tasks of the latest call of `want` in order. Each compiling process has its own
+    thread."""
 
     def __init__(self, sm: int, processes: int) -> None:
         self._sm = sm

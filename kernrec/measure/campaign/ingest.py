@@ -141,6 +141,7 @@ def _readable(
 
 
 def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
-    """Return (session, block) if a record states that a block has ended. `how` is `closed` or `drifted`."""
+    """Return (session, block) if a record ends a block, or None. `how` is `closed` or, if the GPU drifted,
+    `drifted`."""
     session, block = record.get("session"), record.get(how)
     return (session, block) if isinstance(session, str) and type(block) is int else None

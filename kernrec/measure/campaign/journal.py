@@ -39,11 +39,11 @@ _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
 
 
 class JournalError(KernrecError):
-    """The journal cannot be written. All records that were reported as done are safe in it."""
+    """Raised if the journal cannot be written. It keeps all records that were reported as done."""
 
 
 class JournalInUseError(UsageError):
-    """Another campaign has locked the journal."""
+    """Raised if another campaign has locked the journal."""
 
 
 class Records(Protocol):

@@ -193,8 +193,8 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Replace missing predictions (NaN) by estimates. Return the predicted seconds as an array of shape (tasks,), or
-    None if all predictions are missing."""
+    """Replace missing predictions (NaN) by estimates. Return the predicted seconds, of shape (tasks,), or None if there
+    is no prediction at all."""
     if not np.isfinite(predicted_s).any():
         return None
     for kernel in np.unique(columns[:, 0]):
@@ -279,12 +279,10 @@ class Chooser:
         """Learn from the measurements of earlier campaigns."""
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
-        """Return the next visit for a GPU. Return None if nothing is left to measure, or if another visit must end
+        """Return the next visit for the GPU named `gpu`. Return None if nothing is left, or if another visit must end
         first.
 
-        Args:
-            gpu: Name of the GPU.
-            gpus: Names of all GPUs of the same model.
+        `gpus` has the names of all GPUs of the same model.
         """
         raise NotImplementedError
 

@@ -141,7 +141,8 @@ ROTATION = 4
 """Minimum total size of all copies of a problem's tensors, as a multiple of the size of L2."""
 _MOST_COPIES = 512
 _NAN, _ODD = 0xFF, 0xA5
-"""Bytes to fill outputs with before a launch: 0xFF gives a NaN in f16, bf16, f32 and f64; 0xA5 an unlikely integer."""
+"""Bytes with which to fill outputs before a launch: 0xFF gives NaN in every float type, and 0xA5 an unlikely
+integer."""
 
 
 class ProblemBuffers:

@@ -86,7 +86,7 @@ def _entry(text: bytes) -> LimitsEntry | None:
 
 
 class NoGPUError(KernrecError):
-    """This machine has no NVIDIA GPU, or no driver or library to find one."""
+    """Raised if this machine has no NVIDIA GPU, or no driver or library to find one."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def local_gpu(gpu: GPU) -> LocalGpu:
 
 
 def is_named(name: str, gpu: LocalGpu) -> bool:
-    """Return whether a name in `CUDA_VISIBLE_DEVICES` means this GPU: its index, or the beginning of its UUID."""
+    """Return whether `name`, from `CUDA_VISIBLE_DEVICES`, is the index of a GPU or the beginning of its UUID."""
     return name == str(gpu.index) or (name != "" and gpu.uuid.startswith(name))
 
 

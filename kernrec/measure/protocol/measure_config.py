@@ -353,7 +353,7 @@ def _energy_report(window: EnergyWindow, probe: Probe) -> EnergyReport:
 
 
 def _gpu_state(trace: list[SensorReading], clock_hz: float | None) -> GpuState:
-    """Return the GPU's state during a measurement. `clock_hz` is the mean SM clock, or None if no kernel measured it."""
+    """Return the GPU's state while it measured. `clock_hz` is the mean SM clock, or None if no kernel measured it."""
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])
