@@ -99,7 +99,7 @@ class Format:
     """Suffix that the file's name must have. Empty for any suffix."""
 
     def writes_folder(self, output: Path | None) -> bool:
-        """Return whether `--output` names a folder. This is so if the path exists as a folder, or has no suffix."""
+        """Return whether `output` names a folder: a folder that exists, or a path without a suffix."""
         return bool(self.folder) and output is not None and (output.is_dir() or not output.suffix)
 
 

@@ -116,7 +116,7 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
 def emit_ptx(answers: Sequence[Answer]) -> Files:
     """Return a file with the PTX of the first answer's best config, and a comment that describes the launch.
 
-    In a Triton kernel's PTX, the shared memory is changed to dynamic shared memory.
+    Shared memory of a Triton kernel becomes dynamic, so that the launch can request it.
 
     Raises:
         KernrecError: There is no compiler, or the source does not compile.

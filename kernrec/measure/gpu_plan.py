@@ -45,7 +45,7 @@ _POOL = 16 * CONFIGS
 
 
 class Survey:
-    """Random survey of the configs of all kernels. It draws each config at most once."""
+    """Random survey of the configs of all kernels, which draws each config at most once."""
 
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int

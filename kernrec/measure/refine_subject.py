@@ -1,7 +1,7 @@
 """Define the subject of a refinement: a GPU model, the candidate configs of each problem, and their posterior.
 
 The candidate configs of a problem are called contenders. They are the configs that the recommender ranks best. If
-kernrec cannot predict the configs of a recording, they are a random sample of these configs.
+kernrec cannot predict the configs of a recording, the contenders are a random sample of these configs.
 """
 
 import math
@@ -172,8 +172,7 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
     context, kernels = databases.on(gpu), _kernels([recording for _, recording in recorded], databases)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
-        """Return the recorded configs that the recommender ranks best. If it cannot predict them, return a random
-        sample."""
+        """Return the recorded configs that the recommender ranks best, or a random sample if it cannot predict them."""
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)

@@ -53,7 +53,7 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return the number of requests since each unit (sector or line) was last requested.
+    """Return, for each request, the number of requests since its unit (sector or line) was last requested.
 
     The number is very large for the first request of a unit.
     """
@@ -65,7 +65,7 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Estimate, for each request, how many distinct cache lines were requested since the sector's previous request.
+    """Estimate, for each request, how many distinct cache lines were requested since its sector was last requested.
 
     The number is infinite for the first request of a sector.
     """
@@ -224,7 +224,8 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[Array]] | None:
-    """Emulate the blocks of a window, each within an instruction budget, and return their reads for `shared_reads`.
+    """Emulate the blocks of a window, each within an instruction budget. Return their reads as `shared_reads` expects
+    them.
 
     Return None for launches with clusters, whose blocks wait for each other.
     """

@@ -137,14 +137,14 @@ class CodeFacts:
     grid_axes: int
     """Number of axes, 1 to 3, of the block position that the code reads."""
     required_block: tuple[int, ...] | None
-    """Block size for which the code was compiled (`.reqntid`), or None for any."""
+    """Block size for which the code was compiled (`.reqntid`), or None if it allows any."""
     most_threads: int | None
-    """Maximum number of threads per block (`.maxntid`), or None."""
+    """Maximum number of threads per block (`.maxntid`), or None if the code states none."""
     static_shared: bool
     dynamic_shared: bool
     """Whether the code uses shared memory whose size the launch sets."""
     indexes: dict[str, Index]
-    """Buffers of indices into other buffers, keyed by PTX parameter."""
+    """Buffers whose values are indices into other buffers, keyed by PTX parameter."""
     names: tuple[str, ...]
     tiles: tuple[int, int, int] = (0, 0, 0)
     """Extent of a block's tile along each axis: the constant by which the code multiplies the block's position, or 0 if

@@ -1,6 +1,6 @@
 """Parse short descriptions of the arguments of a launch.
 
-They are in the order of the kernel's parameters. Further descriptions set `__constant__` and `__device__` variables:
+They follow the order of the kernel's parameters. Further descriptions set `__constant__` and `__device__` variables:
 
     a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
     a=zeros:f32[4096]  a buffer of zeros. `nan:` fills it with NaNs, to show elements that a kernel does not write, and

@@ -40,9 +40,9 @@ class Profile:
     """Event counts of a launch as a linear function of its number of blocks and trips."""
 
     metrics: tuple[str, ...]
-    """Names of the counters of `kernrec.ptx.execution.emulator`."""
+    """Names of the metrics, which are counters of `kernrec.ptx.execution.emulator`."""
     terms: tuple[str, ...]
-    """`block`, then the loops."""
+    """Names of the terms: `block`, then the loops."""
     coefficients: np.ndarray
     """Events per block and per trip, as a float64 array of shape (metrics, terms)."""
 

@@ -290,7 +290,7 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
     """Emulate thread blocks. Return (event counts, executions of each basic block by each warp).
 
     The executions have the shape (basic blocks, warps). If a block is in a cluster, emulate the whole cluster, and
-    return the average over its blocks.
+    count its average block.
     """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)

@@ -34,7 +34,7 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Comparison of the reference kernels' current costs with baseline costs. The baseline is from the session's start
+    """Monitor that compares the reference kernels' costs with baseline costs. The baseline is from the session's start
     or, if the GPU drifted, from the end of the last drift."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class DeviceSession:
         return self.client.device_s if virtual else time.monotonic() - self._started_s
 
     def begin_problem(self, planned: PlannedProblem | None) -> None:
-        """Set the problem to which later requests refer. If `planned` is None, they refer to no problem."""
+        """Set the problem for later requests, or no problem if `planned` is None."""
         self._planned, self._prepared = planned, False
 
     def ensure_prepared(self) -> None:

@@ -97,8 +97,11 @@ class Journal:
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return (numbers, records) of the `most` oldest measurements, or of all if there are fewer. If `ended_only`,
-        include only measurements of blocks that have ended. The last records state how the blocks ended."""
+        """Return (numbers, records) of the `most` oldest measurements, or of all if there are fewer.
+
+        The records of measurements come first, followed by records that state how blocks ended. If `ended_only` is
+        True, include only measurements of blocks that have ended.
+        """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
             f"SELECT id, session, block, content FROM record WHERE measured{ended * ended_only} ORDER BY id LIMIT ?",

@@ -19,7 +19,7 @@ class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a 
     """Raised if a config cannot be measured. The message is stored in the row."""
 
     def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
-        """Create a failure. If `lost` is true, the process can no longer use the device."""
+        """Create a failure. If `lost` is True, the process can no longer use the device."""
         super().__init__(" ".join(message.split())[:500])
         self.outcome = outcome
         self.lost = lost

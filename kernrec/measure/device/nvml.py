@@ -138,8 +138,8 @@ def visible_gpus() -> list[LocalGpu]:
 
 
 def choose_gpu(wanted: str) -> LocalGpu:
-    """Return the GPU with an index or a UUID. `auto` stands for the first unused visible GPU, or for the first visible
-    GPU if all are in use. Raise `UsageError` if there is no such GPU."""
+    """Return the GPU with an index or a UUID. For `auto`, return the first unused visible GPU, or the first visible one
+    if all are in use. Raise `UsageError` if there is no such GPU."""
     if wanted == "auto":
         allowed = visible_gpus()
         return next((each for each in allowed if not each.others), allowed[0])

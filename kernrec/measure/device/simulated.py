@@ -50,7 +50,7 @@ class SimulatedKernel:
     draw: Callable[[int], np.ndarray]
     """Function that takes a number n and returns the seconds of each of n launches."""
     power_w: float | None
-    """Power in watts during the launch, or None if unknown."""
+    """Power in watts during the launch, or None if it is unknown."""
     errors: OutputError | None = None
     footprint_bytes: int = 1 << 20
 
