@@ -169,7 +169,8 @@ class _Matching:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
 
     def _target(self, block: int, position: int) -> int:
-        """Return the basic block for which a machine instruction counts whose PTX line is in `block`."""
+        """Return the basic block for which a machine instruction counts, given the `block` that contains its PTX
+        line."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
             block = around[-1].first  # The instruction moved into a loop.
@@ -218,7 +219,7 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """Map each block that is reached only from a branch to the branch's block, if the branch became a predicate."""
+        """Map each block that only a branch reaches to the block of this branch, if a predicate replaced the branch."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
@@ -247,7 +248,7 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of machine code outside a loop that run some of its trips, because they repeat its memory
+        """Yield the ranges of machine code that run trips of a loop outside of it. They repeat the loop's memory
         accesses."""
         inside, outside = set(), []
         for position, ins in self.code:

@@ -128,7 +128,8 @@ def stated_options(config: Any) -> dict[str, int]:
 def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
-    """Return (constants, compiler options, grid or None) of each config in `tables`. If it is None, use the autotuner.
+    """Return (constants, compiler options, grid or None) of each config in `tables` or, if it is None, in the
+    autotuner.
 
     A function without an autotuner has one config without constants and options.
     """

@@ -41,7 +41,8 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Within a `with` block, make Triton and, if `torch` is True, torch report a simulated GPU if there is none."""
+    """Make Triton report a simulated GPU within a `with` block if there is none. If `torch` is True, torch reports it,
+    too."""
     if torch:
         with suppress(ImportError):
             importlib.import_module("torch")

@@ -139,7 +139,7 @@ def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> t
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser for a request on a GPU model. `Strategy.ALL` has no chooser."""
+    """Return the chooser for a request on a GPU model. Do not call this for `Strategy.ALL`, which has no chooser."""
     if request.strategy is Strategy.PLAN:
         return gpu_plan(gpu, request)
     if request.strategy is Strategy.REFINE:

@@ -6,8 +6,7 @@
 
 The problems are the layers of the standard workloads or of a recording. Every op has the same weight.
 
-A model that was trained only on configs with fast predictions would not learn the prediction errors of other configs.
-So the survey chooses:
+The survey also measures configs with slow predictions, so that models learn their prediction errors, too. It chooses:
 
     kernel      each kernel of each op in turn, in a new random order every round
     problem     among the kernel's problems, the one with the fewest draws so far

@@ -1,8 +1,7 @@
 """Profile every config of a user's kernel on one problem and architecture, from samples of its blocks.
 
-Equivalent configs share their work: those that differ only in unused macros are compiled once, and those with the same
-code, launch and arguments are emulated once. Each profile is yielded as soon as it is known, so an interrupted
-run can be continued.
+Configs that differ only in unused macros are compiled once. Configs with equal code, launch and arguments are emulated
+once. Each profile is yielded as soon as it is known, so that an interrupted run can be continued.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator

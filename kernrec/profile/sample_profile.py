@@ -143,8 +143,8 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Choose one block from each level of work in a one-dimensional grid, and first the level with the most work in
-    total."""
+    """Choose one block from each level of work in a one-dimensional grid. The level with the most total work comes
+    first."""
     most = max(levels, key=lambda level: level.count * level.work)
     others = {level.block: level.count for level in levels if level is not most}
     beside = most.block + (1 if most.block + 1 not in others and most.block + 1 < total else -1)
@@ -199,7 +199,7 @@ def profile_by_sampling(
 
 @lru_cache(maxsize=4)
 def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
-    """Return the parsed PTX, and an empty dictionary in which callers cache modules by kernel."""
+    """Return (parsed PTX, empty dictionary in which callers cache modules by kernel)."""
     return parse(ptx), {}
 
 

@@ -126,8 +126,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """The (input, axis) whose extent is the value of a dimension, keyed by the dimensions that have several
-        values."""
+        """Map each dimension with several values to the (input, axis) whose extent is the dimension's value."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():

@@ -3,9 +3,9 @@
     references -- measurements of block 0 -- references -- measurements of block 1 -- references
 
 The references are two kernels that are measured between blocks. If their costs changed during a block, the GPU has
-drifted, and the block's measurements are invalid. A block ends when its problem ends, when the worker process ends, or
-after a quarter of the session's time so far (at least four seconds, at most a minute). So after a kill, the next run
-repeats at most about a quarter of the measurements.
+drifted, and the block's measurements are invalid. A block ends with its problem or with the worker process. It also
+ends after a quarter of the session's time so far, but not before four seconds, and after a minute at the latest. So
+after a kill, the next run repeats at most about a quarter of the measurements.
 """
 
 import math
@@ -91,9 +91,9 @@ def _shown(value: object) -> str:
 
 
 LEAST_LIMIT_S = 5.0
-"""Minimum time limit for measuring a config, in seconds."""
+"""Minimum of the time limit for measuring a config, in seconds."""
 LIMIT_BESTS = 20.0
-"""Time limit for measuring a config, as a multiple of the best latency so far."""
+"""Maximum time for measuring a config, as a multiple of the best latency so far."""
 IDLE_EVERY_S = 600.0
 """Seconds after which idle power is measured again."""
 PREPARE_LIMIT_S = 900.0

@@ -161,7 +161,7 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
 def plan_recordings(
     recordings: Iterable[tuple[str, Recording]], most: int | None, seed: int = 0
 ) -> list[PlannedProblem]:
-    """Plan the measurements of recorded problems without predictions. Plan at most `most` configs per problem."""
+    """Plan the measurements of recorded problems, with at most `most` configs per problem and without predictions."""
     planned = []
     for name, recording in recordings:
         tasks = tuple(

@@ -62,7 +62,8 @@ class Schedule:
         return items, max(0, min(left, len(items), len(of_open_blocks) + step))
 
     def _order(self) -> tuple[list[int], int]:
-        """Return (indices of the unmeasured configs in measuring order, number to measure before the next call)."""
+        """Return (unmeasured configs as indices in measuring order, number of configs to measure before the next
+        call)."""
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
         if self._planned.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)

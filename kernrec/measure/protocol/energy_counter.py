@@ -108,8 +108,7 @@ def mean_power(
 
 
 def is_trusted(ratio: float | None) -> bool:
-    """Return whether the counter's energy is close to the integral of power. `ratio` divides the two. None counts as
-    close."""
+    """Return whether `ratio`, the counter's energy divided by the integral of power, is near 1 or unknown (None)."""
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 
 

@@ -141,7 +141,7 @@ def write_kernel(kernel: Kernel, folder: Path, path: Path) -> None:
 
 
 def read_kernel(path: Path) -> tuple[Kernel, Path]:
-    """Return (kernel, folder of the files that its spec names) from a file of `write_kernel`."""
+    """Read a file that `write_kernel` has written. Return (kernel, folder of the files that its spec names)."""
     written = json.loads(path.read_text(encoding="utf-8"))
     return kernel_from(written["spec"], written["name"], written["source"]), Path(written["folder"])
 
