@@ -44,8 +44,7 @@ _OFTEN = 0.25
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches. Larger kernels are estimated from PTX."""
 _UNROLLING = 40
-"""Additive term of the second limit (see `_NEAR`), because a block before an unrolled loop computes the number of
-trips."""
+"""Additive term of the second limit (see `_NEAR`). A block before an unrolled loop computes the number of trips."""
 
 
 @dataclass(frozen=True)

@@ -402,8 +402,8 @@ class StandInDriver:
 
 @contextmanager
 def _nvidia_smi(gpu: GPU) -> Iterator[None]:
-    """Put a program `nvidia-smi` that prints the name of a GPU on the path of child processes within a `with` block.
-    FlagGems looks for GPUs with this program."""
+    """Within a `with` block, let child processes find a program `nvidia-smi` that prints the name of a GPU. FlagGems
+    needs it."""
     before, name = os.environ.get("PATH", os.defpath), shlex.quote(gpu.title)
     with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
         program = Path(folder, "nvidia-smi")

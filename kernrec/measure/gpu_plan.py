@@ -246,8 +246,8 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _runnable_problem(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return the problem, or its f16 variant if it is in bf16 and no kernel can run it, or None if no kernel runs
-    either."""
+    """Return the problem if a kernel can run it on a GPU. If not, but a kernel can run it in f16 instead of bf16,
+    return the f16 problem. Return None if no kernel can run either."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)

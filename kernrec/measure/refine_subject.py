@@ -57,7 +57,7 @@ class SampledKernel:
     table: StaticTable | None
     """Table for predicting the kernel's configs, or None if they cannot be predicted."""
     configs: Sequence[Config] | None = None
-    """Configs that can be measured, or None for all configs that can run the problem."""
+    """Configs that can be measured, or None if all configs that can run the problem can be measured."""
     measured: Collection[Key] = ()
     """Configs that were measured earlier. They may belong to any kernel that computes the problem."""
 
