@@ -56,8 +56,8 @@ def check_target(module: Module, sm: int) -> None:
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
     """Assemble PTX text for the compute capability `sm`. Return machine code (`cubin`) and resources of the kernels.
 
-    If no assembler is installed, `cubin` is empty and the resources are estimates. If the assembler is too old for the
-    PTX ISA version of the text, the text is assembled as the newest version that the assembler supports.
+    If no assembler is installed, `cubin` is empty and the resources are estimates. If the PTX ISA version of the text
+    is too new for the assembler, use the newest version that the assembler supports.
 
     Raises:
         CompileError: the assembler refuses the PTX.

@@ -61,7 +61,7 @@ def disassembler() -> str | None:
 def code_source(sm: int) -> str:
     """Return a text that identifies the programs with which `machine_code` creates and reads code for `sm`.
 
-    The text contains the architecture and the programs' file sizes. It is empty if `machine_code` cannot use them.
+    It consists of the architecture and the programs' file sizes, or is empty if `machine_code` cannot use them.
     """
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
@@ -75,10 +75,10 @@ def _programs(sm: int) -> tuple[str, ...]:
 
 
 def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
-    """Return the machine code of each function of a PTX text.
+    """Return the machine code of each function of a PTX text, or None if it cannot be read.
 
-    Return None if a program of the toolkit is missing, refuses the code, crashes or takes too long, if its output has
-    an unknown form, or if the environment sets `KERNREC_COUNTS=ptx`.
+    Reading fails if a program of the toolkit is missing, refuses the code, crashes or takes too long. It also fails if
+    the output is too long or has an unknown form. `KERNREC_COUNTS=ptx` disables reading.
     """
     programs = _programs(sm)
     return _read(ptx, sm, programs) if programs else None

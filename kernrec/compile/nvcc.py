@@ -180,7 +180,8 @@ def compile_program(job: CompileJob) -> Compiled:
 
 
 def _run(command: Sequence[str | Path], folder: Path) -> tuple[int, str]:
-    """Run a command that reads only its toolkit and the system, and writes only to `folder`."""
+    """Run a command that can only read its toolkit and the system, and only write to `folder`. Return (exit status,
+    output)."""
 
     def work() -> tuple[int, str]:
         process: subprocess.Popen[Any] = subprocess.Popen(

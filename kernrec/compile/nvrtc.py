@@ -195,7 +195,7 @@ def compile_source(
 
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
-    """Return the result of a job from `cache`, or compile and cache it. Raise the errors of `compile_source`."""
+    """Return the result of a job from `cache`, or compile and cache it. Raise the same errors as `compile_source`."""
     key = cache_key(job)
     result = cached_result(job, cache)
     if result is None:
@@ -240,7 +240,7 @@ def cache_key(job: CompileJob) -> str:
 
 
 def compile_alone(job: CompileJob) -> Compiled:
-    """Compile a job without a cache. Raise the errors of `compile_source`."""
+    """Compile a job without a cache. Raise the same errors as `compile_source`."""
     if job.name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble  # Import late, because this imports NumPy.
 
@@ -272,7 +272,7 @@ def check_files(source: str, name: str) -> None:
 
 
 def _readable() -> tuple[Path, ...]:
-    """Return the folders of CUDA's headers and of NVRTC's library, the only ones that NVRTC may read."""
+    """Return the only folders that NVRTC may read: those of CUDA's headers and of NVRTC's library."""
     library = _library()[0]
     if isinstance(library, Library):
         return (*header_folders(), library.folder)

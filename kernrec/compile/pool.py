@@ -126,7 +126,7 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield (job, result) for cached jobs, and lists of at most `most` other jobs that are compiled together."""
+    """Yield (job, result) for each cached job. Yield lists of at most `most` other jobs to compile together."""
     groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # Jobs with the same source, by `together_key`.
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
@@ -146,7 +146,7 @@ def _groups(
 
 
 class _Worker:
-    """Compiling process with its current jobs and the deadline of the first."""
+    """Compiling process with its current jobs and the deadline of the first job."""
 
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = multiprocessing.Pipe()
@@ -225,7 +225,8 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return [(job, error)] for the job that ended the process, or nothing if several jobs may be the cause."""
+        """Return [(job, error)] for the job that ended the process, or an empty list if several jobs may be the
+        cause."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -280,7 +281,7 @@ def limit_memory() -> None:
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Start processes of `context` that ignore Ctrl-C and a closed terminal, within a `with` block.
+    """Make processes of `context` that start within a `with` block ignore Ctrl-C and a closed terminal.
 
     Their parent handles both signals. The processes import nothing from the working folder. Windows has no signal
     masks.
@@ -336,7 +337,7 @@ class Processors:
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """Yield `processors`, or start that many processes on this machine if it is a number, for a `with` block.
+    """Yield `processors` for a `with` block. If it is a number, start that many processes on this machine.
 
     Processes that this function starts end with the block. After an exception, the block does not wait for their tasks.
     """

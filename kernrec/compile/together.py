@@ -64,7 +64,7 @@ def is_one_kernel(source: str) -> bool:
 def together_key(job: CompileJob) -> tuple[str | int, ...]:
     """Return a key that is equal for jobs that may be compiled together.
 
-    Such jobs have the same source, and the same values of macros that decide whether it declares dynamic shared memory.
+    They share the source, and the values of macros that decide whether it declares dynamic shared memory.
     """
     return *_source_of(job), *(str(job.defines.get(macro)) for macro in _deciding_macros(job.source))
 
@@ -97,7 +97,7 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the result of each job, in order. Yield None before the results of jobs that are compiled together.
+        """Yield the result of each job, in order. Yield None once before jobs that are compiled together.
 
         All jobs must have the same `together_key`.
         """

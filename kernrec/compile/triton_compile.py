@@ -180,7 +180,8 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument or tuple item. Record constants and known divisors."""
+        """Return Triton's type of an argument or tuple item, and store its constant value or known divisor under
+        `path`."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"

@@ -34,9 +34,13 @@ def described(request: Mapping[str, Any], limit_s: float | None = None) -> Descr
     """Return the description of a Triton function, including the grid of each config for the given arguments.
 
     Args:
-        request: table with the keys `source`, `name` and `folder` of the file; `module` (of an installed module, else
-            empty); `function`; `arguments` by parameter (number, text, or table with `dtype` and `shape`); `configs`
-            (tables, with or without a `grid`, or None for the autotuner's); `grid` (function of the file, or None).
+        request: table with these keys:
+            source, name, folder: text, name and folder of the file.
+            module: installed module of the function, or an empty string for a file.
+            function: name of the function.
+            arguments: number, text, or table with `dtype` and `shape` for each parameter.
+            configs: tables, with or without a `grid`, or None for the autotuner's configs.
+            grid: name of the file's grid function, or None.
         limit_s: seconds until the process is killed. The default is one minute, or four for an installed module.
 
     Raises:
@@ -124,7 +128,7 @@ def stated_options(config: Any) -> dict[str, int]:
 def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
-    """Return (constants, compiler options, grid or None) of each config in `tables` or, without tables, of the
+    """Return (constants, compiler options, grid or None) of each config in `tables` or, if it is None, in the
     autotuner.
 
     A function without an autotuner has one config without constants and options.

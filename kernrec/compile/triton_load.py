@@ -32,7 +32,7 @@ _FUNCTION = re.compile(r"(?:(?P<module>[A-Za-z_][\w.]*)|(?P<file>/.*\.py)):(?P<n
 
 
 def module_of(module: str, source: str, name: str, folder: Path | None) -> ModuleType:
-    """Import the installed module `module`. If it is empty, load the source."""
+    """Import the installed module named `module`, or load the source as a module if `module` is empty."""
     if not module:
         return load_module(source, name, folder)
     with _without_gpu(True):
@@ -41,7 +41,8 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Make Triton, and torch if `torch` is true, report a simulated GPU if there is none, within a `with` block."""
+    """Make Triton report a simulated GPU within a `with` block if there is none. If `torch` is True, torch reports it,
+    too."""
     if torch:
         with suppress(ImportError):
             importlib.import_module("torch")

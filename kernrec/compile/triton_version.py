@@ -81,7 +81,7 @@ def has_triton() -> bool:
 
 
 def untested_version() -> str | None:
-    """Return a note if the installed version of Triton was not tested, else None."""
+    """Return a note if the installed version of Triton was not tested, or None."""
     installed = triton_compiler().removeprefix("triton ")
     if ".".join(map(str, _release(installed))) in TESTED:
         return None

@@ -177,8 +177,8 @@ def _launcher(recommendation: Recommendation, function: str, names: Mapping[str,
 
 
 def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
-    """Return a block of C++ code that launches a kernel. `address` is a C++ expression for the address of the
-    kernel."""
+    """Return C++ code that launches the kernel at `address` with tensors at `places`. All addresses are C++
+    expressions."""
     lines = ["{"]
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):

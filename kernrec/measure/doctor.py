@@ -52,7 +52,7 @@ class Diagnosis:
     problems: tuple[str, ...]
     """Reasons why this machine cannot compile or find GPUs, each in one line."""
     engine: str
-    """Compiler of kernrec's C++ engine, or the reason why there is no engine."""
+    """Compiler that built kernrec's C++ engine, or the reason why there is no engine."""
 
     @property
     def measures(self) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class MeasuringDevice:
         return None if self.replayed else CompileQueue(self.sm, processes)
 
     def earlier(self, database: Path, problem: Problem) -> list[Measurement]:
-        """Return the measurements of a problem in a database that this device made."""
+        """Return this device's own measurements of a problem from a database."""
         rows = earlier_measurements(database, problem, self.gpu)
         return [measurement for measurement in rows if measurement.device.device_uuid_hash == self.uuid_hash]
 

@@ -155,7 +155,7 @@ ShowSample = Callable[[SensorReading], None]
 def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, show: ShowSample) -> int:
     """Run a command, and read the sensors until the command ends.
 
-    Ctrl-C and other signals that ask the monitor to end reach the command. The command's child processes may continue.
+    The command receives Ctrl-C and other signals that ask the monitor to end. Its child processes may continue.
 
     Args:
         period_s: Seconds between two readings.

@@ -25,8 +25,8 @@ def select_layers(
     """Return the layers that a user names on the command line, each problem once. Return None if there are no names.
 
     Args:
-        op: Name or alias of an op. None or `all` stands for every op that some kernel computes.
-        shape: Dimensions of one problem, such as `m=4096,n=4096,k=4096`. None stands for the layers of a workload.
+        op: Name or alias of an op. If it is None or `all`, select every op that some kernel computes.
+        shape: Dimensions of one problem, such as `m=4096,n=4096,k=4096`, or None for the layers of a workload.
         workload: Name or file of a workload, by default the standard workload of each op.
         dtype: Data type, by default that of the op or the layer.
         layout: Tensor layout, by default the layout that recommendations use on the GPU (`layers_on`).
@@ -64,8 +64,7 @@ def select_layers(
 
 
 def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path) -> list[WantedProblem]:
-    """Return the wanted problems. If the user did not name a layout, use the layout that recommendations use on the
-    GPU."""
+    """Return the wanted problems. If the user named no layout, use the layout of recommendations for the GPU."""
     free = [each for each in wanted if isinstance(each, Layer) and each.layout_free]
     moved = {}
     if free:

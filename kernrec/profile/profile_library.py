@@ -80,7 +80,7 @@ def profile_variant(
 def profile_architectures(
     kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """Profile variants with the same preprocessed source, and emulate equal launches of equal PTX once.
+    """Profile variants with the same preprocessed source, but emulate each distinct launch of a PTX text only once.
 
     Args:
         variants: variants with the same preprocessed source.
@@ -106,9 +106,10 @@ _parsed = lru_cache(maxsize=1)(parse)
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: ProbeCounts) -> Profile | None:
-    """Fit a profile to one more probe than it has unknown coefficients. Return None if there are no probes.
+    """Fit a profile to emulated probes, or return None if there are no probes.
 
-    Emulate a probe with buffers of zeros unless its counts are cached.
+    Use at least one probe more than there are `unknowns`, to check the fit. If the counts of a probe are not cached,
+    emulate it with buffers of zeros.
     """
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []

@@ -198,7 +198,9 @@ def _compiled(job: CompileJob) -> Compiled:
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
     """Return the PTX name of the kernel with the C++ or PTX name `entry`, or of the only kernel if `entry` is None.
-    Raise `UsageError` if the kernel does not exist, or `entry` is None and there are several kernels.
+
+    Raises:
+        UsageError: The kernel does not exist, or `entry` is None and there are several kernels.
     """
     if entry is None:
         if not module.entries:

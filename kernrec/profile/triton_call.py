@@ -172,7 +172,7 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def items(self, name: str, value: Any) -> Any:
-        """Return the items of a named tuple, and store its field names. Return any other argument unchanged."""
+        """Return the items of a named tuple, and store the names of its fields. Return any other argument unchanged."""
         if not isinstance(value, Mapping) or "fields" not in value:
             return value
         self.defines[fields_name(name)] = repr(" ".join(value["fields"]))
@@ -277,7 +277,7 @@ class _CallReader:
         """Return (argument, type, divisible) of a parameter.
 
         `argument` is the text for the spec's launch, or empty if the parameter is a constant. `type` is the name of a
-        Triton type, or empty if it follows from the argument. `divisible` is true if Triton knows that the argument is
+        Triton type, or empty if it follows from the argument. `divisible` is True if Triton knows that the argument is
         a multiple of 16.
         """
         name, specialized = parameter["name"], parameter["specialized"]

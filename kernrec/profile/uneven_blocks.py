@@ -43,9 +43,9 @@ class Level:
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
     """Return the levels of work in a one-dimensional grid, in block order, or none if all blocks do equal work.
 
-    Blocks are assumed to do equal work if no branch depends on the block, or if no loop stores to global memory and the
-    last two blocks are not idle. The first and the last block count like their neighbors, because their tiles may be
-    partial.
+    Work is assumed to be equal if no branch depends on the block. It is also assumed to be equal if no loop stores to
+    global memory, unless the last two blocks are idle. The first and the last block count like their neighbors, because
+    their tiles may be partial.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)

@@ -30,9 +30,10 @@ class Driver:
         if not count:
             raise KernrecError(f"there is no NVIDIA GPU to launch on; {NO_GPU}")
         self.launch: Callable[..., Any] = driver.launchKernel
-        """Launches a kernel: (function, grid x, y, z, block x, y, z, shared memory in bytes, stream, arguments, 0)."""
+        """Function that launches a kernel: (function, grid x, y, z, block x, y, z, shared bytes, stream, arguments,
+        0)."""
         self.current_device: Callable[[], int] = runtime.getDevice
-        """Returns the number of the current device."""
+        """Function that returns the number of the current device."""
 
     def sm(self, device: int) -> int:
         """Return the compute capability of a device, such as 90 for 9.0."""

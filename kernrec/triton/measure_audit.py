@@ -165,7 +165,7 @@ def measure_audit(
     Args:
         audit: Audit of a serving engine's tuned files, with comparisons of configs.
         machine: GPU of this process. It must be the GPU of the audit.
-        progress: Function that is called with a one-line message before each number of tokens.
+        progress: Function to call with a one-line message before measuring for each number of tokens.
         tensors: As in `measure_call`.
         benchmark: As in `measure_call`.
 

@@ -241,7 +241,7 @@ class Tuner:
     def _unranked(
         self, launch: AutotunedLaunch, machine: Machine | None, offline: bool, why: KernrecError
     ) -> list[Any]:
-        """Return the configs to use if kernrec cannot rank the configs: the first one if `offline`, otherwise all."""
+        """Return the configs to use if kernrec cannot rank them: only the first if `offline` is True, otherwise all."""
         if offline:
             _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
             return list(launch.configs[:1])
@@ -282,7 +282,6 @@ class Tuner:
         return [math.inf if math.isnan(value) else value] * 3
 
     def _keep(self, running: _Running) -> None:
-        """Add the results to the user's database. Warn if that fails."""
         self._running = None
         launch, machine = running.launch, running.machine
         if machine is None:

@@ -32,7 +32,8 @@ class CompiledVariant:
 
 
 class CompileQueue:
-    """Queue that compiles the tasks of the latest call of `want`, in order, with one thread per compiling process."""
+    """Queue that compiles the tasks of the latest call of `want` in order. Each compiling process has its own
+    thread."""
 
     def __init__(self, sm: int, processes: int) -> None:
         self._sm = sm
@@ -110,8 +111,8 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code. They include the largest dynamic shared memory of its launches. Raise
-    `MeasurementFailure` if the code did not compile, or cannot be launched with this config."""
+    """Return the properties of a task's code, including the largest dynamic shared memory of its launches. Raise
+    `MeasurementFailure` if the code did not compile or cannot be launched with this config."""
     if variant.error is not None:
         raise MeasurementFailure(Outcome.COMPILE, variant.error)
     if task.kernel is None:

@@ -182,7 +182,7 @@ def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
 
 
 def restore_abandoned(gpu: LocalGpu) -> None:
-    """Restore a GPU's limits if a run that set them and its guard were both killed. Do nothing if the run is alive.
+    """Restore a GPU's limits if both the run that set them and its guard were killed. Do nothing if the run is alive.
     Raise `KernrecError` if the driver refuses to restore the limits."""
     if present_entry(gpu.uuid) is None:
         return

@@ -37,9 +37,8 @@ def loaded_module(compiled: Compiled) -> Module:
 
 
 def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[BoundLaunch]) -> None:
-    """Raise `MeasurementFailure` if a launch passes fewer arguments than its kernel has. The device would read past the
-    last argument. `names` are the kernels' names in the code, keyed by their names in the spec.
-    """
+    """Raise `MeasurementFailure` if a launch passes fewer arguments than its kernel has, because the device would read
+    past the last one. `names` are the kernels' names in the code, keyed by names in the spec."""
     for launch in launches:
         if mismatch := argument_mismatch(code, names[launch.entry], launch):
             raise MeasurementFailure(Outcome.CONSTRAINT, mismatch)

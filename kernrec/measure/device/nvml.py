@@ -86,7 +86,7 @@ def _entry(text: bytes) -> LimitsEntry | None:
 
 
 class NoGPUError(KernrecError):
-    """This machine has no NVIDIA GPU, or no driver or library to find one."""
+    """Raised if this machine has no NVIDIA GPU, or no driver or library to find one."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class LocalGpu:
     uuid: str
     name: str
     others: int
-    """Number of other processes that use the GPU when it is listed."""
+    """Number of other processes that used the GPU when kernrec listed the GPUs."""
 
     @property
     def uuid_hash(self) -> str:
@@ -138,8 +138,8 @@ def visible_gpus() -> list[LocalGpu]:
 
 
 def choose_gpu(wanted: str) -> LocalGpu:
-    """Return the GPU with an index or a UUID. `auto` stands for the first unused visible GPU, or for the first visible
-    GPU if all are in use. Raise `UsageError` if there is no such GPU."""
+    """Return the GPU with an index or a UUID. For `auto`, return the first unused visible GPU, or the first visible one
+    if all are in use. Raise `UsageError` if there is no such GPU."""
     if wanted == "auto":
         allowed = visible_gpus()
         return next((each for each in allowed if not each.others), allowed[0])
@@ -168,7 +168,7 @@ def local_gpu(gpu: GPU) -> LocalGpu:
 
 
 def is_named(name: str, gpu: LocalGpu) -> bool:
-    """Return whether a name in `CUDA_VISIBLE_DEVICES` means this GPU: its index, or the beginning of its UUID."""
+    """Return whether `name`, from `CUDA_VISIBLE_DEVICES`, is the index of a GPU or the beginning of its UUID."""
     return name == str(gpu.index) or (name != "" and gpu.uuid.startswith(name))
 
 

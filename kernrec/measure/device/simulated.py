@@ -48,9 +48,9 @@ class SimulatedKernel:
     """Simulated time and power of a config's launches."""
 
     draw: Callable[[int], np.ndarray]
-    """Takes a number n and returns the seconds that each of n launches takes."""
+    """Function that takes a number n and returns the seconds of each of n launches."""
     power_w: float | None
-    """Power in watts during the launch, or None if unknown."""
+    """Power in watts during the launch, or None if it is unknown."""
     errors: OutputError | None = None
     footprint_bytes: int = 1 << 20
 

@@ -108,8 +108,7 @@ def mean_power(
 
 
 def is_trusted(ratio: float | None) -> bool:
-    """Return whether the ratio of the counter's energy to the integral of power is near 1. Trust an unknown ratio
-    (None)."""
+    """Return whether `ratio`, the counter's energy divided by the integral of power, is near 1 or unknown (None)."""
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 
 

@@ -141,14 +141,13 @@ def write_kernel(kernel: Kernel, folder: Path, path: Path) -> None:
 
 
 def read_kernel(path: Path) -> tuple[Kernel, Path]:
-    """Return a kernel that `write_kernel` has written, and the folder of the files that its spec names."""
+    """Read a file that `write_kernel` has written. Return (kernel, folder of the files that its spec names)."""
     written = json.loads(path.read_text(encoding="utf-8"))
     return kernel_from(written["spec"], written["name"], written["source"]), Path(written["folder"])
 
 
 def open_device(request: Request) -> Device:
-    """Open the device that a request names. This is a CUDA GPU or, in tests, the device that `module:function`
-    returns."""
+    """Open the device that a request names: a CUDA GPU or, in tests, the result of the function `module:function`."""
     module, colon, function = str(request["device"]).partition(":")
     if colon:
         device: Device = getattr(importlib.import_module(module), function)()

@@ -28,7 +28,7 @@ _SLICE_S = 0.2
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the campaign was told to stop
-    """The campaign was stopped while the worker was busy. The worker has been killed."""
+    """Raised if the caller stops the campaign while the worker is busy. The worker has been killed."""
 
 
 class WorkerClient:
@@ -125,8 +125,7 @@ class WorkerClient:
         raise MeasurementFailure(Outcome(answer["failure"]), answer["error"], answer["lost"], report)
 
     def _exchange(self, request: bytes, limit_s: float) -> bytes:
-        """Send a request as one line, and return the answer, which is also one line. Raise an error if the worker ends
-        or is too slow."""
+        """Send a request line, and return the answer line. Raise an error if the worker ends or is too slow."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -170,8 +169,8 @@ class WorkerClient:
 
 
 def _read_lines(stream: BinaryIO, lines: "queue.SimpleQueue[bytes | None]") -> None:
-    """Put all complete lines of a stream into a queue, and None at the end. Do not use the stream's own buffer, because
-    it could block at exit."""
+    """Put all complete lines of a stream into a queue, and None at the end. Bypass the stream's own buffer, which could
+    block at exit."""
     buffer = b""
     with stream:
         while piece := os.read(stream.fileno(), 1 << 16):
