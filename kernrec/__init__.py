@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
-    """Return the name under which `find_gpu` finds a GPU. If the GPU is given as a file or a `GPU` object, register it
-    first."""
+    """Return the catalog name of a GPU. Register the GPU first if it is a file or a `GPU` object."""
     if gpu == "":
         from kernrec.errors import UsageError
 
@@ -55,7 +54,7 @@ def _query(
 
 @contextmanager
 def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> Iterator[None]:
-    """Suggest a keyword argument if an unknown dimension in the `with` block is probably a typo."""
+    """Replace an error about an unknown dimension if the name resembles a keyword argument of `function`."""
     from kernrec.errors import UsageError, nearest, unknown
 
     try:

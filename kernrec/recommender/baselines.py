@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import GpuContext
 
 NEARLY = 0.02
-"""Maximum relative difference between two latencies that count as equal."""
+"""Relative difference up to which two latencies count as equal."""
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED, PUBLISHED = str(Source.PREDICTED), "published"
 _NAMED = 4
-"""Maximum number of GPUs that the text of a transferred baseline names."""
+"""Maximum number of GPUs that the description of a transferred baseline names."""
 
 Interval = tuple[float, float]
 
@@ -47,7 +47,7 @@ class Baseline(JsonForm):
 
     backend: str
     version: str | None
-    """Version of the recorded backend, or range of versions; None if not stated."""
+    """Recorded version of the backend, or range of versions; None if the recordings do not state it."""
     source: str
     latency_s: Estimate
     power_w: float | None
@@ -59,13 +59,13 @@ class Baseline(JsonForm):
     learned_on: tuple[str, ...]
     """Catalog names of the GPUs whose recorded latencies the baseline is based on."""
     recorded_as: str | None
-    """Data type and layout of the recordings if they differ from those of the problem, otherwise None."""
+    """Data type and layout of the recordings; None if they are those of the problem."""
     power_transferred: bool
-    """Whether the power is predicted or comes from recordings of other GPUs."""
+    """Whether the power is predicted or comes from recordings of other GPUs, not from this GPU."""
     power_predicted: bool = False
     """Whether the power comes from the GPU's power model, not from recordings."""
     warm: str = ""
-    """Data that L2 must hold to reach this latency, such as `weights`; empty if L2 need not hold any data."""
+    """Data that must be in L2 for the backend to reach this latency, such as `weights`; empty for none."""
     provenance: Mapping[str, str] | None = None
     """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None
@@ -204,9 +204,9 @@ def baselines_of(
 def _at_most_more_rows(
     context: "GpuContext", by_physics: "BaselinePrediction", problem: Problem
 ) -> "BaselinePrediction":
-    """Return `by_physics`, with its latency limited if the problem is a matmul with few rows.
+    """Return the prediction `by_physics`, with its latency reduced if a learned model limits it.
 
-    A matmul with fewer than `FEW_ROWS` rows takes at most the learned time of the matmul padded to `FEW_ROWS` rows.
+    The limit applies to a matmul with fewer than `FEW_ROWS` rows: the learned time of the matmul with `FEW_ROWS` rows.
     """
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
@@ -225,9 +225,9 @@ def _at_most_more_rows(
 def _of_versions(
     model: "VendorModel", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return the requested versions of backends: predictions, then recordings.
+    """Return predictions for the requested versions of backends, and the recordings of these versions.
 
-    A version that was recorded for the problem has no prediction.
+    Versions with a recording of the problem have no prediction. `others` names the versions whose recordings to ignore.
     """
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(recordings.published((), tuple(versions)))
@@ -261,7 +261,7 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return latency and energy of a layer, with the latency raised to at least `cold_seconds`.
+    """Return latency and energy of a network layer, with the latency raised to at least `cold_seconds`.
 
     The energy increases by the same factor, because the mean power does not change.
     """
@@ -278,7 +278,10 @@ def beside(
 ) -> tuple[Baseline, ...]:
     """Return copies of baselines with a comparison to the top recommendation for the same problem.
 
-    `interval_s` is the 90 % interval of `latency_s` in seconds; None if the latency is exact.
+    Args:
+        latency_s: latency of the top recommendation in seconds.
+        energy_j: energy of the top recommendation in joules.
+        interval_s: 90 % interval of `latency_s` in seconds; None if the latency is exact.
     """
     low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(
