@@ -46,10 +46,10 @@ class KernelCandidates:
         self.table, self.scope = kernel.table, kernel.scope_on(candidates.number)
         self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
         self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
-        """`rows`: row index of each candidate in the config space. `ran`: whether the kernel was measured, or has a
-        model trained on recordings of the kernel on this GPU."""
+        """`rows`: index of each candidate in the config space. `ran`: whether the kernel was measured, or has a model
+        trained on recordings of the kernel on this GPU."""
         self.heuristic = kernel.heuristics[candidates.number] or 0
-        """Position of the candidate that the occupancy heuristic picks, among the candidates of the kernel."""
+        """Position, within the kernel, of the candidate that the occupancy heuristic picks."""
 
     @cached_property
     def measurements(self) -> KernelMeasurements | None:
@@ -128,9 +128,9 @@ class CandidateSet:
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
         self.every_point = len(points) == len(ranked.points)
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Indices that select the candidates in the engine: problem, first and end kernel, first and end point."""
+        """Engine indices that select the candidates: problem, kernels (first, end), operating points (first, end)."""
         self.starts = [0]
-        """Position of the first candidate of each kernel with candidates, then the total number of candidates."""
+        """Position of the first candidate of each kernel that has candidates, then the number of all candidates."""
         self._nonempty = []
         self.every_kernel: Sequence[RankedKernel] = ranked.kernels[self._numbers.start : self._numbers.stop]
         """All kernels, including kernels without a runnable config."""
@@ -138,8 +138,7 @@ class CandidateSet:
         self.runnable = 0
         """Number of runnable configs of all kernels, including configs that are not estimated."""
         self.any_measured = self.any_ran = False
-        """`any_measured`: whether any candidate was measured. `any_ran`: whether any candidate was measured, or
-        any kernel has a model trained on recordings of the kernel on this GPU."""
+        """`any_measured`: whether any candidate was measured. `any_ran`: whether `ran` is true for any kernel."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
             self.runnable += kernel.counts[number]
@@ -181,7 +180,7 @@ class CandidateSet:
 
     @cached_property
     def foreign(self) -> list[MeasuredAnswer]:
-        """Measurements of other people's kernels at the first operating point, fastest first."""
+        """Measurements of kernels outside kernrec's library at the first operating point, fastest first."""
         return self.ranked.foreign(self.problem, self.points[0])
 
     @cached_property

@@ -136,9 +136,9 @@ class GpuContext:
         self._of_op: dict[Kind, tuple[StaticTable, ...]] = {}
 
     def evidence(self, problem: Problem, kernels: Sequence[str]) -> Evidence:
-        """Return the rows of the named kernels for a problem and for equivalent problems of other ops.
+        """Return the database rows of the named kernels for a problem and for equivalent problems of other ops.
 
-        Measurements are left out if the context's conditions (inputs, L2) differ from those of all measurements.
+        Return only rows of failures if the context's conditions (inputs, L2) differ from those of all measurements.
         """
         if self.stack.empty:
             return NO_EVIDENCE

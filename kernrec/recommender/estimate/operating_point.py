@@ -34,7 +34,7 @@ class Conditions(NamedTuple):
     """Conditions of a launch that change its cost, other than the operating point."""
 
     inputs: str = RANDOM
-    """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`. The data change the power draw."""
+    """Kind of input data, from `kernrec.model.analytical.power.INPUTS`. Input data affect the power draw."""
     l2: str = COLD
 
 
