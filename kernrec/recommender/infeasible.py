@@ -81,7 +81,7 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint without which a config of a kernel can run, or None if there is none."""
+    """Return the first constraint that prevents every config of a kernel from running, or None if there is none."""
     form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):
@@ -99,7 +99,7 @@ def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, 
 
 
 def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint that by itself excludes every config of a kernel, or None if there is none."""
+    """Return the first constraint that excludes every config of a kernel even without other constraints, or None."""
     for constraint in (*kernel.constraints, *kernel.implied):
         alone = replace(kernel, constraints=(constraint,), implied=())
         if not _runs(_spaces([alone], problem, gpu), problem):
@@ -121,7 +121,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest size of dimension `name` with which a kernel runs; None if the size is not too large."""
+    """Return the largest size of dimension `name` that a kernel runs, or None if `problem` is not too large in it."""
 
     def runs(value: int) -> bool:
         try:
@@ -175,9 +175,9 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace a problem's data type: those with a kernel first, then by similarity.
+    """Return the data types that can replace a problem's data type: types with a kernel first, then by similarity.
 
-    Exclude data types that the GPU computes slower than f32, and exclude quantized data types without a kernel.
+    Leave out data types that the GPU computes slower than f32, and quantized data types without a kernel.
     """
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]
@@ -185,5 +185,5 @@ def replacements(problem: Problem, gpu: GPU) -> list[str]:
 
 
 def no_arithmetic(problem: Problem, gpu: GPU, other: Problem) -> str:
-    """Return the note that `other` replaces a problem, because the GPU cannot compute in the problem's data type."""
+    """Return a note that `other` replaces `problem`, because the GPU cannot compute in the data type of `problem`."""
     return f"{problem.op}: the {gpu.title} has no {problem.dtype}; answered as {other.dtype}, {other.layout}"

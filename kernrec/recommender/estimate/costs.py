@@ -309,9 +309,9 @@ def _interval(
     """Return the lower and upper ends of the 90 % intervals of N measured values.
 
     Args:
-        stated: half-width that each row states, in the unit of `value`; NaN if it states none.
+        stated: ends of the interval that each row states; None for an end that it does not state.
         least: minimum half-width, as a fraction of the value.
-        unstated: half-width, as a fraction of the value, of rows that state none.
+        unstated: half-width, as a fraction of the value, where a row states no end.
     """
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:

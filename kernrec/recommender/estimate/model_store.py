@@ -105,11 +105,9 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        If both the op's model and the kernel's model apply, use the kernel's model, with two exceptions:
-
-            - Apply both if the op's model was trained to correct the kernel's model.
-            - Use the op's model if it was trained on the kernel and fits the GPU as well. It does if it was trained on
-              the GPU. It also does if neither model was, and the op's model was tested on held-out GPUs.
+        The op's model takes precedence over the kernel's model if it was trained on the kernel and suits the GPU. It
+        suits the GPU if it was trained on it. It also does if neither model was, and it was tested on held-out GPUs.
+        Both models apply if the op's model takes precedence and was trained to correct the kernel's model.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
@@ -133,10 +131,7 @@ class ModelStore:
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the model that was trained for this kernel only, or None if there is no usable model.
-
-        `beneath` means that the op's model may correct the results of this model.
-        """
+        """Return the scope of the kernel's own model, which the op's model may correct; None if it cannot be used."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
