@@ -70,8 +70,8 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
-    ways = [f"{name} of at most {most}" for name in _sizes(problem) if (most := _most(spaces, problem, name))]
-    ways += _elsewhere(problem, gpu)
+    ways = [f"{name} of at most {most}" for name in _sizes(problem) if (most := _largest_size(spaces, problem, name))]
+    ways += _runnable_kinds(problem, gpu)
     if ways:
         return f"; there is one for {', or for '.join(ways)}"
     refusing = ((kernel.name, refusing_constraint(kernel, problem, gpu)) for kernel in kernels)
@@ -81,7 +81,7 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint that prevents every config of a kernel from running, or None if there is none."""
+    """Return the first constraint whose removal lets a config of the kernel run, or None if there is none."""
     form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):
@@ -120,7 +120,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
     return {dim.name: problem.sizes[dim.name] for dim in problem.definition.dims}
 
 
-def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
+def _largest_size(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
     """Return the largest size of dimension `name` that a kernel runs, or None if `problem` is not too large in it."""
 
     def runs(value: int) -> bool:
@@ -141,8 +141,8 @@ def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
     return good
 
 
-def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
-    """Describe the layouts or data types in which a kernel can run the problem, one text per data type."""
+def _runnable_kinds(problem: Problem, gpu: GPU) -> list[str]:
+    """Describe the data types and layouts in which a kernel can run the problem, one text per data type."""
     op = problem.definition
     others = [(problem.dtype, layout) for layout in op.layouts] + [(dtype, problem.layout) for dtype in op.dtypes]
     runnable: dict[str, list[str]] = {}

@@ -56,7 +56,7 @@ def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
     """Return the layouts with kernels that the problem's layout lacks for these sizes, most such kernels first."""
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
-        rules = _RULES[key] = _own_rules(problem, gpu.sm)
+        rules = _RULES[key] = _rules_of_missing_kernels(problem, gpu.sm)
     own = [
         (-count, number, layout)
         for number, (layout, kernels) in enumerate(rules)
@@ -67,10 +67,10 @@ def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
 
 _Rules = tuple[tuple[str, tuple[Any, ...]], ...]
 _RULES: dict[tuple[str, str, str, int], _Rules] = {}
-"""Cached results of `_own_rules`, keyed by op, data type, layout and compute capability."""
+"""Cached results of `_rules_of_missing_kernels`, keyed by op, data type, layout and compute capability."""
 
 
-def _own_rules(problem: Problem, sm: int) -> _Rules:
+def _rules_of_missing_kernels(problem: Problem, sm: int) -> _Rules:
     """Return the size constraints of the kernels that the problem's layout lacks, for each other layout."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
@@ -174,7 +174,7 @@ def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterato
     most, fastest = 1.0 + MATTERS, ""
     point = op_points(gpu, query)[0]
     for other in _problems(problem, others):
-        if (candidates := _of_own_kernels(context, problem, other, point)) is None:
+        if (candidates := _of_missing_kernels(context, problem, other, point)) is None:
             continue
         factor = answer.best.latency_s.value / float(candidates.latency_s[0].min())
         if factor > most:
@@ -183,7 +183,7 @@ def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterato
         yield f"expected to take {100.0 - 100.0 / most:.0f} % less time in layout {fastest}"
 
 
-def _of_own_kernels(
+def _of_missing_kernels(
     context: GpuContext, problem: Problem, other: Problem, point: OperatingPoint
 ) -> CandidateSet | None:
     """Return candidates for `other` of the kernels that the layout of `problem` lacks, or None if there are none."""

@@ -296,7 +296,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
     if sizes:
         held, held_wait = (
-            _between([_column(table, f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
+            _interpolate([_column(table, f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
             for what in ("reuse", "reuse.wait")
         )
         return held, held_wait
@@ -309,7 +309,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
     return held, held
 
 
-def _between(shares: Sequence[Array], size: Array) -> Array:
+def _interpolate(shares: Sequence[Array], size: Array) -> Array:
     """Interpolate fractions that are given for sizes 1, 2, 4 and so on. The result is 0 at sizes up to 0.5."""
     table = np.stack([np.zeros(len(size)), *shares])
     position = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))

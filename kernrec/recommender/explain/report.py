@@ -29,7 +29,7 @@ _PAIR_WORTH = 0.01
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
-"""Fraction of the roofline model's speed above which a config counts as fast. No config is over 1.4 times as fast."""
+"""Fraction of the roofline model's speed above which a config counts as fast. No other is over 1.4 times as fast."""
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
@@ -157,8 +157,7 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
-    """Return the relative change of each figure, keyed by its name. A figure that was zero and is not zero changes by
-    1."""
+    """Return the relative change of each figure, keyed by its name; 1 for a change from zero to more."""
     changes = {}
     for name, value in before.figures.items():
         new = after.figures[name]

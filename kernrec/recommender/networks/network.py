@@ -128,7 +128,7 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return the query with a power limit in place of its maximum power (`max_power_w`).
+    """Return the query with a power limit that keeps its maximum power (`max_power_w`).
 
     Raises:
         UsageError: the GPU does not accept a power limit this low.

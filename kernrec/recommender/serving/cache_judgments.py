@@ -75,7 +75,7 @@ def _is_model(file: TextFile) -> bool:
 def _judge_caches(files: Sequence[TextFile], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
     paths = [file.path for file in files]
     caches = [(file.path, read_tuned_cache(file)) for file in files]
-    chosen = [(path, cache, {entry.problem: entry.config for entry in _chosen(cache)}) for path, cache in caches]
+    chosen = [(path, cache, {entry.problem: entry.config for entry in _used_entries(cache)}) for path, cache in caches]
     judged = []
     names = {path: path.name if len({other.name for other in paths}) == len(paths) else str(path) for path in paths}
     for path, cache in caches:
@@ -103,7 +103,7 @@ def _fastest(cache: TunedCache) -> TunedEntry | None:
     return min(timed, key=lambda entry: entry.times_s or (), default=None)
 
 
-def _chosen(cache: TunedCache) -> list[TunedEntry]:
+def _used_entries(cache: TunedCache) -> list[TunedEntry]:
     """Return the entries that the tool uses.
 
     If any entry has times, only the fastest is used. Otherwise, all entries without an error are used.
@@ -136,12 +136,12 @@ def _judged(
         judgment, reason = Judgment.DOUBTFUL, ", ".join(elsewhere)
     if origin[0] is not Judgment.POSSIBLE:
         judgment, reason = origin
-    if wrong := next(_wrong(entry, gpu), ""):
+    if wrong := next(_obstacles(entry, gpu), ""):
         judgment, reason = Judgment.WRONG, wrong
     return JudgedEntry(entry.problem, entry.config, judgment, reason, ratio, measured=ratio is not None)
 
 
-def _wrong(entry: TunedEntry, gpu: GPU) -> Iterator[str]:
+def _obstacles(entry: TunedEntry, gpu: GPU) -> Iterator[str]:
     """Yield each reason why a GPU cannot run an entry."""
     config = entry.config
     if entry.error:

@@ -144,7 +144,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
         "k": step.shape.depth,
         "choices": routing.choices,
         "tiles_m": len(routing.experts),
-        "TOP": _top(step),
+        "TOP": _top_k(step),
         "BLOCK_SCALES": block is not None,
         "SCALE_N": block[0] if block else 1,
         "SCALE_K": block[1] if block else step.shape.depth,
@@ -155,7 +155,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
     )
 
 
-def _top(step: Step) -> int:
+def _top_k(step: Step) -> int:
     """Return top-k: how many experts read each row of the input. It is 1 in the second matmul."""
     return step.shape.top if step.product == 0 else 1
 
@@ -268,7 +268,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
         **dict.fromkeys(("stride_bbe", "stride_bbn", "stride_bias_e", "stride_bias_n"), 0),
         "naive_block_assignment": routing.apart,
         "MUL_ROUTED_WEIGHT": step.product == 1,
-        "top_k": _top(step),
+        "top_k": _top_k(step),
         "compute_type": {"python": "tl.bfloat16"},
         "use_fp8_w8a8": kind == "fp8_w8a8",
         "use_int8_w8a8": kind == "int8_w8a8",
