@@ -160,8 +160,7 @@ def assumed_range(gpu: GPU) -> str:
 
 
 def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str]:
-    """Yield notes on power limits that lower the clock, that the GPU cannot hold or exceeded, or that boards treat
-    differently."""
+    """Yield notes on power limits that lower the clock, cannot be held, were exceeded or differ between boards."""
     longer = max(((each.long_run_latency_s or 0.0) / each.latency_s.value for each in recommendations), default=0.0)
     if longer > LONGER:
         yield Note(

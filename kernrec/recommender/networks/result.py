@@ -89,8 +89,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether a custom kernel is expected and certain to be worth it (`may_be_worth_it`, `certain`); None without a
-        baseline."""
+        """Whether a custom kernel `may_be_worth_it` and is `certain` to cost less; None without a baseline."""
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain
@@ -156,8 +155,7 @@ class LayerAnswer(FormerNames):
 
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of totals: the occupancy heuristic's configs, and kernrec's kernels where they are worth it with a backend
-elsewhere."""
+"""Names of totals: with the occupancy heuristic's configs, and with the better of kernel and backend in each layer."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 """Fraction of the network's time that `layers_that_matter` covers, and maximum number of these layers."""
