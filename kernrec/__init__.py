@@ -154,7 +154,7 @@ def recommend_many(
 
     Predictions for all shapes are computed together. Only shapes with measurements are looked up one by one.
 
-    Arguments that are not listed are those of `recommend`.
+    All arguments that are not listed are as in `recommend`.
 
     Args:
         objective: `latency`, `energy` or `edp`.
@@ -163,7 +163,7 @@ def recommend_many(
 
     Returns:
         A `ManyAnswers` with arrays of shape (N,) in SI units. If no kernel can run a shape, its values are NaN and
-            `failures` gives the reason.
+        `failures` gives the reason.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, a value is impossible, or the arrays of dimensions have different

@@ -188,8 +188,8 @@ def answer(
     """Return the answer to a request about an op or about one kernel.
 
     Args:
-        candidates: candidates at the operating points from `op_points`, or from `kernel_points` for one kernel. For an
-            op, the set must not be empty.
+        candidates: candidates at the points of `op_points`, at least one, or at those of `kernel_points` for one
+            kernel.
         context: provider of baselines and of warnings about trained models; None to omit both.
         of_one_kernel: whether to add notes on the kernel's profiles, and the config of the occupancy heuristic.
 

@@ -239,10 +239,8 @@ def _of_versions(
 def cold_baselines(
     context: "GpuContext", problem: Problem, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
-    """Return the baselines of a network layer whose weights are not in L2, fastest first.
-
-    They are the baselines from `baselines_of`, adjusted by `read_cold`.
-    """
+    """Return the baselines of a network layer whose weights are not in L2, fastest first. `read_cold` adjusts the
+    result of `baselines_of`."""
     baselines = [
         read_cold(baseline, problem, context.gpu) for baseline in baselines_of(context, problem, point, backends)
     ]
@@ -250,10 +248,7 @@ def cold_baselines(
 
 
 def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Return a baseline whose latency is at least the time to read the layer's data from DRAM.
-
-    The mean power does not change.
-    """
+    """Return a baseline with at least the time to read the layer's data from DRAM, at the same mean power."""
     latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
     if latency is baseline.latency_s:
         return baseline

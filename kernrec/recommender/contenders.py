@@ -57,7 +57,7 @@ class ProblemContenders:
 
     @cached_property
     def kernel_deviation(self) -> float:
-        """Standard deviation of the error that all configs of a kernel share with each other, but not with other
+        """Standard deviation of the error that configs of a kernel share with each other, but not with other
         kernels."""
         common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
         return math.sqrt(0.5 * median(common))
@@ -119,15 +119,14 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
-    """Return half-widths of the 90 % intervals of each config's logarithmic cost, (2, C): total and individual
-    error."""
+    """Return half-widths of 90 % intervals of the logarithmic cost, (2, C): of the total and the individual error."""
     costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
-    """Return contenders without predictions: all have the same expected cost.
+    """Return contenders without predictions, all with the same expected cost.
 
     `deviation` is the standard deviation of each config's individual error, in logarithms of the cost.
     """
@@ -187,8 +186,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of the decision trees for each problem, (C, columns), or None for all if any problem lacks
-    them."""
+    """Return the decision trees' inputs for each problem, (C, columns), or None for all if any problem lacks them."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)
@@ -242,7 +240,7 @@ def _coordinates(keys: Sequence[Key]) -> Array:
 
 
 def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
-    """Return the measured costs of contenders, in the form that `JointPosterior` needs.
+    """Return the measured costs of contenders in the form that `JointPosterior` needs.
 
     Skip rows without energy if the objective counts energy.
     """

@@ -205,7 +205,7 @@ class GpuContext:
         return table
 
     def find_profiles(self, kernel: Kernel, problem: Problem) -> dict[int, ProfileTable]:
-        """Return the profiles of a kernel for a problem, keyed by the index of the launch; empty if there are none."""
+        """Return the profiles of a kernel for a problem, keyed by the index of the launch; empty if it has none."""
         profiles = self.stack.profiles(kernel.name, kernel.hash, self.gpu.sm)
         if not kernel.sampled or not profiles:
             return profiles
@@ -250,7 +250,7 @@ class _StoredKernel:
     spec: str
     source: str
     owner: str | None
-    """Person who shared the kernel; None for the user's own."""
+    """Person who shared the kernel; None if it is the user's own kernel."""
 
     @property
     def file(self) -> str:

@@ -26,10 +26,7 @@ _NOTHING = (float("nan"),) * 3
 
 @dataclass(frozen=True, eq=False)
 class ManyAnswers(FormerNames):
-    """Costs of the top recommendation for each of N shapes, or of the fastest backend if no kernel runs the shape.
-
-    Unknown costs are NaN.
-    """
+    """Costs for each of N shapes, of the top recommendation or, without one, the fastest backend; NaN if unknown."""
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]

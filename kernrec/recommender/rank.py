@@ -109,8 +109,7 @@ class RankedKernel:
         )  # fmt: skip
 
     def scope_on(self, problem: int) -> "ModelScope | None":
-        """Return the trained model that corrects the costs on the problem with index `problem`, or None if none
-        applies."""
+        """Return the trained model that corrects the costs on problem number `problem`, or None if none applies."""
         if self.model is None:
             return None
         most = max([len(positions) for positions, _ in self.taken]) if self.taken else 0
@@ -126,8 +125,7 @@ class RankedSpace:
         parts, forms, measured = parts_of(space, problems, points)
         most = 0 if space.whole else SHORTLIST
         self._costs = costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
-        """Costs that the analytical model predicts at the first operating point. `ranking` estimates some candidates at
-        the other points."""
+        """Predicted costs at the first operating point. `ranking` estimates some candidates at the other points."""
         self.kernels: list[RankedKernel] = []
         in_engine, learned, column = [], False, 0
         for number, each in enumerate(zip(space.tables, forms, measured, space.learned, strict=True)):
@@ -164,8 +162,7 @@ class RankedSpace:
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """Latency, power and energy from the analytical model, (points, C); infinite for costs that are not
-        estimated."""
+        """Latency, power and energy from the analytical model, (points, C); infinite where they are not estimated."""
         return LimitedCosts(self.ranking.limited, self._costs.nominal[4])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
@@ -227,8 +224,8 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 
 
 _PHYSICS = -2
-"""Engine's number for a reference time from a physical model. -1 stands for a baseline, and any other number is the
-index of a kernel."""
+"""Engine's number for a reference time from a physical model. -1 is a baseline. Other numbers are indices of
+kernels."""
 
 
 def _with_measurements(

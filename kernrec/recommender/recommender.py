@@ -39,8 +39,8 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum number of cached answers, default maximum of cached candidate sets, and maximum of sets in a batch of
-`prepare`."""
+"""Maximum number of cached answers, default maximum of cached candidate sets, and maximum of sets that `prepare`
+adds."""
 _AHEAD = 128
 
 
@@ -87,8 +87,7 @@ class Recommender:
         self._version = self.context.stack.version()
 
     def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuRecommender":
-        """Return the recommender for one GPU and one state of inputs and L2 (`conditions`). Cache it until a database
-        changes."""
+        """Return the recommender for a GPU and for conditions of launches. It is cached until a database changes."""
         if (version := self.context.stack.version()) != self._version:
             self._version = version
             self._on.clear()
@@ -241,8 +240,7 @@ class GpuRecommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, query: Query) -> Answer:
-        """Return the answer for a problem. Replace its data type if no kernel runs it and the GPU cannot compute in the
-        type."""
+        """Return the answer for a problem, in another data type if no kernel runs it and the GPU lacks the type."""
         try:
             return self._new_answer(problem, query)
         except NoKernelError:
@@ -270,8 +268,7 @@ class GpuRecommender:
         return answer_by_baselines(self.context, problem, query, reason)
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, query: Query) -> Answer:
-        """Return the answer about one kernel at the query's power limit, or for a sweep over limits if there is
-        none."""
+        """Return the answer about one kernel at the query's power limit, or over a sweep of limits if it sets none."""
         candidates = self.kernel_candidates(kernel, problem, query)
         return answer(candidates, query, self.context, of_one_kernel=True)
 

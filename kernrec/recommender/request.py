@@ -24,8 +24,7 @@ _Cost = TypeVar("_Cost", float, np.ndarray)
 
 
 class Objective(StrEnum):
-    """Criterion for recommendations: latency, energy, their product (EDP), or the Pareto front of latency and
-    energy."""
+    """Criterion for recommendations: latency, energy, EDP (energy x latency), or the Pareto front of both costs."""
 
     PARETO = "pareto"
     LATENCY = "latency"
@@ -214,8 +213,7 @@ class Request:
 
 
 POWER_LIMITS = 8
-"""Number of power limits in a sweep. It starts at the GPU's minimum, and ends at its default or, for one kernel,
-maximum."""
+"""Number of power limits in a sweep, from the GPU's minimum to its default (its maximum for one kernel)."""
 CLOCKS = 8
 """Number of locked core clocks in a sweep, which ends at the boost clock."""
 CLOCK_STEP_HZ = 15e6

@@ -51,9 +51,9 @@ class Saving(JsonForm):
     """Energy that the top recommendation saves without losing time, at a non-default power limit or clock."""
 
     power_limit_w: float
-    """Power limit in watts at the other operating point; the GPU's default if no limit is set."""
+    """Power limit in watts at which the energy is saved; the GPU's default if no limit is set."""
     locked_clock_hz: float | None
-    """Locked core clock in Hz at the other operating point; None if the clock is not locked."""
+    """Locked core clock in Hz at which the energy is saved; None if the clock is not locked."""
     slowdown: float
     """Additional latency, as a fraction of the latency at the reference operating point."""
     energy_saved: float
@@ -82,8 +82,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     exact: bool
     """Whether every cost that the objective counts was measured."""
     ambiguous: bool
-    """Whether another config could have this rank: a tied config if measured, a neighbor with overlapping interval if
-    not."""
+    """Whether another config could have this rank: it is tied, or predicted and its interval overlaps a neighbor's."""
     latency_s: Estimate
     energy_j: Estimate
     power_w: float
@@ -102,8 +101,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     alike: int = 0
     """Number of similar configs that this row also represents: with the same machine code or nearly the same costs."""
     unsure: float = 1.0
-    """Factor for prediction errors, by which comparisons with measured configs multiply the costs; 1 if they are
-    measured or learned."""
+    """Factor for prediction errors, on the costs in comparisons with measured configs; 1 if measured or learned."""
     inputs: str = RANDOM
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False
@@ -138,8 +136,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
 
     @cached_property
     def long_run_latency_s(self) -> float | None:
-        """Latency in seconds in runs of a second or longer, in which the power limit may lower the clock; None if
-        measured."""
+        """Latency in seconds in runs of a second or longer, when the power limit may bind; None if measured."""
         if self.latency_s.source == Source.MEASURED:
             return None
         from kernrec.model.analytical.power import PowerModel

@@ -82,10 +82,7 @@ def profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Return the predicted latency in seconds and energy in joules of each config, (C, 2).
-
-    Configs without a prediction have NaN.
-    """
+    """Return predicted latency in seconds and energy in joules, (C, 2). Configs without a prediction have NaN."""
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     on_gpu = Recommender([profiler.database]).on(gpu, query.conditions)

@@ -110,8 +110,7 @@ class ModelScope:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
 
     def after(self, measured: int) -> "ModelScope":
-        """Return the scope after adaptation to `measured` measurements of this problem, unless they are fewer than
-        `FEWEST`."""
+        """Return the scope adapted to `measured` measurements of this problem, or unadapted if below `FEWEST`."""
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 

@@ -213,8 +213,7 @@ class Rescaling:
 OF_REGIMES = np.stack(
     [kinds_of(widths.factors, widths.factors, PREDICTED, widths.own) for widths in (OF_TIME, OF_ENERGY)]
 )
-"""Kinds of the latencies and energies that the analytical model predicts, one per regime in `REGIMES`, (2, 4,
-regimes)."""
+"""Kinds of latencies and energies that the analytical model predicts, one per entry of `REGIMES`, (2, 4, regimes)."""
 
 
 def with_measured(
@@ -291,7 +290,7 @@ def median(values: Array) -> float:
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return a factor for predictions, and the fraction of the shared variance that remains after scaling.
+    """Return a factor that scales predictions, and the fraction of the shared variance that remains.
 
     `ratios` contains measured / predicted for each measured config.
     """

@@ -73,8 +73,9 @@ class LaunchGeometry:
     occupancy: Array
     """Resident warps as a fraction of an SM's maximum; 0 if a block does not fit into an SM."""
     quick: Array
-    """Inputs for quick costs, (terms, 3, configs). Each term of the demand has three: clock cycles that the busiest
-    pipe needs, clock cycles that a block needs if it is alone on its SM, and energy of the core in joules."""
+    """Inputs for quick costs, (terms, 3, configs). The three inputs of each term of the demand are clock cycles that
+    the busiest pipe needs, clock cycles that a block needs if it is alone on its SM, and energy of the core in
+    joules."""
 
     @cached_property
     def columns(self) -> Array:
@@ -97,7 +98,7 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
 
 
 _SECOND_PASS_CLK = 2500.0
-"""Clock cycles that quick costs assume for each launch after the first: start, load once, store."""
+"""Clock cycles that quick costs assume for each launch after the first, to start, load once and store."""
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:

@@ -64,8 +64,7 @@ class Prediction:
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
-        """Smallest and largest number of emulated blocks of the first launch of any config; 0 if blocks were not
-        sampled."""
+        """Smallest and largest number of emulated blocks of any config's first launch; 0 if blocks were not sampled."""
         if not self.table.kernel.sampled:
             return 0, 0
         profiles = self.table.launches[0].profiles

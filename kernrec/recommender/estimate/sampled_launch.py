@@ -205,10 +205,7 @@ def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Return the demand of a launch with unequal blocks: each wait for memory becomes a loop trip.
-
-    Configs whose blocks have equal work do not change.
-    """
+    """Return the demand of a launch, with loop trips in place of waits for memory where blocks have unequal work."""
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 SHORTLIST = 512
-"""Maximum number of a kernel's configs for which the engine estimates full costs on a problem: those with the lowest
-quick costs. The quick time is the number of waves of blocks times the time of one wave. The quick energy is the energy
-of the core."""
+"""Maximum number of a kernel's configs for which the engine estimates full costs on a problem: those of lowest quick
+cost. The quick time is the number of waves of blocks times the time of one wave. The quick energy is that of the
+core."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +76,7 @@ Measured = tuple[MeasuredRows, ...]
 def parts_of(
     space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]
 ) -> tuple[list[Part], list[Sequence[Problem]], list[Measured]]:
-    """Return the arguments of the engine's `Costs` for each kernel, the problems as its op defines them, and its
-    rows."""
+    """Return the arguments of the engine's `Costs`, the problems as the op defines them, and the rows, per kernel."""
     evidence, nothing = space.evidence, (NOTHING,) * len(points)
     any_rows = bool(evidence.measured or evidence.failed)
     parts, forms_of_each, measured = list[Part](), list[Sequence[Problem]](), list[Measured]()

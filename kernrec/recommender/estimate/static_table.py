@@ -184,7 +184,7 @@ class StaticTable:
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Return whether the launch geometry and the profiles are the same for all problems."""
+        """Return whether all problems like `problem` have the same launch geometry and profiles."""
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
@@ -216,8 +216,7 @@ class StaticTable:
         return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
-        """Clear the mask `can`, (rows,), for configs that lack a profile of a launch that they perform. Return the
-        mask."""
+        """Return `can`, (rows,), without the configs that lack a profile of a launch that they perform."""
         for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)

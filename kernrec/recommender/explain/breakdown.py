@@ -107,8 +107,7 @@ class Explanation:
     bottleneck: str
     """Resource that is busy longest at the actual clock, or `power limit` if the limit slows down the launch."""
     energy_j: Mapping[str, float]
-    """Energy in joules, keyed by component. The components have the predicted proportions of the recommendation's
-    energy."""
+    """Energy in joules, keyed by component: the recommendation's energy, divided in the predicted proportions."""
     roofline: Roofline
     figures: Mapping[str, float]
     """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""

@@ -240,8 +240,7 @@ _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 
 
 def tunables_of(name: str, text: str | None) -> dict[str, int]:
-    """Parse values of tunables, such as `block_m=128,stages=3`. For any other form, raise a `UsageError` that names
-    `name`."""
+    """Parse values of tunables, such as `block_m=128,stages=3`. Raise a `UsageError` about `name` if that fails."""
     pairs = {}
     for part in text.split(",") if text else ():
         match = _PAIR.fullmatch(part)
@@ -307,7 +306,8 @@ class Report:
 
     @property
     def difference(self) -> dict[str, float]:
-        """Relative change of each figure from the other config to the explained one; empty without another config."""
+        """Relative change of each figure from the compared config (`other`) to the explained one; empty without
+        `other`."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:

@@ -96,8 +96,7 @@ def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
 
 
 def all_reduce_s(size: float, gpus: int, rate: float) -> float:
-    """Return the predicted seconds of an all-reduce of `size` bytes over a link of `rate` bytes per second and
-    direction."""
+    """Return the predicted seconds of an all-reduce of `size` bytes at `rate` bytes per second and link direction."""
     one_step = LATENCY_S + (gpus - 1) * size / (ONE_STEP_SHARE * rate)
     return min(one_step, RING_S + 2 * (gpus - 1) / gpus * size / (RING_SHARE * rate))
 

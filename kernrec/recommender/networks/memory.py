@@ -88,7 +88,7 @@ def shortage(
 ) -> DoesNotFitError:
     """Return the error for a network that exceeds a GPU's memory, with the smallest change that makes the network fit.
 
-    `other` is a function that returns the network and its layers for a batch size and a number of GPUs.
+    `other` is a function that returns the network and its layers for a batch size and number of GPUs.
     """
     remedies = []
     if workload.one_network:

@@ -169,8 +169,7 @@ def today(backend: str) -> str:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return latency and energy of a layer with other choices of configs, keyed by the name of the total they belong
-    to."""
+    """Return latency and energy of a layer with alternative configs, keyed by the total that uses the config."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.recommender import Recommender
 
 WORTH_IT = 0.05
-"""Minimum fraction of a layer's baseline cost that a custom kernel must save to be worth its development and
-maintenance."""
+"""Minimum fraction of a layer's baseline cost that a custom kernel must save to justify its development and upkeep."""
 
 Costs = tuple[Estimate, Estimate]
 
@@ -80,8 +79,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def saved(self) -> float | None:
-        """Fraction of the baseline's cost that the recommendation saves; None if recommendation or baseline is
-        missing."""
+        """Fraction of the baseline's cost that the recommendation saves; None without recommendation or baseline."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
         value = self.objective.scalar.value_of

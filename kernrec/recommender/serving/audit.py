@@ -319,8 +319,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Return the relative path of a new tuned file. Files that an engine reads only from its package are in
-    `package/`."""
+    """Return the relative path of a new tuned file, in `package/` if the engine reads it only from its package."""
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"

@@ -66,8 +66,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_model(file: TextFile) -> bool:
-    """Return whether a file is a model's config. Raise `UsageError` if it is neither a model's config nor a tuned
-    file."""
+    """Return whether a file is a model's config. Raise `UsageError` if it is neither such a config nor a tuned file."""
     with suppress(UsageError):
         if format_of(file).tuned is not None:
             return False

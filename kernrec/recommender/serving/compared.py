@@ -158,8 +158,7 @@ class Comparer:
         return [(unique[key], _sum([part[key] for part in parts])) for key in both]
 
     def _product(self, step: Step, configs: Sequence[Tiles]) -> Mapping[tuple[tuple[str, int], ...], Cost]:
-        """Return the cost of one matmul with each config, keyed by the constants and options with which the engine
-        launches it."""
+        """Return the cost of one matmul with each config, keyed by the constants and options of the engine's launch."""
         costs: dict[tuple[tuple[str, int], ...], Cost] = {}
         gpu, engine, file = step.served.gpu, step.served.engine, step.file
         for call, group in calls(step, configs):

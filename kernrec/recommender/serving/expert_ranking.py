@@ -64,8 +64,7 @@ class ExpertRanking:
     level: float
     """Median ratio of recorded times to the formula's times."""
     factor: float
-    """Half-width of 90 % intervals as a ratio: nine of ten recorded times are within this factor of the predicted
-    times."""
+    """Ratio of a time to each end of its 90 % interval: nine of ten recorded times are within this factor."""
     pair_spread: float
     gpus: tuple[str, ...]
     """Catalog names of the GPUs whose near-best sets trained the trees."""
@@ -131,10 +130,7 @@ def fitting(file: TunedFile, configs: Array, gpu: GPU) -> Array:
 
 
 def _as_16_bits(file: TunedFile, configs: Array) -> tuple[Sequence[ProductShape], Array]:
-    """Return the file's matmuls and the configs as 16-bit equivalents. For fp8, halve the depth.
-
-    The number of bytes and the tensor core time stay the same.
-    """
+    """Return the file's matmuls and configs as 16-bit equivalents: fp8 becomes 16 bits with half the depth."""
     if file.weights is None:
         return file.products, configs
     halved = configs.copy()

@@ -150,14 +150,13 @@ def table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """Return the device in a file name, and the name with `*` in place of the device, or None if it states no
-    device."""
+    """Return the device in a file name, and the name with `*` in its place, or None if the name states no device."""
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
 
 def whole(name: str, device: str) -> str:
-    """Insert a device into a pattern from `divided`."""
+    """Put a device into the pattern of a file name from `divided`."""
     return name.replace("*", device, 1)
 
 
@@ -225,8 +224,7 @@ class JudgedEntry:
     config: Mapping[str, Any]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or name of the GPU or version for which it was tuned. May be
-    empty."""
+    """Reason why the entry cannot run or is doubtful, or GPU or version for which it was tuned; may be empty."""
     ratio: float | None = None
     """Ratio of the entry's time to the lowest time of any config; None if times are not known."""
     measured: bool = False
