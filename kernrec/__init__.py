@@ -54,7 +54,7 @@ def _query(
 
 @contextmanager
 def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> Iterator[None]:
-    """Replace an error about an unknown dimension if the name resembles a keyword argument of `function`."""
+    """Raise an error that suggests a keyword argument of `function` if an unknown dimension resembles it."""
     from kernrec.errors import UsageError, nearest, unknown
 
     try:

@@ -61,7 +61,7 @@ class Baseline(JsonForm):
     recorded_as: str | None
     """Data type and layout of the recordings; None if they are those of the problem."""
     power_transferred: bool
-    """Whether the power is predicted or comes from recordings of other GPUs, not from this GPU."""
+    """Whether the power is predicted or comes from recordings of other GPUs."""
     power_predicted: bool = False
     """Whether the power comes from the GPU's power model, not from recordings."""
     warm: str = ""
@@ -239,8 +239,10 @@ def _of_versions(
 def cold_baselines(
     context: "GpuContext", problem: Problem, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
-    """Return the baselines of a network layer whose weights are not in L2, fastest first. `read_cold` adjusts the
-    result of `baselines_of`."""
+    """Return the baselines of a network layer whose weights are not in L2, fastest first.
+
+    The function applies `read_cold` to the result of `baselines_of`.
+    """
     baselines = [
         read_cold(baseline, problem, context.gpu) for baseline in baselines_of(context, problem, point, backends)
     ]

@@ -138,7 +138,8 @@ class CandidateSet:
         self.runnable = 0
         """Number of runnable configs of all kernels, including configs that are not estimated."""
         self.any_measured = self.any_ran = False
-        """`any_measured`: whether any candidate was measured. `any_ran`: whether `ran` is true for any kernel."""
+        """`any_measured`: whether any candidate was measured. `any_ran`: whether `KernelCandidates.ran` is true for any
+        kernel."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
             self.runnable += kernel.counts[number]

@@ -57,8 +57,7 @@ class ProblemContenders:
 
     @cached_property
     def kernel_deviation(self) -> float:
-        """Standard deviation of the error that configs of a kernel share with each other, but not with other
-        kernels."""
+        """Standard deviation of the error that only configs of the same kernel share."""
         common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
         return math.sqrt(0.5 * median(common))
 

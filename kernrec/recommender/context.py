@@ -32,7 +32,7 @@ Kind = tuple[tuple[str, str, str], ...]
 
 
 def kind_of(problem: Problem) -> Kind:
-    """Return a key of the kernels that can compute a problem. Two problems have equal keys if the same kernels do."""
+    """Return a key that is equal for two problems if the same kernels can compute both."""
     return tuple([(form.op, form.dtype, form.layout) for form in equivalents(problem)])
 
 

@@ -38,8 +38,10 @@ class Recordings:
 
     @classmethod
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
-        """Return the recordings of a problem without its bias and activation, except `superseded`
-        (`backend@version`)."""
+        """Return the recordings of a problem without its bias and activation.
+
+        `superseded` lists the versions to leave out, as `backend@version`.
+        """
         rows: dict[tuple[str, str, str], list[Row]] = {}
         items, beside = rows_beside(as_recorded(problem), gpu)
         for key, number, seconds, row in beside:

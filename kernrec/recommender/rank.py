@@ -224,8 +224,7 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 
 
 _PHYSICS = -2
-"""Engine's number for a reference time from a physical model. -1 is a baseline. Other numbers are indices of
-kernels."""
+"""Engine's number for a reference time from a physical model. -1 is a baseline, and other numbers are kernels."""
 
 
 def _with_measurements(

@@ -39,8 +39,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum number of cached answers, default maximum of cached candidate sets, and maximum of sets that `prepare`
-adds."""
+"""Maximum numbers: of cached answers, of cached candidate sets (default), and of sets that `prepare` adds."""
 _AHEAD = 128
 
 
@@ -145,7 +144,7 @@ class Recommender:
 
 
 class GpuRecommender:
-    """Recommender for one GPU, and for the inputs and L2 state of its context. It ignores those of queries."""
+    """Recommender for one GPU, and for the inputs and L2 state of its context. It ignores the conditions of queries."""
 
     def __init__(self, context: GpuContext) -> None:
         self.context, self.gpu = context, context.gpu

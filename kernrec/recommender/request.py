@@ -130,7 +130,7 @@ class Query:
 
     @property
     def conditions(self) -> Conditions:
-        """Return the conditions of a launch."""
+        """Return the input data and L2 state of the query, as `Conditions`."""
         return Conditions(self.inputs, self.l2)
 
     def __post_init__(self) -> None:

@@ -136,7 +136,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
 
     @cached_property
     def long_run_latency_s(self) -> float | None:
-        """Latency in seconds in runs of a second or longer, when the power limit may bind; None if measured."""
+        """Latency in seconds in runs of a second or more, which the power limit may slow down; None if measured."""
         if self.latency_s.source == Source.MEASURED:
             return None
         from kernrec.model.analytical.power import PowerModel
@@ -236,7 +236,7 @@ class Answer(JsonForm):
     saving: Saving | None = None
     """Energy saving at another operating point; None if it is too small, or if the query sets a limit or clock."""
     beside: tuple[Recommendation, ...] = ()
-    """Best CUDA config if all `recommendations` are Triton kernels, best Triton config if none is; else empty."""
+    """Best config of a CUDA kernel if `recommendations` has only Triton kernels, and vice versa; else empty."""
     foreign: tuple[Foreign, ...] = ()
     """Measurements of kernels that are not in kernrec's library, best first."""
     layout_chosen: bool = False
@@ -316,8 +316,8 @@ class Answer(JsonForm):
     def leading_baseline(self) -> "Baseline | None":
         """Best baseline that ranks before the top recommendation, or None if there is none.
 
-        A baseline ranks before it if its cost is lower. A baseline from recordings of this GPU also does if the
-        recommendation's advantage is smaller than its error, unless the objective is `energy`.
+        A baseline ranks before the recommendation if its cost is lower. Unless the objective is `energy`, a baseline
+        from recordings of this GPU also does if the recommendation's advantage is smaller than its error.
         """
         if not self.recommendations:
             return None

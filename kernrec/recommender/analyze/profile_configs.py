@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
 _HOPELESS = 24
-"""Number of failed configs after which profiling ends if none has succeeded."""
+"""Number of failed configs after which profiling ends early if no config has succeeded."""
 _STOPPED = 2
-"""Number of timed-out compilations after which profiling ends if no config has succeeded."""
+"""Number of timed-out compilations after which profiling ends early if no config has succeeded."""
 
 Progress = Callable[[int, int], None]
 """Callback that receives the number of finished configs and the total (an upper bound, or 0 if unknown)."""

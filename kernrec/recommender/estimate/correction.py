@@ -242,7 +242,7 @@ class AppliedModel:
 
 
 def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
-    """Return the engine's form of a scope's model for a static table. The table caches it."""
+    """Return the engine's form of a scope's model for a static table. The table caches this form."""
     models: list[AppliedModel] = table.models
     for model in models:
         if model.scope is scope:

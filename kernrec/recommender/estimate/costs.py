@@ -5,14 +5,13 @@ every unmeasured config would rank before all measured configs. So measurements 
 
 The error of a prediction has an individual part and a part that all configs of the kernel share. Their variances are s
 = OWN x V and t = (1 - OWN) x V, where V is the variance behind the interval `INTERVAL`. Let r be the logarithms of
-measured / predicted over the n measured configs of a kernel, for latency or for power. The shared part is expected to
-be
+measured / predicted over the n measured configs of a kernel, for latency or for power. The expected shared part is
 
     w x median(r) with w = t / (t + s / n)
 
 For one measurement, w is 0.65; for five, it is 0.90. After scaling, a fraction 1 - w of the shared variance remains,
-and all of the individual variance. If median(r)**2 exceeds t because predictions are far too low, it replaces t. Then a
-measured config ranks first in doubt.
+and all of the individual variance. If predictions are far too low, median(r)**2 may exceed t and then replaces t. This
+ranks a measured config first in case of doubt.
 """
 
 import math

@@ -70,7 +70,7 @@ class ModelStore:
     def beside(
         cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
     ) -> "ModelStore":
-        """Return the store next to the first database in `databases`, or next to the user's database if it is None."""
+        """Return the store next to the first of `databases`, or next to the user's database if there are none."""
         folder = paths.models() if databases is None else None
         own = True
         if databases:
@@ -105,9 +105,9 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        The op's model takes precedence over the kernel's model if it was trained on the kernel and suits the GPU. It
-        suits the GPU if it was trained on it. It also does if neither model was, and it was tested on held-out GPUs.
-        Both models apply if the op's model takes precedence and was trained to correct the kernel's model.
+        The op's model takes precedence over the kernel's model if it was trained on the kernel and on the GPU. If
+        neither model was trained on the GPU, a test of the op's model on held-out GPUs suffices. Both models apply if
+        the op's model takes precedence and was trained to correct the kernel's model.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:

@@ -40,9 +40,9 @@ class Prediction:
     in_engine: Any
     number: int = 0
     start: int = 0
-    """Position of the first config among this kernel's configs on all problems of a batch."""
+    """Position of the first predicted config among this kernel's configs on all problems of a batch."""
     column: int = 0
-    """Position of the first config among all kernels' configs on all problems of a batch."""
+    """Position of the first predicted config among all kernels' configs on all problems of a batch."""
     problem: int = 0
     count: int = 0
     """Number of configs that can run the problem, including configs that are not estimated."""
@@ -90,7 +90,7 @@ class Prediction:
 
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
-    """Predict time and energy on one problem of the configs in `rows` of a kernel's space."""
+    """Predict time and energy of the configs in `rows` of a kernel's space, on one problem."""
     epilogues = None if table.kernel.sampled else finishing(table, [on_problem.problem])
     part: Part = table.plan(on_problem.problem), [arguments(on_problem.problem)], rows, None, None, epilogues
     return Prediction(table, on_problem, rows, costs_in_engine([part]))

@@ -123,7 +123,7 @@ def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np
     """Return the latency and the energy of all candidates, as two arrays of shape (points, C).
 
     If the candidate at `position` was measured at `point`, predictions at `point` are scaled by its ratio of measured
-    to predicted costs. Otherwise, the model's error would look like a gain.
+    to predicted costs. Without scaling, the model's error would look like a gain.
     """
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
@@ -306,8 +306,7 @@ class Report:
 
     @property
     def difference(self) -> dict[str, float]:
-        """Relative change of each figure from the compared config (`other`) to the explained one; empty without
-        `other`."""
+        """Relative change of each figure from the config `other` to the explained one; empty if `other` is None."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:

@@ -42,8 +42,7 @@ _OTHER_NOTE = "the file does not contain the kernel: capture the program (kernre
 
 
 def judge_files(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
-    """Judge each entry of tuned files for a GPU. If autotuners chose different configs for one problem, they are
-    doubtful.
+    """Judge each entry of tuned files for a GPU. Entries with different configs for one problem are doubtful.
 
     Return an empty list if the only path is a model's config.
 

@@ -64,7 +64,7 @@ class ExpertRanking:
     level: float
     """Median ratio of recorded times to the formula's times."""
     factor: float
-    """Ratio of a time to each end of its 90 % interval: nine of ten recorded times are within this factor."""
+    """Ratio of a predicted time to each end of its 90 % interval: nine of ten recorded times are within this factor."""
     pair_spread: float
     gpus: tuple[str, ...]
     """Catalog names of the GPUs whose near-best sets trained the trees."""

@@ -64,8 +64,7 @@ class Shipped:
     """Folder of the installed package; None if the names come from kernrec's table."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
-        """Return the path of the file that the engine reads for a name, and whether the file is for the release
-        `triton`.
+        """Return the path of the file that an engine reads for `name`, and whether it is for the release `triton`.
 
         SGLang may read a file for another release, preferably the newest. The path is relative to the folder of the
         file's kind. It is empty if the engine has no such file.
