@@ -1,7 +1,7 @@
 """Build the answer to a query from a candidate set: recommendations with their ranks, notes and comparisons.
 
-Measured recommendations share a rank if their 90 % intervals overlap the interval of the best of them. Predicted
-recommendations rank by expected cost. A predicted rank is ambiguous if its interval overlaps that of a neighbor.
+Predicted recommendations rank by expected cost. A predicted rank is ambiguous if its 90 % interval overlaps that of a
+neighbor. Measured recommendations share a rank if their intervals overlap that of the best recommendation of this rank.
 
 The overlap ignores errors that affect both configs alike: all shared error of configs of one kernel, and half of the
 shared variance of configs of different kernels.

@@ -146,8 +146,8 @@ def baselines_of(
 ) -> tuple[Baseline, ...]:
     """Return the baselines of a problem on a GPU at an operating point, fastest first.
 
-    Without recordings of similar problems, a physical model predicts one baseline. The result is empty if the GPU lacks
-    the data type, no model covers the requested backends, or the context's input data are not random.
+    A physical model predicts one baseline if there are no recordings of similar problems. The result is empty in three
+    cases: the GPU lacks the data type, no model covers the requested backends, or the context's inputs are not random.
 
     Args:
         backends: backends to include; all by default.

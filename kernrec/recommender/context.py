@@ -127,7 +127,7 @@ class Context:
 
 
 class GpuContext:
-    """Databases and models of a `Context` for one GPU and one state of the inputs and L2, with cached static tables."""
+    """Databases, models and cached static tables of a `Context`, for one GPU, kind of input data and state of L2."""
 
     def __init__(self, context: Context, gpu: GPU, conditions: Conditions) -> None:
         self.gpu, self.conditions = gpu, conditions

@@ -121,7 +121,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _largest_size(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest size of dimension `name` that a kernel runs, or None if `problem` is not too large in it."""
+    """Return the largest size of dimension `name` that a kernel runs; None if the present size is not too large."""
 
     def runs(value: int) -> bool:
         try:

@@ -154,7 +154,7 @@ def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _measured_layout(context: GpuContext, problem: Problem, others: tuple[str, ...]) -> Problem | None:
-    """Return the problem in its own layout or the first of `others` that has measurements, or None if none has any."""
+    """Return the problem in the first layout with measurements: its own, then `others`. Return None without any."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):

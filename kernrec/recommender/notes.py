@@ -33,7 +33,7 @@ DISAGREE = 1.1
 """Maximum ratio of two latencies that agree: boards of one GPU model differ by a few per cent."""
 
 LONGER = 1.02
-"""Minimum ratio of the time in long runs to the time in short runs, at the power limit, that is worth a note."""
+"""Minimum ratio of time in long runs to time in short runs, at the power limit, that deserves a note."""
 
 BEYOND_LIMIT = 1.01
 """Maximum ratio of power draw to power limit that counts as a rounding error."""

@@ -186,8 +186,7 @@ class RankedSpace:
         """Return two reference times of a problem, and their form in the engine.
 
         The first time is that of the fastest baseline, or None if there is none. The second time comes from a physical
-        model. It is None if a baseline exists, no kernel has a learned model (`learned`), or the physical model does
-        not apply.
+        model. It is None if it is not needed (`learned` is false or a baseline exists) or if the model does not apply.
         """
         baseline, derived = reference_of(self.space, problem), None
         recorded = by_physics = nan, nan, inf
@@ -234,7 +233,7 @@ def _with_measurements(
 ) -> tuple[Costs, KernelMeasurements]:
     """Return costs in which measurements replace predictions, and the measurements with the scaled predictions.
 
-    Predictions at an operating point without measurements are corrected with the measurements at another point: the
+    If an operating point has no measurements, its predictions are corrected with the measurements at another point: the
     point with the most measurements.
     """
     by_point: list[Costs] = []

@@ -239,7 +239,7 @@ class GpuRecommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, query: Query) -> Answer:
-        """Return the answer for a problem, in another data type if no kernel runs it and the GPU lacks the type."""
+        """Return the answer for a problem. Replace its data type if no kernel runs it and the GPU lacks the type."""
         try:
             return self._new_answer(problem, query)
         except NoKernelError:
@@ -267,7 +267,8 @@ class GpuRecommender:
         return answer_by_baselines(self.context, problem, query, reason)
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, query: Query) -> Answer:
-        """Return the answer about one kernel at the query's power limit, or over a sweep of limits if it sets none."""
+        """Return the answer about one kernel at the query's power limit. If the query has no limit, sweep over
+        limits."""
         candidates = self.kernel_candidates(kernel, problem, query)
         return answer(candidates, query, self.context, of_one_kernel=True)
 

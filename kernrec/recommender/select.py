@@ -1,7 +1,7 @@
 """Select candidates by the query's bounds and objective, and merge similar candidates into one row with a count.
 
-Candidates are similar if their costs differ by less than half a percent and they have the same machine code or differ
-in one tunable.
+The costs of similar candidates differ by less than half a percent. In addition, the candidates have the same machine
+code or differ in only one tunable.
 """
 
 from math import inf, isnan

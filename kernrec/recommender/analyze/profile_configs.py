@@ -150,8 +150,8 @@ class ConfigProfiler:
     def why_none(self, failure: ProfileFailure) -> KernrecError:
         """Return the error to raise if no config could be profiled, based on one failure.
 
-        It is a `CompileError` for source that does not compile, a `UsageError` for arguments that do not match the
-        kernel, and a `KernrecError` for any other failure.
+        It is a `CompileError` if the source does not compile, and a `UsageError` if the arguments do not match the
+        kernel. Any other failure gives a `KernrecError`.
         """
         if failure.stopped:
             return KernrecError(failure.message)

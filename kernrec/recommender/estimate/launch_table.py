@@ -154,7 +154,7 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
 
 
 def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[str]:
-    """Return the names of the tensors that are in L2 when a launch starts, as far as they fit.
+    """Return the names of the tensors that are in L2 when a launch starts, in part if they do not fit.
 
     A cold L2 contains only workspaces, because an earlier launch of the same call wrote them.
     """

@@ -67,11 +67,11 @@ def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 def violation_notes(refused: int, raised: int, seconds: float, least_s: float, replaced: bool) -> Iterator[str]:
-    """Yield a note on rejected estimates and a note on estimates that were raised to the lower bound, if there are any.
+    """Yield a note on rejected estimates and a note on raised estimates, if there are any.
 
     Args:
         refused: number of rejected estimates.
-        raised: number of raised estimates.
+        raised: number of estimates that were raised to the lower bound.
         seconds: time of the first rejected estimate.
         least_s: lower bound of this time, in seconds.
         replaced: whether the analytical model's estimates replaced the rejected ones.

@@ -141,7 +141,7 @@ def read_sample(
         table: profiles of the sampled blocks.
         variants: row of `table` for each row of the space, or -1 if the row has no profile.
         on_problem: config space of the kernel on the problem that was sampled.
-        warm: whether L2 holds the launch's data, as far as they fit, when the launch starts.
+        warm: whether L2 holds as much of the launch's data as fits when the launch starts.
     """
     launch = on_problem.space.kernel.launches[index]
     rows = np.flatnonzero(variants >= 0)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 SHORTLIST = 512
-"""Maximum number of a kernel's configs for which the engine estimates full costs on a problem: those of lowest quick
-cost. The quick time is the number of waves of blocks times the time of one wave. The quick energy is that of the
-core."""
+"""Maximum number of a kernel's configs with fully estimated costs on a problem. The engine selects the configs of
+lowest quick time and energy. The quick time is the number of waves of blocks times the time of one wave. The quick
+energy is the energy of the core."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,8 @@ class LaunchDetail(JsonForm):
     time_s: Mapping[str, float]
     """Seconds that each resource is busy, keyed by resource. The busiest resource is the bottleneck."""
     in_turn_s: float
-    """Seconds in which resources are idle, because a block uses one at a time and too few other blocks use the rest."""
+    """Seconds lost to idle resources. A block uses one resource at a time, and too few blocks use the other
+    resources."""
     mix: Mapping[str, float]
     """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]

@@ -62,7 +62,7 @@ class Change(JsonForm):
     time: float
     """Relative change of the latency."""
     changes: dict[str, float]
-    """Relative changes of the other figures that change most, keyed by name."""
+    """Relative changes of the figures, besides time and energy, that change most; keyed by name."""
     source: Source
     """Source of the costs before or after the change, whichever is less certain."""
 
@@ -192,7 +192,7 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 
 
 def recommended(request: Request, context: Context) -> Recommendation:
-    """Return the top recommendation for an op. Raises the same errors as `explainable`."""
+    """Return the top recommendation for an op. Raise the same errors as `explainable`."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))

@@ -177,7 +177,7 @@ def sweep_network(
 
 KNEE = "knee"
 _LEAST_GAIN = 0.005
-"""Minimum fraction of time or energy that the knee must save; otherwise the first row is recommended."""
+"""Minimum fraction of time or energy that the knee must save. The first row is recommended if it saves less."""
 
 
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
@@ -295,8 +295,8 @@ def compare_gpus(
         swept: quantity to sweep for each row, power limits or clocks; None for no sweep.
 
     Returns:
-        A row for each GPU and batch size, and a message for each GPU without rows or with an incomplete total. In a
-        comparison of several GPUs, a GPU has no rows if no kernel of kernrec runs on it and a layer has no baseline.
+        A row for each GPU and batch size, and messages about GPUs without rows or with an incomplete total. A GPU in a
+        comparison of several has no rows if no kernel of kernrec runs on it and a layer has no baseline.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.

@@ -51,8 +51,8 @@ class NetworkRequest:
     phase: str | None = None
     """Phase of a model's `config.json`: `decode` or `prefill`; None for `decode`."""
     backend: str = ""
-    """Backend for the totals: `KERNREC` for kernrec's kernels only, `MIXED` for the fastest backend of each layer,
-    empty for the fastest backend with baselines for all layers."""
+    """Backend for the totals, or empty for the fastest backend with baselines for all layers. `KERNREC` selects
+    kernrec's kernels only, and `MIXED` the fastest backend of each layer."""
     ignore_memory: bool = False
     """Whether to answer even if the network exceeds the GPU's memory."""
 

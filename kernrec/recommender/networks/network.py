@@ -156,8 +156,8 @@ def _headline(
 ) -> str:
     """Return the name of the total that represents the network: of kernrec's recommendations or of `backend`.
 
-    It is the backend's total if the layers form one network, if the user requested backends, or if kernrec has no
-    recommendation for any layer.
+    It is the backend's total if the layers form one network, or if the user requested backends. The same holds if
+    kernrec has no recommendation for any layer.
     """
     asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED

@@ -27,7 +27,7 @@ from kernrec.recommender.serving.tuned_files import (
 from kernrec.util.human import memory_text
 
 _OF_MODELS = ("architectures", "model_type", "hidden_size", "d_model", "n_embd")
-"""Fields that identify a model's `config.json`, which has at least one of them."""
+"""Fields that identify a model's `config.json`. Each model has at least one of these fields."""
 _REGISTERS = 65536
 _MOST_REGISTERS = 255
 _WIDE_SPREAD = 0.1

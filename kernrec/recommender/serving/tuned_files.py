@@ -223,7 +223,7 @@ class JudgedEntry:
     config: Mapping[str, Any]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or GPU or version for which it was tuned; may be empty."""
+    """Reason why the entry cannot run or is doubtful, or the GPU or version it was tuned for. May be empty."""
     ratio: float | None = None
     """Ratio of the entry's time to the lowest time of any config; None if times are not known."""
     measured: bool = False
@@ -275,7 +275,7 @@ class JudgedFile:
 
 
 def is_engine_file(path: Path) -> bool:
-    """Return whether a path is a file whose name has the form of a tuned file's name in vLLM or SGLang."""
+    """Return whether a path is a file that is named like a tuned file of vLLM or SGLang."""
     return path.is_file() and any(name.fullmatch(path.name) for name in (_NAME, *_OTHER_NAMES.values()))
 
 
