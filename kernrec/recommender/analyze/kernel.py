@@ -32,12 +32,12 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 LARGE = 10_000
-"""Maximum number of configs of a space in which all configs are profiled."""
+"""Size of a config space above which kernrec profiles only promising configs."""
 
 
 @dataclass(frozen=True)
 class PartOfSpace:
-    """Configs of a space that can run a problem. C is the number of these configs."""
+    """Subset of a kernel's config space: the C configs that can run a problem."""
 
     space: Space
     rows: Array
@@ -54,8 +54,7 @@ def profile_promising(
     """Profile the promising configs of a large space. Return the failures and the number of skipped configs.
 
     Args:
-        query: query whose objective and bounds apply to the first answer. The option `first_front` receives this answer
-            during profiling.
+        query: query for a first answer, which the callback `first_front` of the profiler's options receives early.
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.
@@ -83,10 +82,7 @@ def profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Return the predicted costs of each config as an array of shape (C, 2).
-
-    The columns are latency in seconds and energy in joules. They are NaN for configs without a prediction.
-    """
+    """Return predicted latency in seconds and energy in joules, (C, 2). Configs without a prediction have NaN."""
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     on_gpu = Recommender([profiler.database]).on(gpu, query.conditions)
@@ -151,7 +147,7 @@ def analyze(
     """Profile the configs of a kernel that have no profile yet, then recommend the best configs.
 
     Args:
-        database: database for the profiles; it is created if it does not exist.
+        database: database in which to store the profiles. The function creates it if it does not exist.
 
     Raises:
         UsageError: no config can run the problem, or the spec does not match the source.

@@ -56,13 +56,13 @@ class SampledLaunch:
     overlapped: Array
     """Fraction of the waits during which other warps of the block have work; NaN if it was not sampled."""
     busy: Array
-    """Fraction of the blocks of the grid that have work. Profiles describe the average of these blocks."""
+    """Fraction of the grid's blocks that have work. The profiles describe an average block with work."""
     longest: Array
     """Ratio of the work of the longest block to the work of an average block."""
     cache_bytes: Array
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """Return how many bytes a block of each variant loads again after other accesses; None if it is unknown."""
+        """Return how many bytes a block of each variant loads repeatedly, after other accesses; None if not known."""
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:
@@ -137,9 +137,11 @@ def read_sample(
     """Return the results of the emulated blocks of one launch.
 
     Args:
+        index: index of the launch.
+        table: profiles of the sampled blocks.
         variants: row of `table` for each row of the space, or -1 if the row has no profile.
         on_problem: config space of the kernel on the problem that was sampled.
-        warm: whether L2 holds the launch's data, as far as they fit, when the launch starts.
+        warm: whether L2 holds as much of the launch's data as fits when the launch starts.
     """
     launch = on_problem.space.kernel.launches[index]
     rows = np.flatnonzero(variants >= 0)
@@ -203,10 +205,7 @@ def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Return the demand of a launch, adapted to configs whose blocks have unequal work.
-
-    For these configs, each wait for memory becomes a loop trip.
-    """
+    """Return the demand of a launch, with loop trips in place of waits for memory where blocks have unequal work."""
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand
@@ -277,10 +276,7 @@ def footprints(
 
 
 def _window(table: ProfileTable, buffer: str) -> list[str]:
-    """Return the names of the metrics `wave.<buffer>.<n>` in ascending order of n.
-
-    n is a number of consecutive blocks.
-    """
+    """Return the metrics `wave.<buffer>.<n>`, ascending in n, a number of consecutive blocks."""
     sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
     return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 
@@ -290,14 +286,14 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 
 
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
-    """Return the fraction of requested sectors that hit in L1, and the fraction of loads that fully hit in L1.
+    """Return two fractions: requested sectors that hit in L1, and loads whose sectors all hit in L1.
 
     `cache` is the size of L1 per block in bytes.
     """
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
     if sizes:
         held, held_wait = (
-            _between([_column(table, f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
+            _interpolate([_column(table, f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
             for what in ("reuse", "reuse.wait")
         )
         return held, held_wait
@@ -310,7 +306,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
     return held, held
 
 
-def _between(shares: Sequence[Array], size: Array) -> Array:
+def _interpolate(shares: Sequence[Array], size: Array) -> Array:
     """Interpolate fractions that are given for sizes 1, 2, 4 and so on. The result is 0 at sizes up to 0.5."""
     table = np.stack([np.zeros(len(size)), *shares])
     position = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))

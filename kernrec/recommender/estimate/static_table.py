@@ -33,7 +33,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Coverage:
-    """Number of a kernel's compiled variants that have no profile, and number of variants that spill registers."""
+    """Number of a kernel's compiled variants without a profile, and number of variants that spill registers."""
 
     unprofiled: int
     spilling: int
@@ -47,7 +47,7 @@ class StaticTable:
     gpu: GPU
     space: Space
     conditions: Conditions
-    """Conditions for which `power` and the DRAM traffic of the launches are valid."""
+    """State of inputs and L2 for which `power` and the DRAM traffic of the launches hold."""
     power: PowerModel
     calibration: Calibration | None
     """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
@@ -73,7 +73,7 @@ class StaticTable:
         """Create the table of a kernel for the data type and layout of a problem.
 
         Args:
-            problem: any problem of the data type and layout. Profiles of sampled blocks need the sampled problem.
+            problem: any problem of this data type and layout. For profiles of sampled blocks, the sampled problem.
             profiles: static profiles, keyed by the index of the launch.
             calibration: fitted coefficients of the analytical model; None to use the GPU's data sheet.
             conditions: input data of the kernel, and the state of L2 when a launch starts.
@@ -157,12 +157,12 @@ class StaticTable:
         return self.kernel.triton is not None and self.kernel.sampled
 
     def machine_code(self, on_problem: ProblemSpace) -> Array:
-        """Return numbers that are equal for configs with the same machine code and block size.
+        """Number the machine code of each config. Configs with the same code and block size have equal rows.
 
         For a captured Triton launch (`is_call`), grid, registers, shared memory and profile must be equal too.
 
         Returns:
-            Warps per block of the first launch, then the number of the code of each launch, (rows, 1 + launches).
+            Warps per block of the first launch, then a number for the code of each launch, (rows, 1 + launches).
         """
         codes = [launch.variant for launch in self.launches]
         if self.is_call:
@@ -184,13 +184,13 @@ class StaticTable:
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Return whether the launch geometry and the profiles are the same for all problems."""
+        """Return whether all problems like `problem` have the same launch geometry and profiles."""
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Return the ascending row indices of the configs that can run a problem and have a profile of every launch.
 
-        `measured` contains rows of measured configs. They are included even if their code spills.
+        Rows in `measured` are included even if their code spills registers.
         """
         rows: Array = on_problem.valid_among(self.able_configs(on_problem, measured)).nonzero()[0]
         return rows
@@ -216,7 +216,7 @@ class StaticTable:
         return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
-        """Return the mask `can`, (rows,), cleared for configs that lack a profile of a launch that they perform."""
+        """Return `can`, (rows,), without the configs that lack a profile of a launch that they perform."""
         for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
@@ -229,7 +229,7 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return how many trips of a loop each config performs: in all `blocks` blocks, and in the longest block."""
+        """Return two numbers of trips of a loop for each config: in all `blocks` blocks, and in the longest block."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)
@@ -244,7 +244,7 @@ class StaticTable:
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
         """Return the total number of events in one launch of a config on a problem, keyed by profile metric.
 
-        `requested` states whether to include sectors that hit in L1. Only profiles of sampled blocks can exclude them.
+        `requested` states whether to count sectors that hit in L1. Only profiles of sampled blocks can exclude them.
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles

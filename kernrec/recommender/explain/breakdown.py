@@ -31,7 +31,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class BufferAccess(JsonForm):
-    """Pattern of one kind of access to a buffer."""
+    """Pattern of the reads, the writes or the atomic operations on a buffer."""
 
     buffer: str
     what: str
@@ -56,12 +56,13 @@ class LaunchDetail(JsonForm):
     waves: float
     """Number of waves: blocks divided by the number of blocks that the whole GPU can run at once."""
     tail: float
-    """Mean utilization over all waves: the number of waves divided by that number rounded up. If there is at most one
-    wave, the fraction of the GPU that it fills."""
+    """Mean utilization over all waves: `waves` divided by `waves` rounded up. If there is at most one wave, the
+    fraction of the GPU that it fills."""
     time_s: Mapping[str, float]
     """Seconds that each resource is busy, keyed by resource. The busiest resource is the bottleneck."""
     in_turn_s: float
-    """Seconds lost because each block uses one resource at a time, and too few other blocks use the idle resources."""
+    """Seconds lost to idle resources. A block uses one resource at a time, and too few blocks use the other
+    resources."""
     mix: Mapping[str, float]
     """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]
@@ -71,11 +72,11 @@ class LaunchDetail(JsonForm):
 
 @dataclass(frozen=True)
 class Roofline(JsonForm):
-    """Position of a config in the roofline model."""
+    """Operations, DRAM traffic and peak rates that place a config in the roofline model."""
 
     flops: float
     counted: bool
-    """Whether the operations were counted in the kernel's profile, because the op does not define their number."""
+    """Whether operations come from the kernel's profile. They do if the op does not define their number."""
     dram_bytes: float
     intensity: float
     """Operations per byte of DRAM traffic."""
@@ -91,7 +92,7 @@ class Roofline(JsonForm):
 
     @property
     def attainable_flops(self) -> float:
-        """Operations per second that the roofline model allows at the config's intensity."""
+        """Maximum operations per second in the roofline model at the config's `intensity`."""
         return min(self.peak_flops, self.intensity * self.bandwidth)
 
 
@@ -100,14 +101,14 @@ class Explanation:
     """Breakdown of the costs of a config at an operating point."""
 
     recommendation: Recommendation
-    """Explained config. Its costs may be measured, or corrected by measurements of other configs."""
+    """Explained config. Its costs may be measured, or corrected with measurements of other configs."""
     analytical: Mapping[str, float]
     """`latency_s`, `energy_j` and `power_w` as the analytical model predicts them without any measurements."""
     launches: tuple[LaunchDetail, ...]
     bottleneck: str
-    """Resource that is busy longest at the actual clock, or `power limit` if this limit slows down the launch."""
+    """Resource that is busy longest at the actual clock, or `power limit` if the limit slows down the launch."""
     energy_j: Mapping[str, float]
-    """Energy in joules, keyed by component. The energy of `recommendation` is divided in the predicted proportions."""
+    """Energy in joules, keyed by component: the recommendation's energy, divided in the predicted proportions."""
     roofline: Roofline
     figures: Mapping[str, float]
     """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
@@ -126,7 +127,7 @@ class Explanation:
 
 
 def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanation:
-    """Break down the costs of a candidate."""
+    """Break down the costs of the candidate at `position`, at the operating point with index `point`."""
     (kernel,) = candidates.kernels
     table, on_problem, row, prediction = (
         kernel.table,
@@ -175,7 +176,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 
 
 def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
-    """Return `parts` with the seconds of DRAM and launch multiplied by `others`, and all others by `core`."""
+    """Multiply the seconds of DRAM and launch by `others`, and the seconds of all other resources by `core`."""
     return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
 
 

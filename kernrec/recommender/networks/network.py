@@ -40,7 +40,7 @@ from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
 COVERED = 0.5
-"""Minimum fraction of a network's FLOPs that a backend's baselines must cover for the backend to get a total."""
+"""Minimum fraction of a network's FLOPs for which a backend must have baselines to get a total."""
 
 
 def answer_network(
@@ -129,7 +129,7 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return the query with a power limit that enforces its maximum power (`max_power_w`).
+    """Return the query with a power limit that keeps its maximum power (`max_power_w`).
 
     Raises:
         UsageError: the GPU does not accept a power limit this low.
@@ -155,10 +155,10 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 def _headline(
     workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
 ) -> str:
-    """Return the name of the total that represents the network.
+    """Return the name of the total that represents the network: of kernrec's recommendations or of `backend`.
 
-    It is the selected backend's total if the layers form one network, if the user requested backends, or if kernrec has
-    no recommendation for any layer. Otherwise, it is the total of kernrec's recommendations.
+    It is the backend's total if the layers form one network, or if the user requested backends. The same holds if
+    kernrec has no recommendation for any layer.
     """
     asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
@@ -170,7 +170,7 @@ def today(backend: str) -> str:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return (latency, energy) of a layer's alternative configs, keyed by the name of their total."""
+    """Return latency and energy of a layer with alternative configs, keyed by the total that uses the config."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
