@@ -162,7 +162,14 @@ class Demand:
         return query.Demand(self.by_variant, self.grouped, self.stretched)
 
 
-def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:
+def demand(
+    gpu: GPU,
+    power: PowerModel,
+    metrics: Sequence[str],
+    terms: tuple[str, ...],
+    coefficients: Floats,
+    bf16: bool = False,
+) -> Demand:
     """Return the demand of a kernel's code variants on a GPU, computed from the static profiles of the variants.
 
     If a profile models L1 hits, its L2 sectors exclude the hits, and its metric `l1.wavefronts` contains the clocks
@@ -181,10 +188,14 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
         metrics: Names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
         terms: Names of the profiles' terms: `block`, then each loop.
         coefficients: Events of C variants per block and per loop trip, (C, metrics, terms).
+        bf16: Whether the code may compute in bf16. Profiles count bf16 and f16 arithmetic together, and an A100 computes
+            in bf16 at half the rate.
     """
     columns = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
     counts = _Counts(columns, np.zeros((coefficients.shape[2], len(coefficients))))
     figures, lanes = microarchitecture(gpu), gpu.fma_per_clk_sm
+    if bf16:
+        lanes = {**lanes, "f16": min(lanes["f16"], lanes.get("bf16", lanes["f16"]))}
     fma = _floats(lanes, counts)
     functions = counts.classes("mufu") * (32 / _SPECIAL_LANES)
     integer, special, doubles = _conversions(gpu, counts, functions)

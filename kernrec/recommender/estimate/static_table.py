@@ -1,5 +1,6 @@
 """Static table: the configs of one kernel on one GPU, with all results that do not depend on the problem."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
@@ -88,6 +89,8 @@ class StaticTable:
         spills, unprofiled = np.zeros(len(variants.keys), dtype=bool), np.ones(len(variants.keys), dtype=bool)
         launches: list[LaunchTable] = []
         warm = conditions.l2 == WARM
+        # A user's kernel may compute in other types than that of its problem.
+        bf16 = problem.dtype == "bf16" or problem.dtype != "f16" and bool(re.search("bf16|bfloat16", kernel.source))
         for index, spec in enumerate(kernel.launches):
             if (table := profiles.get(index)) is None:
                 raise KernrecError(
@@ -104,7 +107,7 @@ class StaticTable:
 
                 sample = read_sample(index, table, rows, space.at(problem), gpu, warm)
                 table = sample.table
-            needs = demand(gpu, power, table.metrics, table.terms, table.counts)
+            needs = demand(gpu, power, table.metrics, table.terms, table.counts, bf16)
             in_l2 = tensors_in_l2(kernel, conditions.l2, (*spec.reads, *spec.writes))
             launches.append(
                 LaunchTable(
