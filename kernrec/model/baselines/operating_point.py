@@ -57,11 +57,11 @@ class Point(Protocol):
 def at_point(
     predictions: "Iterable[BaselinePrediction]", gpu: GPU, point: Point, problem: Problem | None = None
 ) -> "list[BaselinePrediction]":
-    """Transfer the predictions for a problem to a power limit and clock. The order of the predictions is kept. Raise
+    """Transfer predictions for a problem to a power limit and clock. The order of the predictions is kept. Raise
     `UsageError` if the GPU does not support the power limit or clock.
 
-    Times are raised to the roof if they are below it, and powers are limited to the power limit. A prediction without
-    recorded power gets a power from the GPU's power model.
+    Latencies below the problem's minimum time are raised to it, and powers are lowered to the power limit if they
+    exceed it. The GPU's power model computes powers that were not recorded.
 
     Args:
         predictions: Predictions for the default power limit and an unlocked clock. Pass all predictions that will be
@@ -85,8 +85,8 @@ def at_point(
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a prediction for the default operating point, with its power lowered to the GPU's power limit if it is
-    above. The power model computes the power if it was not recorded."""
+    """Return a prediction for the default operating point, with a power of at most the GPU's power limit. The power
+    model computes the power if it was not recorded."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
@@ -103,7 +103,7 @@ def _modelled(prediction: "BaselinePrediction", gpu: GPU, problem: Problem | Non
 
 
 def raised(latency: Estimate, least_s: float) -> Estimate:
-    """Raise a latency to the minimum time `least_s` if it is below this time."""
+    """Raise a latency to the minimum time `least_s` if it is below."""
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
@@ -215,7 +215,7 @@ def _median(values: list[float]) -> float:
 
 
 def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the core's dynamic energy in a call, in joules at nominal voltage: without static and DRAM energy."""
+    """Return the core's dynamic energy in a call, in joules at nominal voltage. It excludes static and DRAM energy."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -287,8 +287,8 @@ def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
 
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
     """Return (minimum number of operations, compulsory bytes) of a problem. If tokens are routed unevenly to experts,
-    the bytes include only the weights that the busiest GPU is expected to read. `kernel` contains the names of the
-    kernels that ran, or is None if they are unknown. Some cuDNN kernels need fewer multiplications than others."""
+    the bytes include only the weights that the busiest GPU is expected to read. `kernel` is the names of the kernels
+    that ran, or None if unknown. Some kernels of cuDNN need fewer multiplications than others."""
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
     fewer = problem.op == "conv2d" and (kernel is None or any(name in kernel for name in _FEWER))

@@ -57,9 +57,9 @@ class Busy:
     """Times in seconds that determine the duration of a call."""
 
     math_s: float
-    """Arithmetic at the rate that the kernel reaches."""
+    """Time of the arithmetic at the rate that the kernel reaches."""
     peak_s: float
-    """Arithmetic at the data sheet's rate."""
+    """Time of the arithmetic at the data sheet's rate."""
     block_s: float = 0.0
     """Time of the longest block."""
     dram_share: float = _DRAM_SHARE
