@@ -78,8 +78,7 @@ class RecordedSet:
     origin: Mapping[str, str]
     """Description of the recordings: `source`, `licence`, `library`, and the `recorded` problems."""
     kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Recorded kinds of problems (`kind_of`), keyed by backend, then by GPU. All kinds were recorded if an entry is
-    missing."""
+    """Recorded kinds of problems (`kind_of`), keyed by backend, then by GPU. A missing entry means all kinds."""
 
     def exactly(self, problem: Problem) -> bool:
         """Return whether the data type and layout of a problem were recorded."""
@@ -108,8 +107,8 @@ class RecordedSet:
     def backends_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
         """Return the backends that the set can predict for a problem on a GPU. For a recorded GPU, they are the
         backends recorded there with problems of this kind. For another GPU, they are the recorded backends that support
-        the GPU and this kind, except those in `local`. All backends are returned if the GPU has no arithmetic in the
-        data type."""
+        the GPU and this kind, except those in `local`. If the GPU has no arithmetic in the data type, return all
+        backends."""
         return self.backends_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.backends)
 
     def backends_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:

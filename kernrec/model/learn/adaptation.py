@@ -38,7 +38,7 @@ class Adaptation:
     """Correction of logarithmic predictions, fitted to M measurements of configs with F features."""
 
     offset: float
-    """Correction, as a logarithm, for a candidate that is far from all measured configs."""
+    """Mean correction, as a logarithm. It applies to candidates that are far from all measured configs."""
     center: Array
     """Mean of each feature over the measured configs, (F,)."""
     scale: Array
@@ -103,8 +103,8 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 
 def _relevance(rows: Array, error: Array) -> Array:
-    """Return the factor by which to multiply each feature, (F,). The relevances maximize the posterior probability. The
-    optimizer is Rprop (Riedmiller and Braun, 1993), in logarithmic parameters."""
+    """Return the factor by which to multiply each feature, (F,). The relevances maximize the posterior probability.
+    Rprop (Riedmiller and Braun, 1993) optimizes the logarithms of the parameters."""
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
         rows, error = rows[keep], error[keep]
@@ -147,8 +147,8 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return (mean, standard deviation) of each feature, as arrays of shape (F,). The standard deviation of a constant
-    or unknown feature is infinity."""
+    """Return (mean, standard deviation) of each feature, (F,) each. The standard deviation is infinity if a feature is
+    constant or unknown."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)

@@ -88,8 +88,8 @@ _SCALE_PRIOR = 20.0
 _NEVER = 20.0
 """Amount by which the log cost of a contender that cannot run exceeds the log costs of all others."""
 LEAST_REACH = 0.13
-"""Minimum of the reach. The reach is the largest assumed difference between the log costs of the current choice and of
-the best contender. It is bounded because a predicted best config is near the limit of the hardware. Otherwise, the
+"""Smallest reach. The reach is the largest assumed difference between the log costs of the current choice and of the
+best contender. It is bounded because a predicted best config is near the limit of the hardware. Without a bound, the
 tails of many slow contenders would dominate the regret (`tools/evidence refine`)."""
 MISJUDGED = 0.04
 """Probability that the choice is off by the full reach on a problem with fewer than two measured contenders. Such
@@ -122,7 +122,7 @@ class Contenders:
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of the trees that correct predictions, (C, F), with the same columns for all problems. None if no trees
+    """Inputs of the trees that correct predictions, (C, F), with the same columns for all problems, or None if no trees
     correct predictions."""
 
 
@@ -233,7 +233,8 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a measurement of a problem, and record how the stated regret and the choice's expected cost changed."""
+        """Add a measurement of a problem, and note in `record` how it changed the stated regret and the choice's
+        expected cost."""
         before, _ = self._stated(problem, self._drawn(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -290,7 +291,7 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Exclude a contender that cannot run. It is not measured again, and it is not chosen if another contender is
+        """Exclude a contender that cannot run. It is not measured again, and it is chosen only if no other contender is
         left."""
         block = self._blocks[problem]
         block.given_up.add(contender)
@@ -306,22 +307,22 @@ class JointPosterior:
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """Return (regret as in the method `regret`, probability that each contender is the best, (C,))."""
+        """Return (result of `regret`, probability that each contender is the best, (C,))."""
         costs = self._drawn(problem)
         stated, misjudged = self._stated(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the two parts of the uncorrected expected regret: (part for a right posterior, part for a misjudged
-        problem)."""
+        """Return the uncorrected expected regret as (part if the posterior is right, part if it misjudges the problem).
+        `costs` is the result of `_drawn`."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
         return (1.0 - misjudged) * regret, misjudged * reach
 
     def unsettled(self, problem: int) -> bool:
-        """Return whether a problem has fewer than two measurements, and contenders that can still be measured."""
+        """Return whether a problem has fewer than two measurements, and also contenders that can still be measured."""
         tried = self._blocks[problem].given_up.union(row.contender for row in self.measured(problem))
         contenders = len(self.contenders(problem).expected)
         return len(self.measured(problem)) < 2 and len(tried) < contenders and contenders > 1
@@ -362,7 +363,7 @@ class JointPosterior:
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return how much the weighted mean regret grows if the unsettled problem of largest weight is misjudged."""
+        """Return by how much the weighted mean regret grows if the unsettled problem of largest weight is misjudged."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
@@ -370,8 +371,8 @@ class JointPosterior:
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Plan the next measurements of a problem. Each has the greatest gain, assuming that earlier measurements give
-        the expected results.
+        """Plan the next measurements of a problem. Each measurement has the greatest gain if earlier ones give the
+        expected results.
 
         The gain after n measurements is at most the reach divided by n: the minimum of n exponentially distributed
         distances to the limit of the hardware is on average 1/n of one distance.
@@ -412,8 +413,7 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return by how much each possible measurement is expected to lower the log cost of the choice, as an array of
-    shape (measurements,).
+    """Return how much each measurement is expected to lower the log cost of the chosen contender, (measurements,).
 
     Args:
         mean: Expected log costs of the contenders, (C,).
