@@ -25,7 +25,7 @@ QUANTITIES = ("latency", "energy", "edp")
 TOPS = (1, 5, 10)
 """Values of k for the score `efficiency`."""
 MOST_SLOWDOWN = 0.03
-"""Maximum predicted slowdown, relative to the fastest config, of a config that is selected for its low energy."""
+"""Maximum predicted slowdown of a low-energy config, relative to the fastest config."""
 _NAN = float("nan")
 
 
@@ -41,7 +41,8 @@ class MethodScore:
     accuracy: float
     """Fraction of problems whose top recommendation costs at most 5 % more than the best config."""
     reduction: float
-    """Fraction of configs that need not be measured to reach 5 % above the best cost in the recommended order."""
+    """Fraction of configs that can stay unmeasured if configs are measured in the recommended order until one is within
+    5 % of the best cost."""
     rank_correlation: float = _NAN
     """Spearman's rank correlation of predicted and measured costs."""
     median_error: float = _NAN
@@ -167,7 +168,8 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Return the scores of `MethodScore` that need measured energy. `order` sorts configs by predicted energy."""
+    """Return the scores of `MethodScore` that need measured energy. `order` lists configs by ascending predicted
+    energy."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}

@@ -49,7 +49,7 @@ class MeasurementRequest:
     """Selection of measurements."""
 
     databases: tuple[Path, ...] = ()
-    """Databases to read, by default the user's. If several databases contain a config, the first of them is used."""
+    """Databases to read, by default the user's. A config is read from the first database that contains it."""
     op: str | None = None
     """Op to read, by name or alias, or None for all."""
     gpu: str | None = None
@@ -68,15 +68,16 @@ class Measurements:
     groups: tuple[RowGroup, ...]
     """Groups of rows, at least one."""
     notes: tuple[str, ...]
-    """Notes for the user. They state how many configs were left out or have less weight, and why."""
+    """Notes for the user: how many configs were ignored or have less weight, and why."""
     calibrations: Mapping[str, Calibration]
-    """Calibrations behind the inputs of the groups, keyed by architecture."""
+    """Calibrations that the inputs of the groups use, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of each existing single-kernel model in `RowGroup.beneath`, keyed by kernel."""
+    """Hash of the training data of each single-kernel model whose corrections are in `RowGroup.beneath`, keyed by
+    kernel."""
 
     @property
     def models_folder(self) -> Path:
-        """Return the default folder for models and calibrations: `models` beside the first database."""
+        """Return the default folder for models and calibrations: `models` in the folder of the first database."""
         return self.databases[0].parent / "models"
 
 
@@ -103,12 +104,12 @@ class _Row(NamedTuple):
 def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
     """Read measurements as groups of rows with their model inputs.
 
-    Measurements at other than default power limits and clocks are not used. Replayed measurements are not used either,
-    because they repeat a recording.
+    Measurements at other than default power limits and clocks are ignored. So are replayed measurements, because they
+    repeat a recording.
 
     Args:
         calibrated: whether to use the calibrations beside the databases. True trains a model that corrects calibrated
-            predictions, False fits or evaluates calibrations.
+            predictions. False fits or evaluates calibrations.
 
     Raises:
         UsageError: the op or GPU is unknown, a file is not a database, or no measurement is usable.
@@ -144,7 +145,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
-    """Return a model card's entry on the training data and the analytical model's version.
+    """Return the entry of a model card that describes the training data and the analytical model's version.
 
     Args:
         data: rows that the model was trained on.
@@ -180,11 +181,11 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
 def _read_rows(
     databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
-    """Read measured rows whose columns have the `wanted` values (None: any).
+    """Read measured rows whose columns have the `wanted` values.
 
     Args:
         op: op to read, or None for all.
-        wanted: value of each column.
+        wanted: required value of each column, or None if any value is accepted.
         left_out: receives the number of unused rows by reason.
 
     Returns:
@@ -297,7 +298,7 @@ def _row_group(
 ) -> RowGroup | None:
     """Return a group's usable rows with model inputs, or None if no row is usable.
 
-    Count by reason: unused rows and energies in `left_out`, and rows with reduced weight in `doubted`.
+    Add numbers to `left_out` (unused rows and energies) and `doubted` (rows with reduced weight), keyed by reason.
     """
     if key.kernel_hash.startswith(EXTERNAL):
         inputs, usable = _inputs_without_source(gpu, problem, [row.config for row in rows]), np.arange(len(rows))

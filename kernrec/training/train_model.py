@@ -44,14 +44,14 @@ from kernrec.training.scores import each_fold, group_folds
 Array = np.ndarray
 
 _FEWEST_ROWS = 8
-"""Minimum number of rows in which a quantity was measured. With fewer, no head is trained for it."""
+"""Minimum number of rows with a measured quantity for training its head."""
 _TRANSFER_ROWS = 30_000
 """Maximum number of rows when GPUs or kernels are held out, to limit training time."""
 _TRANSFER_FOLDS = 5
 """Maximum number of folds of held-out GPUs or kernels."""
 _UNKNOWN_SHARE = 0.5
-"""Prior mean of the fraction of predicted differences that transfers to another GPU. The prior has the weight of one
-measured GPU."""
+"""Prior mean of the fraction of predicted differences that transfers to another GPU. It counts as much as one measured
+GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
@@ -181,8 +181,8 @@ def _shape_predictions(
 ) -> tuple[Array, Array, float]:
     """Predict latencies by trees trained without a row's GPU. Return (log ratios, distances, fraction).
 
-    A log ratio, (N,), is NaN if the row was not predicted. A distance, (N,), is the distance of a row from the training
-    data. The fraction states how much of the predicted differences transfers to other GPUs.
+    Log ratios, (N,), are NaN for rows that were not predicted. Distances, (N,), are those of the rows from the training
+    data. The fraction is the part of the predicted differences that transfers to other GPUs.
     """
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
@@ -193,9 +193,9 @@ def _shape_predictions(
 
 
 def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
-    """Return the fraction of the predicted differences between configs that carries over to a held-out GPU.
+    """Return the fraction of the predicted differences between configs that transfers to a held-out GPU.
 
-    `unit` is the index of each row's GPU. `predicted` comes from trees trained without that GPU.
+    `unit` is the index of each row's GPU. `predicted` comes from trees trained without this GPU.
     """
     slopes = [
         data.slope(np.where(unit == number, predicted, np.nan)) for number in np.unique(unit[np.isfinite(predicted)])
@@ -207,9 +207,9 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
     """Return 90 % intervals for new problems, keyed by scope. A scope is all GPUs (`*`), a GPU, a data type on a GPU,
     or a granularity of matrix rows in this data type.
 
-    A scope with too few groups uses the interval of the next larger scope. If this interval covers too few errors of a
-    data type or granularity, the scope gets its own interval, for which errors of the analytical model replace the
-    missing groups.
+    A scope with too few groups uses the interval of the next larger scope. A data type or granularity gets its own
+    interval if the larger scope's interval covers too few of its errors. Errors of the analytical model then replace
+    the missing groups.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]

@@ -24,7 +24,7 @@ _LONGEST = 4
 _RELEARNED_EVERY = 1.5
 """Factor by which the number of measurements grows before corrections are learned again."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Numbers of measurements after which the common scale of errors is estimated again: those in `_RESCALED_AT`, and
+"""Numbers of new measurements after which the common scale of errors is estimated again: those in `_RESCALED_AT`, and
 multiples of `_RESCALED_EVERY`."""
 
 
