@@ -110,8 +110,7 @@ class TrainedHead:
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
-    """Train trees on the rows with indices `trained_on`, and return their predictions for the rows with indices
-    `rows`."""
+    """Train trees on the rows `trained_on` (indices), and return their predictions for `rows` (indices)."""
     booster, _ = _boost(data, trained_on, rounds, None, settings)
     return np.asarray(booster.inplace_predict(data.matrix[rows]))
 

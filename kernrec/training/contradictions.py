@@ -76,6 +76,7 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
     Args:
         inputs: model inputs of the N configs.
         latency_s: measured times in seconds, (N,).
+        stated: other measured quantities of the N configs.
     """
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
     wrong_energy = contradicting(gpu, latency_s, stated.energy_j, stated.power_w)

@@ -56,8 +56,7 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Measured rows of several groups, concatenated to N rows. The constructor raises `UsageError` if there is no
-    group."""
+    """Measured rows of several groups, joined to N rows. The constructor raises `UsageError` if there is no group."""
 
     groups: tuple[RowGroup, ...]
     parts: tuple[str, ...] = features.GROUPS
@@ -84,8 +83,7 @@ class Dataset:
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number for each row, (N,). Two rows have the same number if their groups agree in the given
-        fields."""
+        """Return a number for each row, (N,). It is equal for rows whose groups agree in the given fields."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])

@@ -81,7 +81,7 @@ def evaluate(
     split: str = "problem",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Evaluation:
-    """Score all methods on the measured problems of databases.
+    """Score all methods on the measured problems that `request` selects.
 
     Stored calibrations may contain held-out measurements, so new ones are fitted without them.
 
@@ -168,8 +168,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Return the scores of `MethodScore` that need measured energy. `order` lists configs by ascending predicted
-    energy."""
+    """Return the scores of `MethodScore` that need measured energy. `order` sorts configs by predicted energy."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}

@@ -241,8 +241,8 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
         after: list[tuple[float, float]] = []
         for fold, fitted in zip(folds, without, strict=True):
             tested = [member for member in rows if member.group.problem in fold]
-            before += _judged(tested, _only(fitted, helpful), quantity)
-            after += _judged(tested, _only(fitted, helpful + names), quantity)
+            before += _group_errors(tested, _only(fitted, helpful), quantity)
+            after += _group_errors(tested, _only(fitted, helpful + names), quantity)
         if all(getattr(whole, name) == 1.0 for name in names):
             findings.append(f"{quantity}: too few measurements to calibrate it")
             continue
@@ -277,7 +277,9 @@ def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
     return Calibration(calibration.arch, **multipliers)
 
 
-def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str) -> list[tuple[float, float]]:
+def _group_errors(
+    rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str
+) -> list[tuple[float, float]]:
     """Return (median |log(predicted / measured)|, rank correlation) of each group with measurements of `quantity`."""
     results = []
     for member in rows:
@@ -317,6 +319,7 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
     Args:
         shares: each part as a fraction of the measured value, (N, P). A row's sum with multipliers is predicted /
             measured.
+        weights: weight of each row, (N,).
         largest: largest plausible multiplier. The smallest is its reciprocal.
     """
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))

@@ -72,8 +72,7 @@ class Measurements:
     calibrations: Mapping[str, Calibration]
     """Calibrations that the inputs of the groups use, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of each single-kernel model whose corrections are in `RowGroup.beneath`, keyed by
-    kernel."""
+    """Hash of the training data of each single-kernel model behind `RowGroup.beneath`, keyed by kernel."""
 
     @property
     def models_folder(self) -> Path:
@@ -201,7 +200,7 @@ def _read_rows(
             condition = " AND ".join(f"{name} = ?" for name in chosen) or "true"
             query = f"SELECT {', '.join(_COLUMNS)} FROM answer WHERE {condition} ORDER BY ALL"
             answers = database.query(with_derived("answer", query, scales=scales_among_few()), list(chosen.values()))
-            stated = _stated(database)
+            stated = _clocks_and_idle_powers(database)
         for row in (dict(zip(_COLUMNS, values, strict=True)) for values in answers):
             problem = problems[row["problem_id"]]
             if op is not None and problem["op"] != op:
@@ -225,7 +224,7 @@ def _read_rows(
     return groups, problem_rows
 
 
-def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
+def _clocks_and_idle_powers(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
     """Return (median clock in hertz, median idle power in watts) at default limits, keyed by the values of
     `_OF_CONFIG`. A median without measurements is NaN."""
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)

@@ -186,13 +186,13 @@ def _shape_predictions(
     """
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
-    carried = _carried(shape, latency, unit)
+    carried = _transferred_share(shape, latency, unit)
     sampled = np.isfinite(latency)  # Only a sample of many rows was predicted.
     latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
     return latency, distance, carried
 
 
-def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
+def _transferred_share(data: HeadData, predicted: Array, unit: Array) -> float:
     """Return the fraction of the predicted differences between configs that transfers to a held-out GPU.
 
     `unit` is the index of each row's GPU. `predicted` comes from trees trained without this GPU.

@@ -1,8 +1,10 @@
 """Calibrations of the analytical model: multipliers for parts of time and energy, by architecture.
 
-    core_time, dram_time        time of the core clock domain; time of DRAM traffic
-    static_power                power of board and leakage
-    core_energy, dram_energy    energy of the core's clock tree and events; energy of DRAM traffic
+    core_time       time of the core clock domain
+    dram_time       time of DRAM traffic
+    static_power    power of board and leakage
+    core_energy     energy of the core's clock tree and events
+    dram_energy     energy of DRAM traffic
 
 `kernrec.training.fit_calibration` fits the multipliers to measurements. A multiplier of 1 means no calibration.
 
@@ -53,8 +55,7 @@ class Calibration:
     core_energy: float = 1.0
     dram_energy: float = 1.0
     rows: int = 0
-    """Number of measured configs to which the multipliers of time were fitted. `energy_rows` is the number for
-    energy."""
+    """Number of measured configs to which the multipliers of time were fitted. For energy, it is `energy_rows`."""
     energy_rows: int = 0
     gpus: tuple[str, ...] = ()
     problems: int = 0

@@ -91,7 +91,7 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
 """Names of the rows of `Demand.rates`. The first rows contain the clock cycles for which each pipe is busy. The row
 `issue` treats all four schedulers as one pipe.
 
-- `port`: Clock cycles for which shared memory and L1 together are busy. Both are one memory with one port (NVIDIA's
+- `port`: Clock cycles for which shared memory and L1 together are busy. They are one memory with one port (NVIDIA's
   architecture whitepapers since Volta).
 - `sectors`: Number of 32-byte sectors that are requested from L2.
 - `barriers`: Number of barriers at which all warps of the block wait.
@@ -183,17 +183,17 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
     columns = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
     counts = _Counts(columns, np.zeros((coefficients.shape[2], len(coefficients))))
     figures, lanes = microarchitecture(gpu), gpu.fma_per_clk_sm
-    fma = _floats(lanes, counts)
+    fma = _float_clk(lanes, counts)
     functions = counts.classes("mufu") * (32 / _SPECIAL_LANES)
-    integer, special, doubles = _conversions(gpu, counts, functions)
-    tensor, by_groups = _tensor(gpu, counts)
+    integer, special, doubles = _pipes_with_conversions(gpu, counts, functions)
+    tensor, by_groups = _tensor_clk(gpu, counts)
     between = np.where(tensor > 0, fma + functions, 0.0)
     sectors = counts.ending("_sectors") + counts.total("local.l2_sectors")
     shared, port, l1 = _shared_and_l1(gpu, counts, sectors)
     moves = counts.total(*_MOVES) / _TENSOR_MEMORY_BYTES_PER_CLK
     rows = {
         "issue": _issue(counts),
-        "fma": _products(lanes, counts, fma),
+        "fma": _f32_pipe_clk(lanes, counts, fma),
         "int": integer * (32 / lanes["i32_add"]),
         "special": special,
         "f64": doubles,
@@ -202,21 +202,20 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
         "shared memory": shared,
         "L1": l1,
         "port": port,
-        "sectors": _at_l2(figures, counts, sectors),
+        "sectors": _l2_load(figures, counts, sectors),
         "barriers": counts.total("barriers"),
         "core_j": power.dynamic(events(counts.column))[0] + counts.zeros,
         "between": between * (1.0 - by_groups),
         "between_groups": between * by_groups,
         "alone": counts.total("chain") if "chain" in metrics else (counts.total("issue") - counts.removed) * WARP_CPI,
     }
-    rows["in_turn"] = _in_turn(gpu, counts, rows)
+    rows["in_turn"] = _in_turn_clk(gpu, counts, rows)
     rates = np.stack([rows[name] for name in QUANTITIES], axis=1)
     return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 
 
 class _Counts:
-    """Numbers of events per block and per loop trip: an array (terms, C) for each metric. Missing metrics count as
-    0."""
+    """Events per block and per loop trip: an array (terms, C) for each metric. Missing metrics count as 0."""
 
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
@@ -247,7 +246,7 @@ class _Counts:
         return self.total(*(m for m in self.column if m.startswith("global.") and m.endswith(endings)))
 
 
-def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
+def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
     """Return the clock cycles of the code if its stretches run one after another, (terms, C).
 
     Each stretch gets a part of a pipe's clock cycles in proportion to its instructions that use the pipe. The result is
@@ -277,10 +276,10 @@ _LEAST = 1e-30
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
     lanes = gpu.fma_per_clk_sm
-    integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
+    integer, special, doubles = _pipes_with_conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {
         "issue": _issue(stretch),
-        "fma": _products(lanes, stretch, _floats(lanes, stretch)),
+        "fma": _f32_pipe_clk(lanes, stretch, _float_clk(lanes, stretch)),
         "int": integer,
         "special": special,
         "f64": doubles,
@@ -305,14 +304,14 @@ def _issue(counts: _Counts) -> Floats:
     return (counts.total("issue") - counts.removed - floats) / ISSUE_PER_CLK + floats / FLOATS_PER_CLK
 
 
-def _floats(lanes: Mapping[str, float], counts: _Counts) -> Floats:
+def _float_clk(lanes: Mapping[str, float], counts: _Counts) -> Floats:
     """Return the clock cycles of f32 and half-precision arithmetic. A half-precision instruction computes on two
     numbers per lane. Its rate is half that of f32 on GA10x and later GeForce GPUs, and twice that of f32 on an
     A100."""
     return counts.classes("fma32") * (32 / lanes["f32"]) + counts.classes("f16") * (64 / lanes["f16"])
 
 
-def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
+def _f32_pipe_clk(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
     """Return the clock cycles for which f32 arithmetic and integer multiplications occupy the f32 pipe. Integer
     multiplications can use half of the pipe's 128 lanes. Integer additions, comparisons and logic have a separate pipe
     (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU)."""
@@ -320,7 +319,7 @@ def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Float
     return np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
 
 
-def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
+def _pipes_with_conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the load of three pipes, including conversions: (warp instructions of the integer pipe, clock cycles of
     the special-function pipe, clock cycles of the f64 pipe). `functions` contains the clock cycles of the
     special-function pipe without conversions."""
@@ -336,7 +335,7 @@ def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, 
     return integer, special, counts.classes("f64") * (32 / lanes)
 
 
-def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
+def _tensor_clk(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
     """Return (clock cycles of the tensor cores, fraction of their operations in warpgroup instructions)."""
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
@@ -352,7 +351,7 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
     return clk, by_groups / np.maximum(multiplied, 1e-30)
 
 
-def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
+def _l2_load(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
     """Return the load of L2 in sectors: the sectors that it transfers, plus those that it could transfer during atomic
     operations. A turn of an atomic operation occupies an L2 slice for one clock."""
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)

@@ -102,17 +102,15 @@ class Footprint:
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """Fraction of a block's bytes that its neighbor does not access: one array each for the neighbor along x, y and
-    z."""
+    """Fraction of a block's bytes that its neighbor along x, y or z does not access, one array for each axis."""
     size_bytes: Array
     written: bool
     scratch: bool = False
     in_window: tuple[Array, ...] = ()
-    """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. An empty tuple
-    or a value of 0 means that these blocks were not sampled. Then, `fresh` is used."""
+    """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. If the tuple is
+    empty or a value is 0, these blocks were not sampled, and `fresh` replaces the value."""
     stored_bytes: Array = np.inf
-    """Bytes that the stores of one block write, or infinity if the launch does not write the tensor or also reads
-    it."""
+    """Bytes that a block's stores write, or infinity if the launch does not write the tensor or also reads it."""
 
     def filled(self, whole: Array, blocks: Array) -> Array:
         """Return the bytes that L2 reads from DRAM to fill sectors that the launch writes only partly. L2 exchanges

@@ -42,13 +42,13 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width for one latency's individual error. `ratio` covers the errors of two
-        latencies."""
+        """Return the logarithmic half-width for one latency's individual error. `ratio` covers two such errors."""
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
     def own_energy(self) -> float:
-        """Return the logarithmic half-width for one energy's individual error."""
+        """Return the logarithmic half-width for one energy's individual error. `energy_ratio` covers two such
+        errors."""
         return math.log(self.energy_ratio) / math.sqrt(2.0)
 
 

@@ -39,8 +39,8 @@ class IdealLaunch:
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return the rates and energies of an ideal launch on a GPU. The launch's time depends only on its bytes if some
-    algorithm needs fewer operations than the op defines, or if the GPU has no arithmetic in the data type."""
+    """Return the rates and energies of an ideal launch on a GPU. In two cases, the launch's time depends only on its
+    bytes: an algorithm needs fewer operations than the op defines, or the GPU has no arithmetic in the data type."""
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0

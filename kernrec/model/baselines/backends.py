@@ -40,8 +40,7 @@ def known_versions(backend: str) -> tuple[str, ...]:
 
 
 def versions_text(versions: Iterable[str | None]) -> str | None:
-    """Return the oldest and the newest version as a text, such as `0.14.0 to 0.24.0`, or None if all versions are
-    None."""
+    """Return the oldest and the newest version, such as `0.14.0 to 0.24.0`, or None if all versions are None."""
     ordered = sorted({version for version in versions if version}, key=by_number)
     return _TO.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else None
 

@@ -98,8 +98,7 @@ class Timing:
     launch_clk: float
     """Clocks of an empty launch that is timed in this way."""
     working_sets: float
-    """Number of copies of the weights that the timed loop reads in turn, or infinity if L2 was flushed between
-    calls."""
+    """Number of copies of the weights that the timed loop reads in turn, or infinity if it flushed L2 between calls."""
     sustained: bool = False
     """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`)."""
     alone: bool = False

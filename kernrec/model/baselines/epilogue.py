@@ -21,8 +21,7 @@ _FUSED = {"bias": 0, "activation": 0}
 
 
 def as_recorded(problem: Problem) -> Problem:
-    """Return a problem in the form that recordings use: a matvec as a matmul, and a matmul without bias and
-    activation."""
+    """Return a problem as recordings contain it: a matvec as a matmul, and a matmul without bias and activation."""
     problem = as_matmul(problem)
     if not has_epilogue(problem):
         return problem

@@ -76,7 +76,7 @@ def at_point(
     core_j = _core_energy(baselines, gpu, power, problem) if baselines and elsewhere else 0.0
     baselines = [each if each.power_w is not None else _modelled(each, gpu, problem) for each in baselines]
     if elsewhere:
-        baselines = [_carried(each, core_j, gpu, limit_w, point.clock_hz) for each in baselines]
+        baselines = [_transferred(each, core_j, gpu, limit_w, point.clock_hz) for each in baselines]
     (least_s,) = (0.0,) if problem is None else roofs_s([problem], gpu, limit_w, point.clock_hz)
     return [
         each if each.latency_s.value >= least_s else replace(each, latency_s=raised(each.latency_s, least_s))
@@ -151,7 +151,7 @@ def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
     return replace(quantity, value=value, low=value * exp(-down), high=value * exp(up))
 
 
-def _carried(
+def _transferred(
     prediction: "BaselinePrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
 ) -> "BaselinePrediction":
     power = _power_of(gpu)
@@ -178,7 +178,7 @@ def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: Po
     core_s, dram_s = max(busy["math"], busy["l2"]), busy["dram"]
     fixed_s = min(busy["launch"], 0.9 * latency_s)
     dram_j = _dram_energy(prediction, gpu, power)
-    clock_hz = _held_clock(power, core_j, dram_j, latency_s)
+    clock_hz = _clock_at_limit(power, core_j, dram_j, latency_s)
     # Scale the core and DRAM times so that the launch takes the predicted time at the actual clock.
     slowed = core_s * power.boost_hz / clock_hz
     together = (slowed**OVERLAP + dram_s**OVERLAP) ** (1.0 / OVERLAP)
@@ -196,9 +196,9 @@ def _core_energy(
         # The clock must have been high enough for the arithmetic to fit into the time, which bounds the energy.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
-        most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))
+        most_j = min(most_j, _core_energy_in_call(each, gpu.tdp_w, least_hz, gpu))
         if each.power_w is not None:
-            left_j.append(_left_for_core(each, each.power_w.value, power.running_hz, gpu))
+            left_j.append(_core_energy_in_call(each, each.power_w.value, power.running_hz, gpu))
             held = held or each.power_w.value >= CAPPED * gpu.tdp_w
     if left_j and not held:
         return min(_median(left_j), most_j)
@@ -214,7 +214,7 @@ def _median(values: list[float]) -> float:
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
+def _core_energy_in_call(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
     """Return the core's dynamic energy in a call, in joules at nominal voltage. It excludes static and DRAM energy."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
@@ -230,8 +230,8 @@ def _without_core(power: PowerModel, clock_hz: float) -> float:
     return float(power.power_at(clock_hz, {}))
 
 
-def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
-    """Return the clock at which a launch draws the default power limit, or the highest clock if it draws less."""
+def _clock_at_limit(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
+    """Return the clock in hertz at which a launch draws the default power limit, or the highest if it draws less."""
     low, high = power.minimum_hz, power.running_hz
 
     def drawn_w(clock_hz: float) -> float:

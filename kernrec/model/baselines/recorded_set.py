@@ -160,7 +160,7 @@ class Head:
     packed: Array = field(repr=False)
     """Compressed trees, as stored in the model's file."""
     recorded: Interval
-    """Interval for recorded sizes. It is calibrated on held-out problems if the GPU was recorded, or else on held-out
+    """Interval for recorded sizes, calibrated on held-out problems if the GPU was recorded, or else on held-out
     GPUs."""
     between: Interval
     """Interval for problems with unrecorded sizes (`SetModel.off_grid`), calibrated on held-out problems."""

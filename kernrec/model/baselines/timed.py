@@ -254,8 +254,7 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for a problem, which is the same before and after
-        `SetModel.streamed`."""
+        """Return the index of the fastest backend for a problem. `SetModel.streamed` does not change the result."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:

@@ -200,7 +200,7 @@ def calibrate(
     numbers, place, rows = np.unique(group, return_inverse=True, return_counts=True)
     if not len(numbers):
         return unknown_interval(kind)
-    score = _near_width(np.abs(residual), np.asarray(distance))
+    score = _width_needed(np.abs(residual), np.asarray(distance))
     ascending = np.argsort(score, kind="stable")
     total = max(len(numbers), groups_needed(level)) + 1.0
     share = np.cumsum((1.0 / rows)[place][ascending]) / total
@@ -214,7 +214,7 @@ def _prior_share(distance: Array) -> Array:
     return np.asarray(squared / (1.0 + squared))
 
 
-def _near_width(error: Array, distance: Array) -> Array:
+def _width_needed(error: Array, distance: Array) -> Array:
     """Return the smallest non-negative `Interval.width` that covers `error` at `distance` from the training data."""
     s = _prior_share(distance)
     # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.

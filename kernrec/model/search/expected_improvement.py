@@ -37,8 +37,7 @@ _LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less, so it 
 
 
 class ExpectedImprovement:
-    """Search of one space of C configs for the fastest config. It stores no measurements, so each call gets all of
-    them.
+    """Search of a space of C configs for the fastest. It stores no measurements, so each call gets all of them.
 
     Raises:
         KernrecError: SciPy is not installed.
@@ -62,8 +61,7 @@ class ExpectedImprovement:
         self.space = SearchSpace(tunables, predicted_s, seed)
 
     def batch(self, measured: int) -> int:
-        """Return the number of configs to measure before the next call of `order`. `measured` is the number of tried
-        configs."""
+        """Return how many configs to measure before the next call of `order`, given the number of tried configs."""
         left = self._first - measured
         return left if left > 0 else max(_BATCH, int(_BATCH_SHARE * measured))
 

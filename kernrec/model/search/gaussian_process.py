@@ -62,8 +62,7 @@ class Points:
 
 
 class GaussianProcess:
-    """Gaussian process that is conditioned on known values. The constructor raises `KernrecError` if SciPy is not
-    installed."""
+    """Gaussian process, given known values. The constructor raises `KernrecError` if SciPy is not installed."""
 
     def __init__(self, points: Points, values: Array, hyperparameters: Hyperparameters | None = None) -> None:
         """Condition the process on known values at M points. Learn the hyperparameters if `hyperparameters` is None."""

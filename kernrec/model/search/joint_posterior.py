@@ -235,11 +235,11 @@ class JointPosterior:
     def watch(self, problem: int, measured: Measured) -> None:
         """Add a measurement of a problem, and note in `record` how it changed the stated regret and the choice's
         expected cost."""
-        before, _ = self._stated(problem, self._drawn(problem))
+        before, _ = self._stated_regret(problem, self._random_costs(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
         mean = self._mean(self._blocks[problem])
-        after, _ = self._stated(problem, self._drawn(problem))
+        after, _ = self._stated_regret(problem, self._random_costs(problem))
         self.record.note(before - after, float(mean[choice] - mean.min()))
 
     def rescale(self) -> None:
@@ -308,14 +308,14 @@ class JointPosterior:
 
     def prospects(self, problem: int) -> tuple[float, Array]:
         """Return (result of `regret`, probability that each contender is the best, (C,))."""
-        costs = self._drawn(problem)
-        stated, misjudged = self._stated(problem, costs)
+        costs = self._random_costs(problem)
+        stated, misjudged = self._stated_regret(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
-    def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
+    def _stated_regret(self, problem: int, costs: Array) -> tuple[float, float]:
         """Return the uncorrected expected regret as (part if the posterior is right, part if it misjudges the problem).
-        `costs` is the result of `_drawn`."""
+        `costs` is the result of `_random_costs`."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
@@ -333,7 +333,7 @@ class JointPosterior:
     def _reach(self, problem: int) -> float:
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
-    def _drawn(self, problem: int) -> Array:
+    def _random_costs(self, problem: int) -> Array:
         """Draw random log costs of a problem's C contenders, as an array of shape (draws, C). They exclude the error
         that all contenders share."""
         mean, covariance = self.expectation(problem)
@@ -353,12 +353,12 @@ class JointPosterior:
 
     def mean_regret(self) -> float:
         """Return the weighted mean of all problems' expected regrets."""
-        stated, misjudged = self._all_stated()
+        stated, misjudged = self._stated_regrets()
         return float(np.average(self.record.factor * stated + misjudged, weights=self._problem_weights))
 
     def regret_bound(self) -> float:
         """Return an upper bound on the weighted mean regret, which holds with probability `LEVEL`."""
-        stated, misjudged = self._all_stated()
+        stated, misjudged = self._stated_regrets()
         losses = self.record.mean_losses(stated, misjudged, self._problem_weights, self._seed)
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
@@ -367,8 +367,8 @@ class JointPosterior:
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
-    def _all_stated(self) -> Array:
-        return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
+    def _stated_regrets(self) -> Array:
+        return np.array([self._stated_regret(problem, self._random_costs(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
         """Plan the next measurements of a problem. Each measurement has the greatest gain if earlier ones give the

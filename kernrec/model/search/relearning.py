@@ -50,8 +50,9 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array
         seed: Seed of the trees and of the folds.
 
     Returns:
-        (Corrections to add to the predicted log costs, (C,) for each problem; remaining fraction of the squared
-        errors), or None if there are too few measurements, XGBoost is not installed, or the corrections do not help.
+        Corrections to add to the predicted log costs, (C,) for each problem, and the fraction of the squared errors
+        that remains. None if there are too few measurements, if XGBoost is not installed, or if corrections do not
+        help.
     """
     used = [number for number, problem in enumerate(problems) if len(problem.rows) > 1]
     if sum(len(problems[number].rows) for number in used) < LEAST or find_spec("xgboost") is None:
