@@ -57,7 +57,7 @@ class MethodScore:
     energy_saved: float = _NAN
     """Fraction of energy that the top recommendation saves relative to the top recommendation of `occupancy`."""
     slowdown: float = _NAN
-    """Fraction by which the top recommendation is slower than that of `occupancy`."""
+    """Fraction by which the top recommendation is slower than the top recommendation of `occupancy`."""
     lowest_energy_saved: float = _NAN
     """Fraction of energy that a low-energy config saves relative to the fastest config. This config has the lowest
     predicted energy of all configs with a predicted slowdown of at most `MOST_SLOWDOWN`."""

@@ -226,7 +226,7 @@ def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
 
 
 def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]) -> CalibrationFit:
-    """Fit the calibration of one architecture. Keep the multipliers of time, and those of energy, only if they help."""
+    """Fit the calibration of one architecture. Keep the multipliers of a quantity (time, energy) only if they help."""
     problems = _problems(rows)
     count = min(len(problems), MOST_FOLDS)
     folds = [set(problems[start::count]) for start in range(count)]

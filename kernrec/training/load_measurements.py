@@ -270,8 +270,8 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return the terms that the model of a single kernel adds to log predictions, keyed by head. The result is
-        empty if there is no such model."""
+        """Return the terms that a single-kernel model adds to log predictions, keyed by head. The result is empty if
+        the kernel has no single-kernel model."""
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}

@@ -66,7 +66,7 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Return the hypervolume of the recommended configs as a fraction of that of all configs.
+    """Return the hypervolume of the recommended configs as a fraction of the hypervolume of all configs.
 
     Args:
         latency: measured latency of all configs, (C,).
@@ -90,7 +90,7 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """Return (energy saved, additional latency) of config `chosen` as fractions of those of config `baseline`."""
+    """Return (energy saved, additional latency) of config `chosen` as fractions of the costs of config `baseline`."""
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 

@@ -65,7 +65,7 @@ class LaunchWork:
     - `WARPS`: Number of warps of a block.
     - `PREFETCH`: Number of loop trips by which loads are issued ahead of their use.
     - `DRAM_BYTES`: Bytes moved between L2 and DRAM.
-    - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic; 1 for streams.
+    - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic (1 for streams).
     - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
     - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block have work, because no barrier

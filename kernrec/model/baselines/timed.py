@@ -104,7 +104,7 @@ class Reader:
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Problems of a recorded set with the same data type and layout on one GPU, and S backends that can run them."""
+    """Problems of one data type and layout from a recorded set, on one GPU, with S backends that can run them."""
 
     chosen: SetModel
     backends: tuple[str, ...]
@@ -164,7 +164,7 @@ class Kind:
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the recorded data type and layout, or None if the problems have the same."""
+        """Return the recorded data type and layout, or None if those of the problems were recorded."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 

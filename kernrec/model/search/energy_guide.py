@@ -33,7 +33,7 @@ LEVEL = 0.9
 _PRIOR_WEIGHT = 10.0
 """Weight of the prior assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Weight of latency. With this weight, two random configs differ as much in latency as in all tunables together."""
+"""Weight of latency as a coordinate: two random configs differ as much in it as in all tunables together."""
 
 
 class PowerModel:

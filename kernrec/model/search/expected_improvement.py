@@ -154,8 +154,8 @@ def _improvement(expected: Array, spread: Array, best: float) -> Array:
 class ObjectiveSearch(ABC):
     """Search of one space for the config of lowest latency, energy, or combination of both.
 
-    Report earlier measurements first. Then repeat two steps: measure the latencies of `latency_round` and report them
-    with `tell_latency`; measure the energies of `energy_round` and report them with `tell_energy`.
+    Report earlier measurements first. Then repeat two steps. First, measure the latencies of `latency_round`, and
+    report them with `tell_latency`. Second, measure the energies of `energy_round`, and report them with `tell_energy`.
     """
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None) -> None:

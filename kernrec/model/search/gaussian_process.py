@@ -153,7 +153,7 @@ _MOST_CHOICES = 32
 _GENERATIONS = 8
 """Maximum number of attempts to breed enough offspring, because many children may not be configs of the space."""
 FEWEST = 20
-"""Minimum number of existing predictions that `completed_predictions` needs to predict the other configs."""
+"""Minimum number of existing predictions from which `completed_predictions` predicts the other configs."""
 _FITTED = 300
 """Maximum number of predictions that `completed_predictions` learns from."""
 _CHUNK = 4096

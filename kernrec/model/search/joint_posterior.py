@@ -116,9 +116,9 @@ class Contenders:
     coordinates: Array
     """Coordinates of each contender, (C, D). Similar configs are near each other."""
     kernel: Array
-    """Number of each contender's kernel, (C,)."""
+    """Number that identifies each contender's kernel, (C,)."""
     of_kernel: float
-    """Standard deviation of the error that all contenders of one kernel share."""
+    """Standard deviation of the error that all contenders of the same kernel share."""
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
@@ -194,7 +194,7 @@ class JointPosterior:
         """Begin with the predictions of at least one problem. All problems must have equally many features."""
         self._seed = seed
         self.scale = _UNIT
-        """Common scale of the errors: the factor between `Contenders.deviation` and the scale of a Student's t."""
+        """Common scale of all errors. The scale of a Student's t is `Contenders.deviation` times this factor."""
         self.record = RegretRecord()
         self._left = 1.0  # Fraction of the squared errors that remains after the learned corrections
         self._blocks = [_Block(problem, self.scale) for problem in problems]

@@ -1,6 +1,6 @@
 """Learn corrections of predicted costs from the measurements of many problems (`tools/evidence refine`).
 
-Boosted trees learn how the error of a config differs from those of the other measured configs of its problem. The trees
+Boosted trees learn how much a config's error differs from the mean error of its problem's measured configs. The trees
 that correct a problem were trained without the problem's measurements, so these remain independent evidence.
 """
 

@@ -43,7 +43,7 @@ _FEW_BLOCKS = 0.6
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the data type of the queries, followed by that of the keys and values if it differs."""
+    """Return the data type of the queries, followed by the data type of the keys and values if it differs."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
