@@ -46,8 +46,7 @@ class TrainingSettings:
     seed: int = 0
     threads: int = 2
     shape: "TrainingSettings | None" = None
-    """Settings of separate trees for GPUs without measurements, or None if these GPUs use the same trees as all
-    others."""
+    """Settings of separate trees for GPUs without measurements, or None if all GPUs use the same trees."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class HeadData:
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """Return the factor from 0 to 1 by which to multiply predictions so that they fit best. NaNs are ignored."""
+        """Return the factor from 0 to 1 by which to multiply `predicted` to fit the targets best. NaNs are ignored."""
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
@@ -105,8 +104,7 @@ class TrainedHead:
     """Trees trained on all measured rows."""
     rounds: int
     out_of_fold: Array
-    """Predictions for each row by trees that were trained without the row's group, (N,). NaN marks a row without a
-    measurement."""
+    """Predictions for each row by trees trained without the row's group, (N,). NaN marks a row without measurement."""
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:

@@ -131,7 +131,7 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
 
 
 def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
-    """Predict a problem on a GPU. `folds` contains the model and calibrations fitted without each group."""
+    """Predict a problem on a GPU. `folds` contains the model and calibrations fitted without each of the `members`."""
 
     def joined(values: Callable[[RowGroup], Array]) -> Array:
         return np.concatenate([values(group) for group in members])

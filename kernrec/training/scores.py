@@ -38,7 +38,7 @@ def reduction(measured: Array, order: Array) -> float:
 
 
 def coverage(measured: Array, low: Array, high: Array) -> float:
-    """Return the fraction of measured values inside their intervals."""
+    """Return the fraction of measured values inside their intervals from `low` to `high`."""
     return float(np.mean((measured >= low) & (measured <= high)))
 
 

@@ -126,7 +126,7 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
 
 
 def held_out_distance(data: Dataset, fold: Array) -> Array:
-    """Return each row's distance in feature space from the rows of other folds, (N,)."""
+    """Return each row's distance in feature space from the rows of other folds, (N,). `fold` is each row's fold."""
     distance = np.zeros(len(data))
     for held_out in each_fold(fold) if fold.max() > 0 else ():
         extent = Extent.of(data.matrix[~held_out], parts(data.columns))
@@ -236,7 +236,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
 def _held_out_scores(
     data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
 ) -> dict[str, float | str]:
-    """Return the model's scores for log ratios predicted without a row's group."""
+    """Return the model's scores, given log ratios `out_of_fold` that were predicted without a row's group."""
     predicted = data.analytical["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
     ranks, top1 = [], []
@@ -258,7 +258,7 @@ def _held_out_scores(
 
 
 def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) -> dict[str, float | str]:
-    """Return median latency errors of the trained and the analytical model on held-out GPUs or kernels."""
+    """Return median latency errors of the trained and the analytical model on held-out GPUs or kernels (`name`)."""
     rows = np.isfinite(error)
     if not rows.any():
         return {}
@@ -298,7 +298,7 @@ def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
 
 
 def _beats_analytical(unit: Array, error: Array, analytical: Array) -> bool:
-    """Return whether the trained model is more accurate on each of at least two held-out GPUs or kernels."""
+    """Return whether at least two GPUs or kernels were held out, and the trained model is more accurate on each."""
     measured = [rows for number in np.unique(unit) if (rows := np.isfinite(error) & (unit == number)).any()]
     better = [np.median(np.abs(error[rows])) < np.median(np.abs(analytical[rows])) for rows in measured]
     return len(better) > 1 and all(better)

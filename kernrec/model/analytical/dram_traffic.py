@@ -96,8 +96,7 @@ def dram_bytes(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks. Arrays have the shape
-    (C,)."""
+    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks. Arrays are (C,)."""
 
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
@@ -140,8 +139,8 @@ class Footprint:
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
-        """Return the distinct bytes that a box of neighboring blocks accesses. `extents` contains the size of the box
-        in blocks."""
+        """Return the distinct bytes that a box of neighboring blocks accesses. `extents` is the box's size in
+        blocks."""
         distinct_bytes = self.own_bytes
         for share, extent in zip(self.fresh, extents, strict=True):
             distinct_bytes = distinct_bytes * (1.0 + share * (extent - 1.0))

@@ -77,7 +77,7 @@ class LaunchWork:
 
     @classmethod
     def empty(cls, count: int, loops: int) -> "LaunchWork":
-        """Create work for `count` launches in which all figures are 0. The caller must set the variants and figures."""
+        """Create work for `count` launches with `loops` loops. All figures are 0 until the caller sets them."""
         return cls(np.empty(count, dtype=np.int64), np.zeros((LOOPS + 2 * loops, count)))
 
     @classmethod

@@ -215,8 +215,8 @@ class PowerModel:
     def event_j(self, event: str) -> float:
         """Return the energy in joules of one event at nominal voltage. The events are `issue.<class>` (one warp
         instruction), `mma.<dtype>` (one FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`,
-        `l2.sectors` (32 bytes) and `dram.bytes`. Unlisted classes count as `issue.other`. Raise `UsageError` for any
-        other event."""
+        `l2.sectors` (32 bytes) and `dram.bytes`. Unlisted classes count as `issue.other`. Raise `UsageError` for other
+        events."""
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
             energy = self.energy_j["issue.other"]

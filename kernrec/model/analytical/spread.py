@@ -47,8 +47,7 @@ class Spread:
 
     @property
     def own_energy(self) -> float:
-        """Return the logarithmic half-width for one energy's individual error. `energy_ratio` covers two such
-        errors."""
+        """Return the logarithmic half-width for one energy's individual error. `energy_ratio` covers two of them."""
         return math.log(self.energy_ratio) / math.sqrt(2.0)
 
 

@@ -215,7 +215,7 @@ def _median(values: list[float]) -> float:
 
 
 def _core_energy_in_call(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the core's dynamic energy in a call, in joules at nominal voltage. It excludes static and DRAM energy."""
+    """Return the core's dynamic energy, in joules at nominal voltage, of a call that draws `drawn_w` watts in total."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -280,7 +280,7 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
     """Return the minimum seconds of each of N repeated calls, which need `flops` operations and move `moved` compulsory
-    bytes. L2 is assumed to keep as much data of the previous call as fits."""
+    bytes at a GPU's `rates`. L2 is assumed to keep as much data of the previous call as fits."""
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
 

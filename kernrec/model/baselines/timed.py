@@ -82,7 +82,8 @@ class Reader:
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor between the predicted value and either end of its interval, for each problem."""
+        """Return the factor between a prediction and either end of its interval, for each problem. `distances` and
+        `off_grid` are those of `Timed`."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -254,7 +255,8 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for a problem. `SetModel.streamed` does not change the result."""
+        """Return the index of the fastest backend for problem `number`, also after a conversion by
+        `SetModel.streamed`."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
@@ -267,7 +269,7 @@ class Timed:
         return kind.backends[place], chosen.streamed(call, kind.gpu, bound, number), launch_s
 
     def predictions(self, number: int) -> Iterator[BaselinePrediction]:
-        """Yield the prediction of each backend for the problem with this index."""
+        """Yield the prediction of each backend for the problem with the index `number`."""
         kind, gpus = self.kind, self.kind.chosen.recorded.gpus
         busy = {name: seconds.item(number) for name, seconds in self.bound.parts.items()}
         for place in range(len(kind.backends)):

@@ -51,8 +51,7 @@ class Adaptation:
     interval: Interval
 
     def correction(self, matrix: Array) -> Array:
-        """Return the corrections to add to the log predictions of C candidates. `matrix` (C, F) contains their
-        features."""
+        """Return the corrections to add to the log predictions of C candidates with features `matrix` (C, F)."""
         rows = _standardized(matrix, self.center, self.scale)
         return np.asarray(self.offset + matern(rows, self.rows, self.length) @ self.weights)
 
@@ -84,7 +83,7 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
 
 
 def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float, Array, Array]:
-    """Fit a Gaussian process to M errors. Return (length scale, weights (M,), absolute leave-one-out errors (M,))."""
+    """Fit a Gaussian process to M errors. Return (best of `lengths`, weights (M,), |leave-one-out errors| (M,))."""
     count = len(error)
     best: tuple[float, float, Array, Array] | None = None
     for length in lengths:
@@ -163,7 +162,7 @@ def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
 
 
 def matern(a: Array, b: Array, length: float) -> Array:
-    """Return the Matern 3/2 kernel between the rows of a (N, F) and of b (M, F), as an array (N, M)."""
+    """Return the Matern 3/2 kernel with length scale `length` between the rows of a (N, F) and of b (M, F), (N, M)."""
     distance = np.sqrt(3.0 * squared_distances(a, b)) / length
     return np.asarray((1.0 + distance) * np.exp(-distance))
 

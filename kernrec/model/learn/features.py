@@ -35,8 +35,7 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Quantities of C candidates on one GPU from the analytical model. Arrays have the shape (C,). Unknown ones are
-    None."""
+    """Quantities of C candidates on one GPU from the analytical model, (C,) each, or None if unknown."""
 
     gpu: GPU
     flops: float | Array

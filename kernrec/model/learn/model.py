@@ -113,7 +113,7 @@ class Model:
         return {"latency": latency} | ({"power": power} if "power" in self.parts(gpu_known) else {}), distance
 
     def parts(self, gpu_known: bool) -> tuple[str, ...]:
-        """Return the keys of the trees in `forests` that `log_ratio` uses."""
+        """Return the keys of the trees in `forests` that `log_ratio` uses if `gpu_known` has this value."""
         return self._parts[0 if gpu_known else 1]
 
     @cached_property
@@ -169,12 +169,14 @@ def transfer_score(kind: str, by: str = "") -> str:
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the score for the median error of latency differences between a problem's configs."""
+    """Return the name of the score for the median error of latency differences between a problem's configs. The
+    arguments are those of `transfer_score`."""
     return f"median error of differences{by} on held-out {kind}s"
 
 
 def top1_score(by: str) -> str:
-    """Return the name of the score for the efficiency of the top recommendation on held-out GPUs."""
+    """Return the name of the score for the efficiency of the top recommendation on held-out GPUs. The argument `by` is
+    that of `transfer_score`."""
     return f"efficiency@1{by} on held-out GPUs"
 
 

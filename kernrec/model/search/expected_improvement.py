@@ -142,8 +142,7 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
-    """Return by how much each of C configs is expected to improve on `best`. `spread` contains their standard
-    deviations."""
+    """Return the expected improvement on `best` of each of C configs. `spread` contains their standard deviations."""
     from scipy.special import ndtr
 
     z = (best - expected) / spread

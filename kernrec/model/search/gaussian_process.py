@@ -91,15 +91,13 @@ class GaussianProcess:
         return embedded, across, solved
 
     def predict(self, points: Points) -> tuple[Array, Array]:
-        """Return (expected values, variances) at C points, as arrays of shape (C,). The variances exclude measurement
-        noise."""
+        """Return (expected values, variances without measurement noise) at C points, as arrays of shape (C,)."""
         _, across, solved = self._across(points)
         variance = np.maximum(self.hyperparameters.signal - (solved * solved).sum(axis=0), _LEAST_VARIANCE)
         return self._offset + self._scale * (across @ self._pulls), self._scale**2 * variance
 
     def covariance(self, points: Points) -> Array:
-        """Return the covariance of the values at C points, as an array of shape (C, C). It excludes measurement
-        noise."""
+        """Return the covariance (C, C) of the values at C points, without measurement noise."""
         embedded, _, solved = self._across(points)
         return np.asarray(self._scale**2 * (self._between(embedded, embedded) - solved.T @ solved))
 

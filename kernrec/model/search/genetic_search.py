@@ -61,7 +61,7 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Return the unmeasured configs: first those that cover each value of each tunable, then all others."""
+        """Return the configs in `left`: first those that cover each value of each tunable, then all others."""
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
 
@@ -135,8 +135,7 @@ class GeneticSearch(ObjectiveSearch):
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return the predicted log power of N configs, given their log latencies, or zeros if there is no model of
-        power."""
+        """Return the predicted log power of N configs, given their log latencies, or zeros without a model of power."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))

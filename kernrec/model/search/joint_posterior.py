@@ -291,8 +291,7 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Exclude a contender that cannot run. It is not measured again, and it is chosen only if no other contender is
-        left."""
+        """Exclude a contender that cannot run. It is not measured again, and chosen only if no other is left."""
         block = self._blocks[problem]
         block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):

@@ -107,8 +107,8 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Train trees on the configs `ran`. Return (mean, standard deviation) of their predictions for the configs
-        `rest`, as arrays of shape (len(rest), criteria)."""
+        """Train trees on the configs `ran` and their log costs `log`. Return (mean, standard deviation) of their
+        predictions for the configs `rest`, as arrays of shape (len(rest), criteria)."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]

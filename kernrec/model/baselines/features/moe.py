@@ -93,7 +93,7 @@ def active_experts(sizes: Mapping[str, int]) -> float:
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:
     """Return figures of the busiest GPU as arrays of shape (N,): `active` (experts with tokens), `rows` (rows of all
     experts), `most` (rows of the busiest expert), and `rows of SIZE` (rows of all experts in whole tiles of SIZE rows).
-    `routes` is the number of (token, expert) pairs, and `ep` the number of GPUs that share the experts."""
+    There are `routes` pairs of token and expert, and `ep` GPUs. `routing` is the op's dimension."""
     made = {name: np.empty(len(routes)) for name in ("active", "rows", "most", *(f"rows of {size}" for size in _ROWS))}
     kinds = np.stack([experts, ep, routing], axis=1)
     for kind in np.unique(kinds, axis=0):
