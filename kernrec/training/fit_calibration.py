@@ -58,7 +58,7 @@ _ITERATIONS = 12
 
 @dataclass(frozen=True)
 class CalibrationFit:
-    """Calibration of one architecture."""
+    """Result of fitting a calibration for one architecture."""
 
     arch: str
     """Architecture, such as `sm_89`."""
@@ -169,8 +169,8 @@ class _CalibrationRows:
         return core, dram
 
     def time_shares(self) -> Array:
-        """Return core time and DRAM time of the rows in `timed`, as an array of shape (rows, 2). The core time is that
-        at the clock without a power limit.
+        """Return core time and DRAM time of the rows in `timed`, as an array of shape (rows, 2). The core time assumes
+        the clock without a power limit.
 
         Both times are divided by the measured latency without launch overhead, and raised to the power of `OVERLAP`.
         """

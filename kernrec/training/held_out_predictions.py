@@ -94,8 +94,8 @@ def held_out_problems(
         progress: function that receives a sentence for each fold.
 
     Returns:
-        Problems with at least `FEWEST` measured configs, and the number of groups. A single group cannot be held out,
-        so `learned` and `calibrated` have no predictions.
+        Problems with at least `FEWEST` measured configs, and the number of groups. If there is only one group,
+        `learned` and `calibrated` have no predictions.
     """
     parts = sorted({_part(group, split) for group in groups})
     folds: dict[str, _Fold] = {}

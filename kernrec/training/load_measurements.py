@@ -51,11 +51,11 @@ class MeasurementRequest:
     databases: tuple[Path, ...] = ()
     """Databases to read, by default the user's. A config is read from the first database that contains it."""
     op: str | None = None
-    """Op to read, by name or alias, or None for all."""
+    """Name or alias of the op to read, or None to read all."""
     gpu: str | None = None
-    """GPU to read, by name or alias, or None for all."""
+    """Name or alias of the GPU to read, or None to read all."""
     kernel: str | None = None
-    """Kernel to read, or None for all."""
+    """Kernel to read, or None to read all."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Measurements:
 
     databases: tuple[Path, ...]
     gpu: str | None
-    """Catalog name of the requested GPU, or None for all."""
+    """Catalog name of the requested GPU, or None if all were requested."""
     groups: tuple[RowGroup, ...]
     """Groups of rows, at least one."""
     notes: tuple[str, ...]
@@ -183,7 +183,7 @@ def _read_rows(
     """Read measured rows whose columns have the `wanted` values.
 
     Args:
-        op: op to read, or None for all.
+        op: op to read, or None to read all.
         wanted: required value of each column, or None if any value is accepted.
         left_out: receives the number of unused rows by reason.
 

@@ -165,7 +165,7 @@ class Kind:
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the recorded data type and layout, or None if those of the problems were recorded."""
+        """Return the recorded data type and layout, or None if the problems have a recorded data type and layout."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 

@@ -211,7 +211,7 @@ class ObjectiveSearch(ABC):
         return math.log(latency_s)
 
     def log_cost(self, config: int) -> float:
-        """Return the logarithm of a config's cost, which needs the measurements that the cost depends on."""
+        """Return the logarithm of the cost of a config whose latency, and energy if it counts, were measured."""
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:

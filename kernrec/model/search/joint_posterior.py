@@ -104,7 +104,7 @@ _DRAWS = 512
 
 @dataclass(frozen=True, eq=False)
 class Contenders:
-    """Contenders of a problem: the C configs that may be its best config."""
+    """The C configs of a problem that may be its best config."""
 
     expected: Array
     """Predicted log cost of each contender, (C,)."""

@@ -115,8 +115,8 @@ class Refinement:
     def below(self, until: float) -> bool:
         """Return whether the upper bound on the weighted mean regret is at most `until`.
 
-        If the bound exceeds `until` only because of problems with fewer than two measurements, `next` returns only
-        visits of these problems until the next call of this method.
+        If only problems with fewer than two measurements keep the bound above `until`, `next` returns visits of these
+        problems until this method is called again.
         """
         self.posterior.rescale()
         bound = self.posterior.regret_bound()

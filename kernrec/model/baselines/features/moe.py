@@ -19,7 +19,7 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"experts": lambda d:
 
 SUSTAINED_SIBLINGS = True
 _ROWS = (16, 64, 128)
-"""Numbers of rows of the tiles that backends use for an expert."""
+"""Numbers of rows in the tiles that backends use for an expert."""
 _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
 """Fractions of the data sheet's rates that large problems reach, fitted to recordings of three backends."""
