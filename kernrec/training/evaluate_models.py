@@ -25,7 +25,7 @@ QUANTITIES = ("latency", "energy", "edp")
 TOPS = (1, 5, 10)
 """Values of k for the score `efficiency`."""
 MOST_SLOWDOWN = 0.03
-"""Maximum predicted slowdown, relative to the fastest config, of a config that is selected for its low energy."""
+"""Maximum predicted slowdown of a low-energy config, relative to the fastest config."""
 _NAN = float("nan")
 
 
@@ -41,7 +41,8 @@ class MethodScore:
     accuracy: float
     """Fraction of problems whose top recommendation costs at most 5 % more than the best config."""
     reduction: float
-    """Fraction of configs that need not be measured to reach 5 % above the best cost in the recommended order."""
+    """Fraction of configs that can stay unmeasured if configs are measured in the recommended order until one is within
+    5 % of the best cost."""
     rank_correlation: float = _NAN
     """Spearman's rank correlation of predicted and measured costs."""
     median_error: float = _NAN
@@ -56,7 +57,7 @@ class MethodScore:
     energy_saved: float = _NAN
     """Fraction of energy that the top recommendation saves relative to the top recommendation of `occupancy`."""
     slowdown: float = _NAN
-    """Fraction by which the top recommendation is slower than that of `occupancy`."""
+    """Fraction by which the top recommendation is slower than the top recommendation of `occupancy`."""
     lowest_energy_saved: float = _NAN
     """Fraction of energy that a low-energy config saves relative to the fastest config. This config has the lowest
     predicted energy of all configs with a predicted slowdown of at most `MOST_SLOWDOWN`."""
@@ -80,7 +81,7 @@ def evaluate(
     split: str = "problem",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Evaluation:
-    """Score all methods on the measured problems of databases.
+    """Score all methods on the measured problems that `request` selects.
 
     Stored calibrations may contain held-out measurements, so new ones are fitted without them.
 

@@ -104,7 +104,7 @@ def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
 
 def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
     """Return a model and its card. Raise `UsageError` if a file cannot be read, is damaged, or does not fit this
-    version of kernrec. If `trees` is false, the trees are read on first use, which may raise the same error."""
+    version of kernrec. If `trees` is false, the trees are read on first use, which can raise `UsageError` later."""
     card = _json(path)
     if "format" in card and card["format"] != FORMAT:
         raise UsageError(

@@ -33,14 +33,14 @@ _SHARPNESS = 2.0
 
 
 class GeneticSearch(ObjectiveSearch):
-    """Genetic search of one space. Raises `KernrecError` if XGBoost is not installed."""
+    """Genetic search of one space. The constructor raises `KernrecError` if XGBoost is not installed."""
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None, seed: int = 0) -> None:
         """Begin a search.
 
         Args:
             space: The configs.
-            weights: Exponents as for `ObjectiveSearch`; None to select each config of a round by random exponents.
+            weights: Exponents as for `ObjectiveSearch`, or None to select each config of a round by random exponents.
             seed: Seed of all random choices.
         """
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
@@ -61,7 +61,7 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Return the unmeasured configs: first those that cover each value of each tunable, then all others."""
+        """Return the configs in `left`: first those that cover each value of each tunable, then all others."""
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
 
@@ -135,8 +135,7 @@ class GeneticSearch(ObjectiveSearch):
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return the predicted log power of N configs, given their log latencies. Return zeros if there is no model of
-        power."""
+        """Return the predicted log power of N configs, given their log latencies, or zeros without a model of power."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))
@@ -156,8 +155,8 @@ class GeneticSearch(ObjectiveSearch):
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """Return the fraction of the next round's configs to measure: 1 / (1 + r). Here, r is the signal-to-noise ratio of
-    the predictions of the last round.
+    """Return the fraction of the next round's configs to measure: 1 / (1 + r), where r is the signal-to-noise ratio of
+    the last round's predictions.
 
     Args:
         measured: Logarithms of the measurements of the last round.
