@@ -59,7 +59,7 @@ class HostLaunch:
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
-    """Known arguments, as arguments of `kernrec analyze`: `n=4096` and `x=[n]`."""
+    """Known arguments in the notation of `kernrec analyze`, such as `n=4096` and `x=[n]`."""
 
 
 def host_launches(
@@ -108,7 +108,7 @@ def filled_variables(text: str) -> dict[str, str]:
 
 
 class _Launch:
-    """Reader of a single kernel launch in the syntax tree."""
+    """Converter of one kernel launch in the syntax tree to a `HostLaunch`."""
 
     def __init__(
         self,

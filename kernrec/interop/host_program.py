@@ -28,7 +28,7 @@ _ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
 
 
 class UnknownError(Exception):
-    """The program's text does not determine the value of an expression."""
+    """Error for an expression whose value the program's text does not determine."""
 
 
 def literal(text: str) -> str:
@@ -63,7 +63,7 @@ def combined(left: str, operator: str, right: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return an expression, enclosed in parentheses if it needs them as an operand of another expression."""
+    """Return an expression that can be an operand of another expression. Add parentheses if necessary."""
     return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
 
 
@@ -111,7 +111,7 @@ def rounded_up(left: str, right: str) -> str:
 
 
 def whole(text: str, rounded: Callable[[float], int]) -> str:
-    """Round a number that has decimals, and return any text without decimals unchanged.
+    """Apply `rounded` to a number that has decimals, and return any text without decimals unchanged.
 
     Raises:
         UnknownError: The text has decimals but is not a single number.

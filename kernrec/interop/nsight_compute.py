@@ -44,7 +44,7 @@ _COUNT = {"": 1.0, "register/thread": 1.0}
 _SIZES = re.compile(r"\(?(\d{1,10}), *(\d{1,10}), *(\d{1,10})\)?")
 
 _Metrics = Mapping[str, tuple[str, str]]
-"""(value, unit) of each metric of a launch, as text, keyed by metric name."""
+"""Metrics of a launch: (value as text, unit), keyed by metric name."""
 
 
 def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:

@@ -14,7 +14,7 @@ from kernrec.util.optional import import_optional
 MOST_BYTES = 2 << 30
 """Maximum size of a file in bytes. Larger models keep their weights in separate files."""
 _SMALL = 1024
-"""Maximum number of elements in a constant that is kept, because it may contain a shape."""
+"""Maximum number of elements of a constant to keep. Small constants may contain a shape."""
 _DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 """kernrec's data types, keyed by ONNX element type."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
@@ -70,7 +70,7 @@ class Graph:
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the only reader of a node's first output, or None if several nodes read it or it is a model output."""
+        """Return the only node that reads a node's first output, or None if others or the model's users read it."""
         name = node.outputs[0]
         readers = self.readers.get(name, ())
         return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None

@@ -34,7 +34,7 @@ class LaunchWords:
     options: Sequence[str] = ()
     """Options for NVRTC and nvcc, such as `-std=c++20` or `-use_fast_math`."""
     assumed: Sequence[str] = ()
-    """Arguments that kernrec added, such as sizes of buffers whose assumed sizes were too small."""
+    """Arguments that kernrec added to those of the user, such as larger sizes of buffers."""
     note: str = ""
     """Note on the origin of macros, options and folders that the user did not pass."""
 
@@ -56,7 +56,7 @@ def one_line(text: str) -> str:
 
 
 def refuse_marks(text: str, place: str) -> None:
-    """Raise a `UsageError` with `place` and the line numbers if a spec contains `MARK`."""
+    """Raise a `UsageError` that names `place` and the marked lines if a spec contains `MARK`."""
     marked = [
         number for number, line in enumerate(text.splitlines(), 1) if MARK in line and not line.lstrip().startswith("#")
     ]
@@ -104,5 +104,5 @@ def split_expressions(text: str) -> list[str]:
 
 
 def listed(expressions: Sequence[str]) -> str:
-    """Return expressions as a TOML list of strings. `MARK` stays unchanged."""
+    """Format expressions as a TOML list of strings. `MARK` is not quoted."""
     return f"[{', '.join(text if text == MARK else quoted(text) for text in expressions)}]"

@@ -33,7 +33,7 @@ Times = tuple[float, float, float]
 """Times of a config in seconds: median, 20th and 80th percentile."""
 
 _LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
-"""Default of each compiler option, or None if it has none. An option that never differs from its default is dropped."""
+"""Default of each compiler option, or None if there is none. Options that always have their default are dropped."""
 _ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
 _LATER = {"ir_override"}
 """Attributes of configs in Triton 3.4 and later."""

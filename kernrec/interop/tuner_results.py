@@ -87,7 +87,7 @@ def outcome_of(error: str) -> Outcome:
 
 
 def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Read the results in a Kernel Tuner cache, which may be truncated. Errors are those of `read_results.Format`."""
+    """Read a Kernel Tuner cache, which may be truncated. For the errors that it raises, see `read_results.Format`."""
     document, dropped = _closed(file.text)
     entries = document.get("cache") if isinstance(document, dict) else None
     if not isinstance(entries, dict):

@@ -168,7 +168,7 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
 
 
 def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
-    """Create a workload from (line number, entry) pairs. Entries with equal problems form one layer."""
+    """Merge (line number, entry) pairs of equal problems to layers, in file order or with the most frequent first."""
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
     strange: Counter[str] = Counter()

@@ -24,7 +24,7 @@ class DefUse:
     @staticmethod
     @cached_analysis
     def of(function: Function) -> "DefUse":
-        """Return the `DefUse` of a function without calls."""
+        """Find the writes and reads in a function, which must not contain calls."""
         uses = DefUse(function.instructions, [b.index for b in function.blocks for _ in b.instructions])
         for position, ins in enumerate(function.instructions):
             for name in ins.results:

@@ -198,7 +198,7 @@ def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]]
 
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
-    """Return the parameters and variables at which an instruction's addresses start, or None if unknown."""
+    """Return the parameters and variables from which an instruction computes addresses, or None if unknown."""
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
     pointers = _symbols(ins)

@@ -46,7 +46,7 @@ _ONE = {
     }.items()
     for opcode in opcodes.split()
 }  # fmt: skip
-"""Class of the machine instruction to which a PTX instruction of any type compiles, keyed by opcode."""
+"""Class of machine instruction, keyed by PTX opcode, for opcodes that compile to one instruction for any type."""
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 
@@ -265,7 +265,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the exact machine instructions of an instruction for which `classify` is imprecise, else None."""
+    """Return the machine instructions if they differ from the result of `classify`, or None if they do not."""
     kind = modifiers[-1] if modifiers else ""
     if opcode in ("setp", "min", "max", "set") and kind in _F32:
         return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)

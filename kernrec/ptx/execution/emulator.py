@@ -43,7 +43,7 @@ from kernrec.util.engine import module as engine
 
 _UNSUPPORTED, _BUDGET = 1, 2
 _NAMED = re.compile("\x01([0-9]+)\x01")
-"""Matches the placeholder of an instruction in an engine message: its index in the function."""
+"""Regular expression for an instruction in an engine message, where its index in the function represents it."""
 _MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 
 
@@ -124,7 +124,7 @@ class Emulation:
         batches = -(-most * -(-threads // WARP) * WARP // options.batch_lanes)
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
         self.lowered = None if options.lowering is None else options.lowering(function)
-        """Machine instructions of each basic block by class, or None without `EmulationOptions.lowering`."""
+        """Machine instructions of each basic block by class, or None if `EmulationOptions.lowering` is None."""
         self.pieces = [[block] for block in function.blocks]
         """Groups of basic blocks that the assembler merges."""
         if self.lowered is not None:
@@ -297,8 +297,8 @@ def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the number of blocks per cluster, x first, as the kernel or the launch states it. Raise `UsageError` if
-    kernel and launch state different numbers, or the grid does not consist of whole clusters.
+    """Return the number of blocks per cluster that the kernel or the launch states, x first. Raise `UsageError` if the
+    two differ, or if the grid does not consist of whole clusters.
     """
     required = function.directives.get("reqnctapercluster")
     extents = tuple(int(n) for n in launch.cluster) or required or (1,)

@@ -41,8 +41,8 @@ class Touched:
     def new_bytes(self, other: "Touched") -> float:
         """Return the bytes that the next block, `other`, moves in addition to this block's bytes.
 
-        A run of words that continues a run of this block adds only its own bytes, because later blocks are assumed to
-        continue the pattern. Any other run adds whole sectors.
+        Consecutive words that follow directly after words of this block add only their own bytes, because later blocks
+        are assumed to continue the pattern. Any other words add whole sectors.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -61,7 +61,8 @@ NOTHING = Touched(np.zeros(0, np.int64), True)
 
 @dataclass(frozen=True)
 class BlockTrace:
-    """Sectors that a thread block requested, in order. Lanes of a warp that request a sector together count once.
+    """Sectors that a thread block requested, in order of time. If several lanes of a warp request a sector at once, it
+    is listed once.
 
     All arrays have one element per requested sector.
     """
@@ -107,7 +108,7 @@ def without_repeats(values: Array) -> Array:
 
 
 def among(values: Array, ascending: Array) -> Array:
-    """Return whether the sorted array `ascending` contains each value."""
+    """Return a boolean for each value: whether the sorted array `ascending` contains it."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)

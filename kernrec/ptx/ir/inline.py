@@ -37,7 +37,7 @@ def inlined(module: Module, name: str) -> Function:
 
 @dataclass(frozen=True)
 class _Body:
-    """Body of a function to append, with the new names of its parts."""
+    """Body of a called function to append to its caller, with new names for its registers."""
 
     function: Function
     names: dict[str, str]

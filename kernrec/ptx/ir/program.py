@@ -25,7 +25,7 @@ class Instruction:
     operands: tuple[Operand, ...]
     """Operands in order, usually with the destination first."""
     predicate: tuple[str, bool] | None
-    """Guard of the instruction as (predicate register, whether it is negated), or None."""
+    """Guard of the instruction as (predicate register, whether it is negated), or None if there is no guard."""
     line: int
     """Line in the PTX, counted from 1."""
     text: str
@@ -76,14 +76,14 @@ class Variable:
     def placed_align(self) -> int:
         """Return the alignment of the variable in shared memory.
 
-        It exceeds the declared alignment if that allows wide accesses to an array without taking extra space.
+        It exceeds the declared alignment if the array then allows wide accesses and takes no extra space.
         """
         return max(self.align, 1 if self.size % _WIDEST else _WIDEST)
 
 
 @dataclass(frozen=True)
 class BasicBlock:
-    """Instructions that run in sequence. Control only enters at the first."""
+    """Instructions that run in sequence. Branches lead only to the first instruction."""
 
     index: int
     instructions: tuple[Instruction, ...]
@@ -115,7 +115,7 @@ _WARP_SYNCHRONOUS = frozenset(
 
 
 def ends_block(ins: Instruction) -> bool:
-    """Return whether a basic block ends after an instruction, because control may branch or threads may wait."""
+    """Return whether an instruction ends its basic block, because it may branch or make threads wait."""
     return ins.opcode in _ENDS_BLOCK and ins.modifiers[:1] != ("warp",)
 
 
@@ -236,13 +236,13 @@ class Function:
 
     @cached_property
     def block_index(self) -> dict[str, int]:
-        """Return the index of each label's basic block. A label after the last block has the number of blocks."""
+        """Return the index of the basic block after each label. For a label at the end, it is the number of blocks."""
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
 
 
 def cached_analysis(analysis: Callable[[Function], R]) -> Callable[[Function], R]:
-    """Decorate an analysis of a function, to keep the result of each function."""
+    """Decorate an analysis so that it runs only once for each PTX function."""
 
     @wraps(analysis)
     def cached(function: Function) -> R:
