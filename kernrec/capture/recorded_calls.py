@@ -41,7 +41,7 @@ from kernrec.util.files import write_whole
 SLOTS = 80
 """Number of address ranges for allocations, as in native/core.cpp. The last range is shared by several allocations."""
 PER_FUNCTION = 8
-"""Maximum number of call files per kernel. The call file with the closest number of threads counts further launches."""
+"""Maximum number of call files per kernel. Further launches are counted in the file with the closest thread count."""
 LARGEST_CONTENT = 64 << 20
 """Maximum size in bytes of a buffer to write to a file."""
 _LARGEST_VARIABLE = 256 << 10
@@ -61,7 +61,7 @@ _ELEMENTS = {
 
 @dataclass
 class Call:
-    """Equal launches of a kernel, for one call file."""
+    """Equal launches of a kernel, which one call file describes."""
 
     name: str
     key: str
@@ -171,7 +171,7 @@ class _Description:
         self._buffers: list[np.ndarray] = []
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
         """For each parameter: (parameter, value, number of the buffer that the value points to, offset in this buffer).
-        Buffers are numbered from 1; number 0 means that the value is not a pointer."""
+        Buffers are numbered from 1. Number 0 means that the value is not a pointer."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
             address, number, offset = int.from_bytes(raw, "little"), 0, 0
             if parameter.size == POINTER_BYTES and (place := self._buffer_at(address)) is not None:
@@ -213,9 +213,9 @@ class _Description:
         ]
 
     def key(self, exact: bool) -> str:
-        """Return a key of equal launches, which ignores floating-point arguments.
+        """Return a key that equal launches share. It ignores floating-point arguments.
 
-        If `exact`, it depends on the contents of buffers that affect addresses or run time.
+        It also depends on the contents of buffers that affect addresses or run time if `exact` is true.
         """
         launch = self._launch
         shape = [self._module.digest, launch.entry, launch.grid, launch.block, launch.shared_bytes]
@@ -352,9 +352,9 @@ def _memory(address: int, memory: np.ndarray, with_values: bool) -> str:
 
 
 def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str]]) -> str:
-    """Return PTX in which structures that a kernel receives by value are constants.
+    """Replace the structures that a kernel receives by value with constants in the PTX.
 
-    `structures` maps each parameter to its values from `_words`. A GPU keeps both constants and parameters in constant
+    `structures` maps each parameter to its values from `_words`. A GPU keeps constants and parameters in constant
     memory.
     """
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0

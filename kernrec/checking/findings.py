@@ -58,7 +58,7 @@ _KINDS = (
     (re.compile(r"trapped"), "trap"),
     (re.compile(r"race: "), "race-shared"),
 )
-"""Pairs (pattern of the message, kind of error), for errors that end a launch."""
+"""Pairs (regular expression for the message, kind of error) for errors that end a launch."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """The error in one line, in the format that compilers use."""
+        """Return the error in one line, in the format that compilers use."""
         place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
         return f"{place}error: {self.message}; {FIXES[self.kind]} [{self.kind}, kernel {self.kernel}]"
 
@@ -92,7 +92,7 @@ class Finding:
 
 
 def distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the first finding of each kind, source line and memory. A line may compile to several instructions."""
+    """Keep one finding per kind, source line and memory, because a line may compile to several instructions."""
     by_place: dict[tuple[str, str, int, str], Finding] = {}
     for each in findings:
         by_place.setdefault((each.kind, each.file, each.line, each.memory), each)
@@ -100,7 +100,7 @@ def distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 class Describer:
-    """Converter from reports of the emulator to findings with source lines."""
+    """Converter of the emulator's reports to findings that name source lines."""
 
     def __init__(
         self, kernel: str, function: Function, lines: SourceLines, origins: Sequence[tuple[str, int]], file: str
@@ -222,7 +222,7 @@ def _plain_name(name: str) -> str:
 
 
 def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[str, str]) -> str:
-    """Return a JUnit report in XML with each kernel's findings, or with the reason why it could not be checked."""
+    """Return a JUnit report in XML. It has the findings of each kernel, or the reason why a check was impossible."""
     failed = sum(bool(findings) for findings in kernels.values())
     sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}
     suite = ElementTree.Element("testsuite", {"name": f"kernrec check {file}", **{k: str(v) for k, v in sizes.items()}})

@@ -102,12 +102,12 @@ def points_of_each(fronts: int) -> int:
 def report(
     answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None, inputs: str = RANDOM
 ) -> tuple[str, list[str]]:
-    """Return (HTML of the report, one line for each part that could not be added).
+    """Return (HTML of the report, a message for each part that could not be added).
 
     Args:
         gpus: GPUs to compare, at least one.
-        subjects: Subjects of the fronts.
-        workload: Name of a network to show; None to show no network.
+        subjects: Problems whose Pareto fronts to show.
+        workload: Name of a network to show, or None to show no network.
         inputs: Data that the kernels of the network compute on, as in `Query.inputs`.
 
     Raises:
@@ -177,7 +177,7 @@ def key(path: str, parameters: Mapping[str, str]) -> str:
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Return the parameters (kernel, config, power limit, clock) of point number `number` in the answer to a `front`
+    """Return kernel, config, power limit and clock of point number `number` in `front`, the answer to a `front`
     request."""
     points = front["points"]
     kernel = points["kernel"][number]

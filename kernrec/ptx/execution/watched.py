@@ -41,8 +41,8 @@ class Touched:
     def new_bytes(self, other: "Touched") -> float:
         """Return the bytes that the next block, `other`, moves in addition to this block's bytes.
 
-        Consecutive words that follow directly after words of this block add only their own bytes, because later blocks
-        are assumed to continue the pattern. Any other words add whole sectors.
+        Words next to words of this block add only their own bytes, because later blocks are assumed to continue the
+        pattern. Other words add whole sectors.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]

@@ -17,8 +17,7 @@ from kernrec.util.light_dataclass import dataclass
 MOST_THREADS = 1024
 """Maximum number of threads of a block (CUDA C++ Programming Guide, "Technical Specifications")."""
 _MOST_GRID, _MOST_DEEP = (2**31 - 1, 65_535, 65_535), 64
-"""Maximum number of blocks of a grid along each axis, and of threads of a block along z (same source as
-`MOST_THREADS`)."""
+"""Maximum number of blocks along each axis of a grid, and of threads along z of a block (see `MOST_THREADS`)."""
 # High bits of the generic addresses of each state space. Buffer i of global memory starts at (i + 1) << 40.
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
