@@ -153,7 +153,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return (words of a command line without the options --db, values of these options). The options may be at any
+    """Separate --db from a command line. Return (the other words, values of --db). The option may be at any
     position."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
