@@ -34,7 +34,7 @@ class Image(NamedTuple):
 
     sm: int
     ptx: str | None
-    """PTX text of the image, or None for machine code."""
+    """PTX text of the image, or None if the image is machine code."""
 
 
 def images_of(data: bytes) -> list[Image]:

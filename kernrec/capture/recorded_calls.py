@@ -93,7 +93,7 @@ class Recorder:
     Args:
         about: Comment for the first line of each call file.
         per_function: Maximum number of call files per kernel.
-        checks: Checks to run for each launch instead of recording it, or None.
+        checks: Checks to run for each launch instead of recording it, or None to record.
     """
 
     def __init__(self, about: str = "", per_function: int = PER_FUNCTION, checks: LaunchChecks | None = None) -> None:
@@ -182,7 +182,7 @@ class _Description:
             self._arguments.append((parameter, raw, number, offset))
 
     def _buffer_at(self, address: int) -> tuple[int, np.ndarray] | None:
-        """Return (first address, memory) of the buffer or allocation that contains an address, or None."""
+        """Return (first address, memory) of the buffer or allocation that contains an address, or None if none does."""
         slot = address >> BUFFER_SHIFT
         if not 1 <= slot <= len(self._names):
             return None

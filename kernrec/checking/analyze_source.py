@@ -59,7 +59,7 @@ class SourceAnalysis:
     block: Sequence[int] = (128,)
     query: Query = Query()
     entry: str | None = None
-    """Name of the kernel if there is no spec, or None for the only kernel of the source."""
+    """Name of the kernel if there is no spec, or None to select the only kernel of the source."""
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class SourceLaunch:
     gpu: str = "a100"
     """Name of the GPU for which the source is compiled."""
     entry: str | None = None
-    """Name of the kernel, or None for the only kernel of the source."""
+    """Name of the kernel, or None to select the only kernel of the source."""
     shared_bytes: int = 0
     """Dynamic shared memory per block in bytes."""
     defines: Mapping[str, str] = field(default_factory=dict)

@@ -110,7 +110,8 @@ class Describer:
         Args:
             function: The kernel that ran, with its calls inlined.
             lines: Source lines of the kernel's PTX.
-            origins: Original file and line of each line of the compiled source. Empty if an original file was compiled.
+            origins: Original file and line of each line of the compiled source. It is empty if the original file was
+                compiled.
             file: Name of the source file, for kernels without line information.
         """
         self.kernel, self._function, self._file, self._origins = kernel, function, file, origins
@@ -205,8 +206,8 @@ class Describer:
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
     """Correct the name of the buffer in the emulator's message about an access just before the start of a buffer.
 
-    A negative index may cause such an access. The emulator names the previous buffer, because its address
-    range contains the address.
+    A negative index may cause this access. The emulator names the previous buffer, because its address range contains
+    the address.
     """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)

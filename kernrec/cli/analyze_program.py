@@ -68,8 +68,8 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
     """Analyze several kernels or several GPUs, and print a table.
 
     Args:
-        entries: Names of the kernels. None stands for the file's only kernel.
-        run: Function that analyzes one kernel on one GPU, given its options.
+        entries: Names of the kernels. None selects the file's only kernel.
+        run: Function that analyzes one kernel on one GPU. Its argument is the options.
 
     Raises:
         UsageError: An option applies only to a single kernel.

@@ -153,8 +153,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Separate --db from a command line. Return (the other words, values of --db). The option may be at any
-    position."""
+    """Return (command line without the options --db, their values). The options may be at any position."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):

@@ -96,7 +96,7 @@ ONE, SEVERAL, OWN = (
     "--db FILE names a database to read instead of your own; it may be repeated.",
     "",
 )
-"""Help texts of --db for commands that accept one database, several, or none."""
+"""Help texts of --db for commands that accept one database, several databases, or none."""
 ANY, SWEEP = "any", "sweep"
 """Special values of --clock. `any` selects the best clock for each config, and `sweep` prints a table over clocks.
 --power-limit also accepts `sweep`."""
@@ -110,7 +110,7 @@ class Options:
     sweeps = False
     """Whether --power-limit and --clock accept `sweep`."""
     databases_used = ONE
-    """Help text of --db, which determines how many databases the command accepts: `ONE`, `SEVERAL` or `OWN` (none)."""
+    """Number of databases that the command accepts with --db: `ONE`, `SEVERAL`, or `OWN` if it accepts none."""
     gpu: str
     shape: Any = None
     op: str = ""

@@ -138,7 +138,7 @@ def print_columns(title: str | None, columns: Sequence[Column]) -> None:
 def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
     """Print rows, which map column names to values, as a table. Print nothing if there are no rows.
 
-    The table has the columns `names`, by default those of the first row.
+    The table has the columns `names`, by default all columns of the first row.
     """
     if not rows:
         return
@@ -257,7 +257,7 @@ def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> l
     Args:
         width: Maximum characters per line, or None to leave the text on one line.
         start: Beginning of the first line.
-        below: Beginning of the other lines.
+        below: Beginning of all further lines.
     """
     if width is None:
         return [text]

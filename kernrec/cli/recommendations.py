@@ -234,7 +234,7 @@ def _saving_text(saving: "Saving", compared: str) -> str:
 
 
 def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
-    """Return lines that compare the fastest baseline with the others and with the best kernel."""
+    """Return lines that compare the fastest baseline with the other baselines and with the best kernel."""
     if not baselines:
         return []
     from kernrec.recommender.tabular import interval_text

@@ -39,7 +39,7 @@ def assumed_words(
 ) -> tuple[str, ...] | None:
     """Choose a value for each missing part of a launch, and return the values as arguments of `kernrec analyze`.
 
-    Return None if a missing part (such as a texture) needs a file.
+    Return None if a missing part, such as a texture, can only be read from a file.
 
     Args:
         missing: Missing parts, in the form of `Draft.missing`.

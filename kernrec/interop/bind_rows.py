@@ -304,8 +304,8 @@ def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
     """Merge the results of each config. A merged result has their median latency, and their latencies as samples.
 
-    Results at different power limits or clocks stay separate. Other values are those of the run nearest to the median.
-    A failed result is kept only if all runs of its config failed.
+    Results at different power limits or clocks stay separate. Other values come from the run nearest to the median. A
+    failed result is kept only if all runs of its config failed.
     """
     groups: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for row in results:

@@ -141,7 +141,7 @@ def whole_document(text: str, largest: int | None = None, infinity: bool = False
     """Parse a text, which must contain exactly one JSON value.
 
     Args:
-        largest: Maximum number of characters, or None for no limit.
+        largest: Maximum number of characters, or None if there is no limit.
         infinity: Whether to accept `Infinity`, which Python writes, as a number.
 
     Raises:

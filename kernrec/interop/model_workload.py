@@ -59,7 +59,7 @@ class Decoder:
     kv_heads: int
     head_dim: int
     latent: Latent | None
-    """Sizes of multi-head latent attention, or None for ordinary attention."""
+    """Sizes of multi-head latent attention, or None if the model has ordinary attention."""
     intermediate: int
     """Intermediate size of the dense feed-forward networks, or 0 if all layers have experts."""
     experts: Experts | None

@@ -129,7 +129,7 @@ def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
     """Convert a kernel's config to an entry for a file of vLLM or SGLang.
 
     Raises:
-        UsageError: The kernel's tunables differ from those of the expert matmuls in vLLM and SGLang.
+        UsageError: The kernel's tunables differ from the tunables of the expert matmuls in vLLM and SGLang.
     """
     values = {tunable.macro: config[tunable.name] for tunable in kernel.tunables}
     tiles = {}
@@ -191,7 +191,7 @@ def _configs(document: Any, needed: tuple[str, ...]) -> tuple[dict[int, dict[str
 
 
 def write_moe_configs(configs: Mapping[int, Mapping[str, int]], version: str | None = None) -> str:
-    """Return the text of a file with tuned configs. `version` is the member `triton_version` of vLLM, or None."""
+    """Return the text of a file with tuned configs. `version` becomes the member `triton_version` unless it is None."""
     document: dict[str, Any] = {VERSION: version} if version else {}
     return json.dumps(document | {str(tokens): dict(configs[tokens]) for tokens in sorted(configs)}, indent=4) + "\n"
 

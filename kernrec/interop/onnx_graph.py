@@ -26,7 +26,7 @@ class Value:
 
     shape: tuple[int, ...] | None
     dtype: str | None
-    """Data type, or None for integers, booleans and types that kernrec's ops do not support."""
+    """Data type, or None if kernrec's ops do not support the type. They do not support integers and booleans."""
     constant: bool = False
 
 

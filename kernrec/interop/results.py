@@ -94,12 +94,12 @@ class ReadOptions:
     """Information that a file of results lacks."""
 
     names: tuple[str, ...] = ()
-    """Columns of a table that the spec defines as tunables, or as macros with fixed values. Empty if unknown."""
+    """Columns of a table that are tunables, or macros with fixed values, in the spec. Empty if there is no spec."""
     mapped: "tuple[MappedColumn, ...]" = ()
     ignored: tuple[str, ...] = ()
     """Columns of a table that are not tunables."""
     kernels: tuple[str, ...] = ()
-    """Possible names of the kernel to read, if a file has results of several kernels. Empty if unknown."""
+    """Possible names of the kernel to read from a file with several kernels. It is empty if the kernel is unknown."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def text_of(value: object, what: str) -> str:
-    """Return `value` if it is a short, printable line of text. Otherwise, raise a `ValueError` that names `what`."""
+    """Return `value`. Raise a `ValueError` that names `what` unless it is a short, printable line of text."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"{what} is {value!r:.40}; expected printable text of at most {MOST_CHARACTERS} characters")
     return value

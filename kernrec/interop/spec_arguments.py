@@ -48,9 +48,9 @@ class SpecTensor:
     values: str | None = None
     dtype: str | None = None
     shape: tuple[str, ...] = ()
-    """Extents as expressions. Empty until `size_buffers` sets them."""
+    """Extents as expressions. The tuple is empty until `size_buffers` sets the shape."""
     symbol: str | None = None
-    """Name of the device variable in the compiled code, or None for a kernel parameter."""
+    """Name of the device variable in the compiled code, or None if the tensor is a kernel parameter."""
 
     def line(self, name: str) -> str:
         shape = ", ".join(map(quoted, self.shape)) if self.shape else MARK
@@ -324,7 +324,7 @@ def _structure(arguments: SpecArguments, name: str, text: str, taken: set[str]) 
 
 
 def _special(text: str) -> str:
-    """Translate a null pointer, a pointer or a structure to a spec's notation. Return "" for any other argument."""
+    """Translate a null pointer, a pointer or a structure to a spec's notation. Return "" if it is something else."""
     if re.fullmatch(r"null(?:ptr)?", text):
         return "u64 0"
     if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):

@@ -16,7 +16,7 @@ class LaunchWords:
     """Command-line options that describe a kernel's launch."""
 
     entry: str | None = None
-    """Name of the kernel, or None for the only kernel of the file."""
+    """Name of the kernel, or None to select the only kernel of the file."""
     grid: str | None = None
     """Number of blocks along each axis, as comma-separated expressions such as `ceil(n/block_x)`."""
     block: str | None = None
@@ -66,7 +66,7 @@ def refuse_marks(text: str, place: str) -> None:
 
 
 def whole_numbers(wrong: str, text: str) -> list[int]:
-    """Parse a comma-separated list of distinct integers. Raise `UsageError(wrong)` for any other text."""
+    """Parse a comma-separated list of distinct integers. Raise `UsageError(wrong)` if the text is something else."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"-?\d{1,9}", part) for part in parts) or len(set(parts)) < len(parts):
         raise UsageError(wrong)
@@ -74,7 +74,7 @@ def whole_numbers(wrong: str, text: str) -> list[int]:
 
 
 def blocks_to_try(text: str) -> list[tuple[int, ...]]:
-    """Parse distinct blocks such as `64,128` or `16x16,32x8` of at most 1024 threads. Raise `UsageError` otherwise."""
+    """Parse distinct blocks such as `64,128` or `16x16,32x8`. Raise `UsageError` if one exceeds 1024 threads."""
     blocks = []
     for part in text.split(","):
         extents = part.strip().split("x")

@@ -111,7 +111,7 @@ def _config_and_times(entry: object) -> tuple[Config, Times | None]:
 
 
 TEMPLATE = "triton::mm"
-"""Inductor's matmul template. Its tunables are those of kernrec's kernel `matmul_triton`."""
+"""Inductor's matmul template. kernrec's kernel `matmul_triton` has the same tunables."""
 
 TUNABLES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
 _TYPES = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "tf32": "torch.float32"}

@@ -37,8 +37,8 @@ CLBlast's tuner file (`clblast_xgemm_1_32.json`), whose format has not changed s
      "clblast_device_name": "NVIDIA GeForce RTX 3060", "results": [
       {"kernel": "Xgemm", "time": 0.62, "parameters": {"MWG": 64, "NWG": 64}}]}
 
-Times are those of the OpenCL kernel in milliseconds. The header stores numbers as text. A time of 0 means that the time
-is less than the file's resolution of one microsecond.
+Times are OpenCL kernel times in milliseconds. The header stores numbers as text. A time of 0 means that the time is
+less than the file's resolution of one microsecond.
 """
 
 import re

@@ -43,7 +43,7 @@ class Answers:
     Args:
         workload: A network of the user, listed first.
         most_points: Maximum number of points in an answer about a front.
-        kernel: A kernel to list in addition to those of the user's databases.
+        kernel: A kernel to list in addition to the kernels in the user's databases.
         backend: Backends for the totals of networks, in the notation of --backend. None selects all backends.
     """
 

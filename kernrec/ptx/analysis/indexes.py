@@ -37,7 +37,7 @@ class _Value:
     """Loaded values on which the register's value depends, as (buffer, factor). The factor is None if the dependence is
     not linear."""
     factor: Step | None = None
-    """Value of the register if it is a product of numbers and parameters, else None."""
+    """Value of the register if it is a product of numbers and parameters, or None if it is not."""
 
 
 _NOTHING = _Value()

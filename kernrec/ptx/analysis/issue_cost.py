@@ -6,7 +6,8 @@ A PTX instruction becomes:
   ISETP), 32-bit and wide multiply-add (IMAD, IMAD.WIDE), load, store, special function (MUFU), f16 or bf16 to f32;
 - 2: 64-bit integer add, shift, compare and select (the ALU is 32 bits wide), `ex2` and `tanh` of packed halves;
 - about 20: division and remainder of 32-bit integers by a value that is not a literal, division and root of f64;
-- about 80: division and remainder of 64-bit integers; about 9: IEEE division and square root of f32.
+- about 80: division and remainder of 64-bit integers;
+- about 9: IEEE division and square root of f32.
 
 The numbers above 2 were counted in the assembler's output. A packed f32x2 operation counts as 2: it saves an issue
 slot, but no time on the FMA pipe.

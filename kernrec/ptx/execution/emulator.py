@@ -60,8 +60,8 @@ def emulate(
     place.
 
     Args:
-        blocks: linear numbers of the blocks to run (x fastest), or None for all. If the launch has clusters, the blocks
-            must form whole clusters.
+        blocks: linear numbers of the blocks to run (x fastest), or None to run all. The blocks must form whole clusters
+            if the launch has clusters.
         budget: maximum number of PTX instructions that a batch of blocks may execute. A kernel that exceeds it is
             assumed to be in an endless loop.
         check_races: whether a data race in shared memory is an error. In a race, two threads access the same byte
@@ -105,8 +105,8 @@ class Emulation:
     """Emulated launch that can run a few thread blocks at a time.
 
     Raises:
-        EmulationError: as `emulate`.
-        UsageError: as `emulate`.
+        EmulationError: see `emulate`.
+        UsageError: see `emulate`.
     """
 
     def __init__(self, module: Module, launch: KernelLaunch, options: EmulationOptions) -> None:

@@ -38,7 +38,7 @@ class RawFinding(NamedTuple):
     source: int
     """Index of the faulty instruction in the function."""
     other: int
-    """Index of the other access's instruction, or -1 if only one access is involved."""
+    """Index of the instruction of a second, conflicting access, or -1 if only one access is involved."""
     block: str
     thread: str
     other_block: str

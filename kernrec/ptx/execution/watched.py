@@ -147,7 +147,7 @@ class EmulationOptions:
     check_races: bool = False
     """Whether a data race in shared memory, or in global memory through which blocks pass data, raises an error."""
     checked: CheckedMemory | None = None
-    """Checks that report errors without stopping the emulation (see `Emulation.findings`), or None."""
+    """Checks that report errors without stopping the emulation (see `Emulation.findings`), or None to check nothing."""
     watched: Sequence[int] = ()
     """Linear numbers of thread blocks whose global memory accesses are recorded (see `Emulation.accesses`).
 

@@ -114,7 +114,7 @@ def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | No
 
 
 def _barrier(opcode: str, marks: tuple[str, ...]) -> Slots | None:
-    """Return the operands of a block-wide barrier, or None for a reduction. The second operand is optional."""
+    """Return the operands of a block-wide barrier, or None if it is a reduction. The second operand is optional."""
     if marks == ("warp", "sync"):
         return (_U32,)
     if marks in (("sync",), ("arrive",)):
