@@ -8,8 +8,8 @@
     arguments = ["i32:1048576", "f32:2.0", "x=f32[1048576]", "y=f32[1048576]"]   # in the form of `kernrec check`
 
 The contents of a buffer are written to a .npy file only if they affect memory accesses or run time. The PTX contains
-the values of variables. In the emulator, buffer number i starts at address i << 40, so a pointer to the inside of a
-buffer is written as a number.
+the values of variables. In the emulator, buffer number i starts at address i << 40. A pointer to the inside of a buffer
+is written as a number.
 """
 
 import hashlib

@@ -223,7 +223,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
     Args:
         words: Name of the kernel, and the user's options about its launch.
         database: Path of the database for the profiles.
-        query: Objective by which to judge other configs, and conditions of the launch.
+        query: Objective for comparing configs, and conditions of the launch.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.

@@ -46,8 +46,8 @@ def bind_rows(
         (results, number of dropped results). A failed result is dropped if the spec's constraints exclude its config.
 
     Raises:
-        UsageError: A tunable is unknown or missing, a value is not in the spec, the spec excludes a config that ran, or
-            all results were dropped. The message names the tunable and the expected values.
+        UsageError: A tunable is unknown or missing, its value is not in the spec, the spec forbids a config that ran,
+            or no result is left. The message names the tunable and the expected values.
     """
     left_out = {name.casefold() for name in ignored}
     places = _places(file, kernel, left_out)
@@ -192,7 +192,7 @@ def _only(
 def by_problem(
     results: Iterable[ForeignResult], wanted: StatedProblem, definition: Op | None = None, kernel: Kernel | None = None
 ) -> tuple[dict[Problem, list[ForeignResult]], list[str]]:
-    """Group results by problem. Skip results whose problem differs from the user's.
+    """Group results by problem. Skip results whose problem contradicts the user's.
 
     Args:
         wanted: Problem that the user specified, which may be incomplete.

@@ -141,8 +141,8 @@ def divided(text: str, size: int) -> str:
 def by_block(text: str, axis: str, extent: int) -> str:
     """Convert an expression for the number of blocks along an axis to the spec's notation.
 
-    If the expression divides a size by the block's extent and rounds up, replace the extent by the name `block_x`,
-    `block_y` or `block_z`, so that the expression also holds for other block sizes.
+    If the expression divides a size by the block's extent and rounds up, replace the extent by `block_x`, `block_y` or
+    `block_z`. The expression then also holds for other block sizes.
 
     Args:
         axis: `x`, `y` or `z`.

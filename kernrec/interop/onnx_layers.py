@@ -1,8 +1,8 @@
 """Convert the nodes of an ONNX graph to problems of kernrec's ops, and list nodes that no op supports.
 
-`workload_files` runs this module in a child process with limited resources, because a model is untrusted and may make
-the parser or shape inference crash, hang or exhaust memory. Nodes that only rename or reshape tensors, or compute
-shapes, are treated as free. `Workload.unknown` lists fused nodes and nodes that no op supports.
+`workload_files` runs this module in a child process with limited resources. An untrusted model may make the parser or
+shape inference crash, hang or exhaust memory. Nodes that only rename or reshape tensors, or compute shapes, are treated
+as free. `Workload.unknown` lists fused nodes and nodes that no op supports.
 """
 
 import json

@@ -40,9 +40,10 @@ class Format:
     endings: tuple[str, ...] = ()
     """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
-    """Function that reads results, or None. It may raise `ValueError`, `UsageError` or `CutShort`."""
+    """Function that reads results, or None for formats without results. It may raise `ValueError`, `UsageError` or
+    `CutShort`."""
     tuned: Callable[[TextFile], TunedCache] | None = None
-    """Function that reads an autotuner's selections for `kernrec audit`, or None. It may raise the errors of `results`.
+    """Function that reads an autotuner's configs for `kernrec audit`, or None. It raises the same errors as `results`.
     """
 
 

@@ -2,8 +2,8 @@
 
 | file | GPU | versions | entries |
 |---|---|---|---|
-| Triton `<function>.autotune.json` | from compiled kernels nearby | likewise | all configs, with times |
-| Inductor `<hash>.best_config` | from the compiled kernel nearby | likewise | one config |
+| Triton `<function>.autotune.json` | from compiled kernels | Triton, from compiled kernels | all configs, with times |
+| Inductor `<hash>.best_config` | from the compiled kernel | Triton, from the compiled kernel | one config |
 | FlashInfer `autotune_configs.json` | its name | FlashInfer, CUDA, cuBLAS, cuDNN | a runner and a tactic per problem |
 | Helion `<hash>.best_config` | its name | CUDA | one config |
 

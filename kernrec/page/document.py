@@ -172,7 +172,7 @@ def report(
 
 
 def key(path: str, parameters: Mapping[str, str]) -> str:
-    """Return the key of an answer in a report, equal to the key that the page's script constructs."""
+    """Return the key of an answer in a report. The page's script constructs the same key."""
     return f"{path}?{urlencode(sorted(parameters.items()))}"
 
 

@@ -212,7 +212,7 @@ def _described(answer: Answer, notes: Sequence[str]) -> dict[str, Any]:
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
     """Return (ascending indices of the points to show in the flattened arrays of costs, number of dropped points).
 
-    Measured points and points on the front are preferred, then points near the front.
+    Points that are measured or on the front are selected first, then points near the front.
     """
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))

@@ -93,9 +93,9 @@ def overlapped_waits(
 ) -> float:
     """Return the fraction of a kernel's waits for global memory that overlap with work of other warps of the block.
 
-    The fraction is 1 if the kernel has no barriers. Otherwise, each phase adds min(w, n), where w is the phase's share
-    of all waits and n is its share of all machine instructions. The first wait in each execution of a phase does not
-    overlap, because all warps reach it together.
+    Each phase adds min(w, n), where w is its fraction of all waits, and n its fraction of all machine instructions. The
+    first wait in each execution of a phase does not overlap, because all warps reach it together. The result is 1 if
+    the kernel has no barriers.
 
     Args:
         pieces: groups of basic blocks that the assembler merges into one piece of machine code.

@@ -105,7 +105,7 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
 
 @cached_analysis
 def blocks_run_alike(function: Function) -> bool:
-    """Return whether no branch, exit or wait depends on the block's index, so that all blocks take the same path."""
+    """Return whether all blocks take the same path: no branch, exit or wait depends on the block's index."""
     writers = DefUse.of(function).writers
     waiting = [name for ins in function.instructions if ins.opcode in _CONTROL for name in ins.sources]
     seen: set[str] = set()

@@ -25,7 +25,7 @@ class Index:
     """Buffer whose values are indices into other buffers."""
 
     targets: Mapping[str, Step]
-    """Distance in bytes between the elements of consecutive indices, keyed by the indexed buffer."""
+    """Distance in bytes between the elements that consecutive indices select, keyed by the indexed buffer."""
     ascending: bool
     """Whether consecutive values are the ends of ranges, like row offsets."""
 

@@ -145,7 +145,7 @@ class Emulation:
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
     ) -> Any:
-        """Return the launch in the engine. The blocks in `merged` belong to the previous block's machine code."""
+        """Create the engine's object for a launch. Blocks in `merged` share machine code with the previous block."""
         code, options = encoded(self.function), self._options
         blocks = code.blocks.reshape(-1, 6).copy()
         blocks[list(merged), 5] = True

@@ -68,7 +68,7 @@ class BlockTrace:
     """
 
     step: Array
-    """Time of the request: pieces of machine code executed since the start of the block's batch."""
+    """Time of the request, in pieces of machine code that have run since the batch of thread blocks started."""
     warp: Array
     """Index of the requesting warp in its block."""
     sector: Array

@@ -79,7 +79,7 @@ class _Inliner:
         result.labels.update(dict.fromkeys(labels.get(len(instructions), ()), len(result.instructions)))
 
     def _append_call(self, ins: Instruction, callers: tuple[str, ...]) -> None:
-        """Append the body of the called function, or the call itself if it cannot be inlined."""
+        """Append the body of the function that `ins` calls, or `ins` itself if inlining is impossible."""
         result = self.result
         results, called, arguments = _parts(ins)
         pointer = next((operand for operand in ins.operands if isinstance(operand, Register)), None)

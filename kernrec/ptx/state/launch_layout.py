@@ -289,7 +289,7 @@ def pack_arguments(
 
 @dataclass(frozen=True)
 class Clusters:
-    """Division of a grid's blocks into clusters."""
+    """Clusters into which a grid's blocks are divided."""
 
     grid: tuple[int, int, int]
     extents: tuple[int, int, int]
@@ -313,7 +313,7 @@ class Clusters:
         return blocks
 
     def ordered(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given blocks by cluster and then rank. Raise `UsageError` if a cluster is not complete."""
+        """Sort blocks by cluster, and by rank within a cluster. Raise `UsageError` if a cluster is not complete."""
         if self.size == 1:
             return block_numbers
         numbers = np.unique(np.asarray(block_numbers))
