@@ -63,7 +63,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class LaunchLimits:
-    """Limits of a launch: maximum run time, and the resources of the GPU."""
+    """Limits of a launch: maximum run time, and the resources of GPU and kernel."""
 
     seconds: float = 10.0
     sm: SmLimits | None = None

@@ -57,7 +57,7 @@ PACKAGE = Path(paths.__file__).resolve().parent
 def limit_process(limits: Limits, folder: Path) -> bool:
     """Permanently limit this process and its children, which may write only to `folder`.
 
-    Return whether reading is now restricted to this folder and to files that are needed to run.
+    Return whether the processes may now read only this folder and the files that they need to run.
     """
     if sys.platform == "win32":
         return False

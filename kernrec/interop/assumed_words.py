@@ -43,7 +43,7 @@ def assumed_words(
 
     Args:
         missing: Missing parts, in the form of `Draft.missing`.
-        axes: (number of grid axes, number of block axes) along which the kernel reads its position, 1 to 3 each.
+        axes: Number of grid axes and number of block axes along which the kernel reads its position, 1 to 3 each.
         threads: Maximum number of threads per block.
         unsized: C++ types of the elements of buffers with an unknown size, keyed by pointer parameter.
     """
@@ -148,7 +148,7 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
 
 
 def _is_side(body: str, name: str) -> bool:
-    """Return whether a size is probably a matrix's side: the code multiplies by it, or loops from zero up to it."""
+    """Return whether the size `name` is probably a matrix's side: `body` multiplies by it, or loops from 0 to it."""
     factor = rf"\*\s*{name}\b(?!\s*\*?\s*sizeof)|\b{name}\s*\*\s*(?!sizeof)\w"
     return re.search(rf"{factor}|\bfor\s*\([^;]*=\s*0\s*;[^;]*<=?\s*{name}\b", body) is not None
 

@@ -72,7 +72,7 @@ class Draft:
     """Arguments of `kernrec analyze` that kernrec chose. They are part of the draft if `missing` is empty."""
 
     def kernel(self) -> Kernel:
-        """Return the described kernel. Raise `UsageError` if parts are missing or the text is not TOML."""
+        """Return the drafted kernel. Raise `UsageError` if parts of the draft are missing or it is not TOML."""
         if self.missing:
             raise UsageError(
                 f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` writes a draft)"
@@ -171,8 +171,8 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
         entry: Name of the kernel, or an instance of a template such as `scale<float, 4>`. None selects the only kernel.
 
     Raises:
-        UsageError: The kernel does not exist, several kernels or instances are possible, or `entry` is an instance but
-            the kernel is not a template.
+        UsageError: The kernel does not exist, `entry` does not select a single kernel or instance, or `entry` is an
+            instance but the kernel is not a template.
     """
     kernels = {signature.name: signature for signature in signatures(text)}
     if not kernels:

@@ -215,7 +215,7 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements behind a pointer. Raise `UnknownError` if no allocation is found."""
+        """Return the number of elements of a pointer's buffer. Raise `UnknownError` if no allocation is found."""
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
             for name in _ALLOCATIONS:

@@ -187,7 +187,7 @@ class HostProgram:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Types behind the program's type aliases, keyed by alias."""
+        """Type that each of the program's type aliases names, keyed by alias."""
         return type_aliases(text_of(self.root))
 
     def size_of(self, kind: str) -> int:

@@ -74,7 +74,8 @@ def import_results(
 
     Args:
         wanted: The measured problem, or the part of the problem that neither the file nor the kernel's spec states.
-        gpu: Name of the measured GPU, which is required if the file does not name it. If both name it, they must agree.
+        gpu: Name of the measured GPU. It is required if the file does not name the GPU, and must not contradict the
+            file.
         kernel: Kernel with its source, or only its name. A kernel with source is stored, and the results become its
             measurements. kernrec's own measurements of the same config take precedence. A name is necessary if the file
             names no kernel, and selects a kernel if the file has several.

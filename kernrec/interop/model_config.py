@@ -343,7 +343,7 @@ class ConfigFields:
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
     """Return the quantization of integer weights that share a scale per group.
 
-    Set `elsewhere` if serving engines have no tuned files for the group size or the number of bits.
+    Set `Quantization.elsewhere` if serving engines have no tuned files for the group size or the number of bits.
     """
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):

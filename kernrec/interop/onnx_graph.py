@@ -56,7 +56,7 @@ class Graph:
     """Index of the node that writes each tensor, keyed by tensor name."""
 
     def value(self, node: Node, position: int) -> Value:
-        """Return an input of a node, or a tensor with unknown shape and data type if the input is missing."""
+        """Return the input of a node at `position`, or a tensor of unknown shape and data type if it is missing."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.values.get(name, Value(None, None))
 
@@ -65,12 +65,12 @@ class Graph:
         return self.values.get(node.outputs[0] if node.outputs else "", Value(None, None))
 
     def writer(self, node: Node, position: int) -> Node | None:
-        """Return the node that writes an input of a node, or None if there is none."""
+        """Return the node that writes the input of a node at `position`, or None if no node does."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the only node that reads a node's first output, or None if others or the model's users read it."""
+        """Return the node that reads a node's first output, or None if this is not the output's only use."""
         name = node.outputs[0]
         readers = self.readers.get(name, ())
         return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None

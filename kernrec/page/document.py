@@ -88,7 +88,7 @@ def _document(head: str, data: dict[str, Any], scripts: str) -> str:
 MOST_BYTES = 6_000_000
 """Maximum bytes of a report. Emails and tickets usually accept attachments of this size."""
 _EXPLAINED = 40
-"""Maximum number of points for which a report contains explanations, for each front."""
+"""Maximum number of points per front for which a report contains explanations."""
 _POINTS, _LEAST_POINTS = 20_000, 200
 """Maximum number of points in a report, counted over all fronts, and minimum number of points for each front. A point
 takes 110 bytes."""

@@ -70,7 +70,7 @@ class Subject:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return the parameters from which `subject_of` creates an equal subject."""
+        """Return the request parameters from which `subject_of` creates an equal `Subject`."""
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
         how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
@@ -79,9 +79,9 @@ class Subject:
 
 
 BEST = "best"
-"""Value of the parameter `layout` for any layout."""
+"""Value of the parameter `layout` that selects the best layout for each GPU."""
 PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
-"""Names of the parameters that describe a subject. A request has either `op` or `kernel`, not both."""
+"""Names of the request parameters that describe a `Subject`. A request has either `op` or `kernel`, not both."""
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
