@@ -150,7 +150,7 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of checking a kernel."""
+    """Outcome of a kernel check, with the errors of outputs, event counts and final arrays."""
 
     outcome: Outcome
     """`ok`, `incorrect` (wrong result), `compile`, `timeout` or `crash` (out-of-bounds or misaligned access, data race

@@ -49,7 +49,7 @@ _ARITHMETIC = frozenset({"add", "mul", "fma", "max", "min", "cvt", "mov"})
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of checking a launch."""
+    """Findings and event counts from checking a launch."""
 
     findings: tuple[Finding, ...]
     counts: Counts

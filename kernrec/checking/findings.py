@@ -63,7 +63,7 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """Error in a kernel."""
+    """Error that `kernrec check` found in a kernel, with its location."""
 
     kind: str
     """Kind of the error, which is a key of `FIXES`."""

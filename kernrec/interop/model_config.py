@@ -30,7 +30,7 @@ LEAST_GROUP = 32
 
 @dataclass(frozen=True)
 class Quantization:
-    """Quantization of a model's weights and activations."""
+    """Format and scales of a model's quantized weights and activations."""
 
     kind: str | None
     """Name in serving engines, such as `int4_w4a16`, or None if no engine has tuned files for this quantization."""

@@ -266,7 +266,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the machine instructions if they differ from the result of `classify`, or None if they do not."""
+    """Return the exact machine instructions if `classify` is imprecise for this instruction, or else None."""
     kind = modifiers[-1] if modifiers else ""
     if opcode in ("setp", "min", "max", "set") and kind in _F32:
         return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)

@@ -171,7 +171,7 @@ def size_of(kind: str) -> int:
 
 @cache
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
-    """Return whether an instruction accepts a register of another type (PTX ISA, section 9.4.1).
+    """Return whether an instruction accepts a register although it requires another type (PTX ISA, section 9.4.1).
 
     A `b` type agrees with every type of its size. Other types agree if both are integers, both are floating-point
     numbers or both are predicates.

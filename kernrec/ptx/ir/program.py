@@ -17,7 +17,7 @@ _WIDEST = 16
 
 @dataclass(frozen=True)
 class Instruction:
-    """PTX instruction."""
+    """Instruction of a function, with its operands and guard."""
 
     opcode: str
     modifiers: tuple[str, ...]
@@ -150,7 +150,7 @@ def _names_all_lanes(ins: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Function:
-    """PTX kernel or device function."""
+    """Kernel or device function: its declarations, instructions and directives."""
 
     name: str
     entry: bool
@@ -256,7 +256,7 @@ def cached_analysis(analysis: Callable[[Function], R]) -> Callable[[Function], R
 
 @dataclass(frozen=True)
 class Module:
-    """Parsed PTX module."""
+    """Kernels, device functions and variables of a PTX text."""
 
     version: str
     """Version of the PTX ISA, such as `8.0`."""
@@ -326,7 +326,7 @@ def _numbers(text: str) -> tuple[int, int, int]:
 
 
 class ParseError(KernrecError):
-    """Error for a text that is not PTX. `line` counts from 1."""
+    """Error for a text that is not valid PTX. `line` counts from 1."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")

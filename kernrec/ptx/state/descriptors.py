@@ -121,7 +121,7 @@ class TensorMap:
     box: tuple[int, ...]
     """Elements of the box along each dimension, at most 256."""
     swizzle: int = 0
-    """Size of the swizzled blocks of shared memory in bytes: 32, 64, 128, or 0 for no swizzling."""
+    """Swizzle width in bytes, within which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
     element_strides: tuple[int, ...] = ()
     """Element stride along each dimension. If it is empty, the strides are 1."""
     fill_nan: bool = False
