@@ -26,7 +26,7 @@ NATIVE = Path(__file__).resolve().parent / "native"
 _DRIVER, _NVML, _RUNTIMES = "libcuda.so.1", "libnvidia-ml.so.1", (12, 13)
 _DEFINED = re.compile(r"^API (?:[\w:]+[ *]+)+(\w+)\(", re.MULTILINE)
 _NAME = re.compile(r"_*cu")
-"""Matches the name of a function in a list of calls, but no number."""
+"""Regular expression for the name of a function, as opposed to a number, in a list of calls."""
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=default", "-fno-strict-aliasing")
 _LINKED = ("-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl", "-Wl,-s")
 _EXPORTS = {
@@ -34,7 +34,7 @@ _EXPORTS = {
     "nvidia-ml": "nvml*",
     "cudart": "cuda*; __cuda*",
 }
-"""Symbols that each library exports. Others, such as the C++ standard library's, would replace those of the program."""
+"""Symbols that each library exports. More exports, such as the C++ standard library, would replace the program's."""
 
 
 def libraries() -> Path:
@@ -122,11 +122,11 @@ def _defined() -> list[str]:
 
 
 def _public(name: str) -> dict[str, str | None]:
-    """Return the value of each public function of the library `driver` or `runtime`.
+    """Return the behavior of each public function of the library `driver` or `runtime`, keyed by function.
 
-    The value is the number that a function writes to its first argument, as text, or the name of a function that does
-    the same and ignores further arguments. It is an empty text if the function only reports success, and None
-    otherwise.
+    It is the number to write to the function's first argument, as text, or the name of a function with the same
+    behavior. An empty string means that the function only reports success. It is None if the C++ sources may define the
+    function.
     """
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}
@@ -270,7 +270,7 @@ def _is_python(command: Sequence[str]) -> bool:
 
 
 def _runs_on_gpu(command: Sequence[str]) -> bool:
-    """Return whether a command runs a Python program that can use Triton on a GPU of this machine."""
+    """Return whether a command is a Python program that can run Triton on a GPU of this machine."""
     if not _is_python(command) or importlib.util.find_spec("triton") is None:
         return False
     from kernrec.compile.gpu_stand_in import has_driver

@@ -53,7 +53,8 @@ class Textures:
             extents: Number of texels along x, y and z, or 0 for an axis that the image does not have.
             channel: Bits per channel, number of channels, and kind of values.
             place: Bytes from one row to the next (0 if rows are contiguous), and flags of the CUDA array.
-            modes: Address mode; then whether to filter linearly, read integers as fractions, normalize coordinates.
+            modes: Address mode, and whether to filter linearly, to read integers as fractions, and to normalize
+                coordinates.
 
         Raises:
             KernrecError: The rows do not fit in the memory.
@@ -88,9 +89,9 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return (buffers, images), both keyed by name.
+        """Return (`buffers` and a buffer for each image, images), both keyed by name.
 
-        The buffers are the given ones, and one buffer without gaps between rows for each image.
+        The buffers of images have no gaps between rows.
         """
         if not any(self._memory):
             return buffers, {}

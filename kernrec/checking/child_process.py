@@ -22,7 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import confine, kill_group, module_command, own_group
 
 LAUNCH_BUDGET = 5_000_000
-"""Maximum number of PTX instructions for a batch of thread blocks (a few seconds), against endless loops."""
+"""Number of PTX instructions, a few seconds of work, after which a batch of thread blocks counts as endless."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Limits:
 
     @property
     def wall_s(self) -> float:
-        """Seconds after which a process is killed: longer than `time_s`, because other processes may use the CPU."""
+        """Return the seconds after which to kill a process: more than `time_s`, because others may use the CPU."""
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ PACKAGE = Path(paths.__file__).resolve().parent
 def limit_process(limits: Limits, folder: Path) -> bool:
     """Permanently limit this process and its children, which may write only to `folder`.
 
-    Return whether reading is now restricted to this folder and to files that are needed to run.
+    Return whether the processes may now read only this folder and the files that they need to run.
     """
     if sys.platform == "win32":
         return False
@@ -105,7 +105,7 @@ class Ended:
     """Outcome of a task in a child process."""
 
     outcome: Outcome
-    """Outcome of the task. If it is `ok`, `result` contains the result of the task."""
+    """`ok`, or the kind of failure. `result` is the task's result only if the outcome is `ok`."""
     message: str
     """Reason for a failure in one line, or an empty string."""
     result: dict[str, Any]

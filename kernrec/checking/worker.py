@@ -1,7 +1,7 @@
 """Compile and emulate, or analyze, one source: the main program of the child in `kernrec.checking.child_process`.
 
-The process imports everything before it loses access to files. Its `result.json` has `outcome` and either `message` or
-`result`. After an error of the caller, it has only `misuse`. If a package is not installed, it has only `missing`.
+The process imports everything before it loses access to files. It writes `outcome` and either `message` or `result` to
+`result.json`. The file has only `misuse` if the request is not valid, and only `missing` if a package is not installed.
 """
 
 import contextlib

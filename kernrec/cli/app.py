@@ -154,8 +154,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return (words of a command line without the options --db, values of these options). The options may be at any
-    position."""
+    """Return (command line without the options --db, their values). The options may be at any position."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):

@@ -139,8 +139,7 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether both conditions hold: the host code has launches, and the user's arguments set only device
-    variables."""
+    """Return whether the host code launches kernels, and the user's arguments set only device variables."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 
@@ -259,7 +258,7 @@ def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:
-    """Split `kernel.cu:name` into (file path, kernel name). The name is None if the text has only a file path."""
+    """Split `kernel.cu:name` into (file path, kernel name). The name is None if the text has no name."""
     named = re.fullmatch(r"(.+?\.(?:cu|ptx)):(.+)", str(source))
     return (Path(named[1]), named[2]) if named else (source, None)
 

@@ -60,7 +60,7 @@ def _show(result: "CollectResult") -> None:
 
 
 def _write(database: Path) -> None:
-    """Write the measurements that the folder lacks to bundles, one for each GPU."""
+    """Write one bundle per GPU, with the measurements that earlier bundles in the folder lack."""
     from kernrec.store.keys import Signer, key_file
     from kernrec.store.share.manifest import LICENCE
     from kernrec.store.share.outgoing import Selection

@@ -59,7 +59,7 @@ class HostLaunch:
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
-    """Known arguments, as arguments of `kernrec analyze`: `n=4096` and `x=[n]`."""
+    """Known arguments in the notation of `kernrec analyze`, such as `n=4096` and `x=[n]`."""
 
 
 def host_launches(
@@ -69,8 +69,8 @@ def host_launches(
 
     Args:
         kernel: Name of the kernel, without template arguments.
-        parameters: Name and kind of each kernel parameter. The kind is None for a number. For a pointer, it is the data
-            type of the elements, or `STRUCTURE` if kernrec has no such data type.
+        parameters: Name and kind of each kernel parameter. The kind of a number is None. The kind of a pointer is the
+            data type of the elements, or `STRUCTURE` if kernrec does not have this type.
         argv: Command-line arguments of the program, if known.
     """
     if "<<<" not in text:
@@ -108,7 +108,7 @@ def filled_variables(text: str) -> dict[str, str]:
 
 
 class _Launch:
-    """Reader of a single kernel launch in the syntax tree."""
+    """Converter of one kernel launch in the syntax tree to a `HostLaunch`."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements behind a pointer. Raise `UnknownError` if no allocation is found."""
+        """Return the number of elements of a pointer's buffer. Raise `UnknownError` if no allocation is found."""
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
             for name in _ALLOCATIONS:
@@ -230,7 +230,7 @@ class _Launch:
         raise UnknownError
 
     def _passed(self, variable: str, function: "Node | None") -> "Node | None":
-        """Return the value that the first call of a function passes for a parameter, or None."""
+        """Return the value that the first call of a function passes for a parameter, or None if there is no call."""
         names = _parameter_names(function) if function is not None else []
         if function is None or variable not in names:
             return None
@@ -250,7 +250,7 @@ class _Launch:
         return [node]
 
     def _fields(self, node: "Node") -> "list[Node]":
-        """Return the last values that were assigned to the fields x, y and z of a `dim3` variable before its use."""
+        """Return the last values that the host code assigns to the fields of a `dim3` variable before `node`."""
         fields = []
         for axis in "xyz":
             values = self.program.assignments.get(f"{text_of(node)}.{axis}", ())
@@ -269,7 +269,7 @@ class _Launch:
         return next(iter(self._definitions(node)), None)
 
     def _definitions(self, node: "Node") -> "list[Node]":
-        """Return all values that were assigned to a variable before its use, last value first."""
+        """Return all values that the host code assigns to a variable before `node`, last value first."""
         name, function = text_of(node), _function_of(node)
         values: list[Node] = []
         for each in self.program.assignments.get(name, ()):

@@ -1,7 +1,7 @@
 """Represent results of another tool in SI units, and convert them to measurements.
 
 Imported measurements have protocol 0, so kernrec's own measurements take precedence. The session name is derived from
-the file's first result. So a file may be imported again, or completely after a part of it, without adding duplicates.
+the file's first result. So importing a file again adds no duplicates, even if the file has grown in the meantime.
 """
 
 import re
@@ -51,7 +51,7 @@ Scalar = int | float | str | bool
 
 @dataclass(frozen=True)
 class StatedProblem:
-    """Parts of the measured problem that a file or the user states. Other parts are None or empty."""
+    """Possibly incomplete description of the measured problem. Unknown parts are None or empty."""
 
     op: str | None = None
     dims: tuple[tuple[str, int], ...] = ()
@@ -60,7 +60,7 @@ class StatedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "StatedProblem":
-        """Return a `StatedProblem` with all parts of a complete problem."""
+        """Convert a complete problem to a `StatedProblem`."""
         return cls(problem.op, problem.dims, problem.dtype, problem.layout)
 
 
@@ -94,12 +94,12 @@ class ReadOptions:
     """Information that a file of results lacks."""
 
     names: tuple[str, ...] = ()
-    """Columns of a table that the spec defines as tunables, or as macros with fixed values. Empty if unknown."""
+    """Columns of a table that are tunables, or macros with fixed values, in the spec. Empty if there is no spec."""
     mapped: "tuple[MappedColumn, ...]" = ()
     ignored: tuple[str, ...] = ()
     """Columns of a table that are not tunables."""
     kernels: tuple[str, ...] = ()
-    """Possible names of the kernel to read, if a file has results of several kernels. Empty if unknown."""
+    """Possible names of the kernel to read from a file with several kernels. It is empty if the kernel is unknown."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def text_of(value: object, what: str) -> str:
-    """Return `value` if it is a short, printable line of text. Otherwise, raise a `ValueError` that names `what`."""
+    """Return `value`. Raise a `ValueError` that names `what` unless it is a short, printable line of text."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"{what} is {value!r:.40}; expected printable text of at most {MOST_CHARACTERS} characters")
     return value
@@ -266,7 +266,7 @@ _LIMITS = {
     "nvml_gr_clock": ("locked_sm_clock_hz", 1e6),
     "nvml_mem_clock": ("locked_memory_clock_hz", 1e6),
 }
-"""Field of `ForeignResult` and factor to its unit, keyed by Kernel Tuner's name of a limit."""
+"""(field of `ForeignResult`, factor to the SI unit) of each power or clock limit, keyed by Kernel Tuner's name."""
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
@@ -337,7 +337,7 @@ def ran(
     samples_s: tuple[float, ...] = (),
     **fields: Any,
 ) -> ForeignResult:
-    """Return the result of a config that ran.
+    """Return a `ForeignResult` for a config that ran.
 
     Args:
         values: Energies in joules, powers in watts, registers, and shared memory in bytes, keyed by the names in
@@ -351,7 +351,7 @@ def ran(
 
 
 def _energy_of(values: Mapping[str, object], latency_s: float) -> dict[str, Any]:
-    """Return energy fields of a `ForeignResult` for a launch, or an empty dictionary if no value is plausible."""
+    """Return a launch's energy as fields of `ForeignResult`, or an empty dictionary if no value is plausible."""
     quantities = {name: finite(values[name], name) for pair in ENERGIES for name in pair if name in values}
     for energy_name, power_name in ENERGIES:
         energy, power, method = quantities.get(energy_name), quantities.get(power_name), energy_name

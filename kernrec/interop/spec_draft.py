@@ -59,7 +59,7 @@ _WHEELS = (
     ("curand", "nvidia-curand"),
     *((start, "nvidia-cuda-cccl") for start in ("cub/", "thrust/", "cuda/", "nv/", "cooperative_groups")),
 )
-"""Pairs (start of a header's name, wheel with the header), for headers that kernrec's extras may not install."""
+"""Pairs (start of a header's name, Python package that contains the header) for headers that may not be installed."""
 _AXES = "xyz"
 _BLOCKS = {
     1: ((64,), (128,), (256,), (512,)),
@@ -146,7 +146,7 @@ class _Drafter:
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _filled(self) -> dict[str, str]:
-        """Return the values of the device variables that the host code sets. Omit single integers of unknown value."""
+        """Return the device variables that the host code sets, with their values. Omit scalars of unknown value."""
         filled = filled_variables(self._with_defines(self.whole))
         types = {each.name: each for each in self.facts.variables if each.typed}
         return {
@@ -236,7 +236,6 @@ class _Drafter:
         return Draft(self.source, entry, text, missing, assumed, self.launch, self.arguments.unset, buffers)
 
     def assumed_words(self) -> tuple[str, ...] | None:
-        """Return values for the missing parts (see `kernrec.interop.assumed_words`)."""
         tensors = [tensor for name, tensor in self.arguments.tensors.items() if name not in self.arguments.stated]
         unsized = {each.parameter.name: each.parameter.ctype for each in tensors if each.parameter.pointer}
         axes = self.facts.grid_axes, self.facts.block_axes
@@ -410,7 +409,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Add a tunable for each axis along which the blocks to try differ. Return the same values as `_block`."""
+        """Add a tunable for each axis along which `blocks` differ. Return (extents, constraints) as `_block` does."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro sets its block"

@@ -167,7 +167,7 @@ class _T1Reader:
         return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Return (tensors, launch arguments, sizes). The sum of `sizes` is the dynamic shared memory in bytes."""
+        """Return (tensors, launch arguments, sizes in bytes of all parts of the dynamic shared memory)."""
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []

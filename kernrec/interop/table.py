@@ -78,7 +78,7 @@ def csv_rows(text: str) -> tuple[list[str], Iterator[Mapping[str, str]]]:
 
 
 def unlike(columns: list[str]) -> list[str]:
-    """Return the column names unchanged. Raise `ValueError` if two names differ only in case."""
+    """Return `columns`. Raise `ValueError` if two names differ only in case."""
     if len({name.casefold() for name in columns}) < len(columns):
         raise ValueError("it names a column twice")
     return columns

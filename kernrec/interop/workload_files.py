@@ -41,7 +41,8 @@ def find_workload(
         fixed: Values of an ONNX model's symbolic dimensions, keyed by dimension name.
         context: For `decode`, the number of tokens to which a new token attends. For `prefill`, the number of tokens in
             the prompt. None selects the default.
-        phase: `decode` (default) or `prefill`, for a model with a `config.json`. None for other workloads.
+        phase: `decode` (default) or `prefill` if the workload is a model with a `config.json`. It must be None
+            otherwise.
 
     Raises:
         UsageError: The workload or file does not exist, the file is invalid, or an argument does not apply to the
@@ -168,7 +169,7 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
 
 
 def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
-    """Create a workload from (line number, entry) pairs. Entries with equal problems form one layer."""
+    """Merge (line number, entry) pairs of equal problems to layers, in file order or with the most frequent first."""
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
     strange: Counter[str] = Counter()

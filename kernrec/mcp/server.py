@@ -33,7 +33,7 @@ from kernrec.version import __version__
 
 
 class Folder:
-    """Folder whose files the tools may read. If its path is None, they may read no files.
+    """Folder whose files the tools may read. If the folder's path is None, tools may read no files.
 
     Raises:
         UsageError: The folder does not exist.

@@ -28,7 +28,7 @@ class PageServer(ThreadingHTTPServer):
 
     Args:
         answers: Answers to the page's requests.
-        port: Port; 0 for any free port.
+        port: Number of the port, or 0 for any free port.
         chosen: Initial selection on the page: `gpus`, and either the parameters of a problem or a `workload`.
 
     Raises:

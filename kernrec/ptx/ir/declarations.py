@@ -38,7 +38,7 @@ def integer(text: str) -> int:
 
 
 def read_variable(text: str) -> Variable:
-    """Return the variable of a declaration such as `.shared .align 4 .b8 tile[512]`. Raise `ValueError` otherwise."""
+    """Parse a declaration such as `.shared .align 4 .b8 tile[512]`. Raise `ValueError` for any other text."""
     match = _VARIABLE.match(text.strip())
     if match is None:
         raise ValueError(f"cannot read the declaration {' '.join(text.split())[:60]!r}")

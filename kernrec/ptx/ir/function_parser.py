@@ -21,7 +21,7 @@ from kernrec.ptx.ir.program import Function, Instruction, ParseError
 
 _OPERAND_REGISTER = re.compile(r"%[%$\w.@]*|_")
 _SYMBOL_NAME = re.compile(r"[A-Za-z_$.%(][\w$.@%, ()]*")
-"""Matches a symbol or the parenthesized arguments of a call."""
+"""Regular expression for a symbol or the parenthesized arguments of a call."""
 _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
 _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 

@@ -37,7 +37,7 @@ def inlined(module: Module, name: str) -> Function:
 
 @dataclass(frozen=True)
 class _Body:
-    """Body of a function to append, with the new names of its parts."""
+    """Body of a called function to append to its caller, with new names for its registers."""
 
     function: Function
     names: dict[str, str]
@@ -79,7 +79,7 @@ class _Inliner:
         result.labels.update(dict.fromkeys(labels.get(len(instructions), ()), len(result.instructions)))
 
     def _append_call(self, ins: Instruction, callers: tuple[str, ...]) -> None:
-        """Append the body of the called function, or the call itself if it cannot be inlined."""
+        """Append the body of the function that `ins` calls, or `ins` itself if inlining is impossible."""
         result = self.result
         results, called, arguments = _parts(ins)
         pointer = next((operand for operand in ins.operands if isinstance(operand, Register)), None)

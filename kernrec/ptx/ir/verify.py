@@ -29,12 +29,12 @@ _NOT_EMULATED = {
     "%current_graph_exec": "u64",
     **dict.fromkeys(("%globaltimer_lo", "%globaltimer_hi", "%aggr_smem_size"), "u32"),
 }
-"""Types of special registers that the emulator lacks, in addition to those that `_NUMBERED` matches."""
+"""Types of special registers that the emulator lacks. `_NUMBERED` matches further registers."""
 _NUMBERED = re.compile(r"%(?:envreg\d+|pm\d+(?:_64)?|\w+\.w)")
 
 
 def verify(module: Module) -> None:
-    """Check every function of a module. Raise `ParseError` if an instruction is wrong; the error names its line."""
+    """Check every function of a module. Raise a `ParseError` that names the line if an instruction is wrong."""
     for function in module.functions.values():
         check = _FunctionCheck(module, function)
         for ins in function.instructions:
