@@ -90,7 +90,7 @@ class StaticTable:
         launches: list[LaunchTable] = []
         warm = conditions.l2 == WARM
         # A user's kernel may compute in other types than that of its problem.
-        bf16 = problem.dtype == "bf16" or problem.dtype != "f16" and bool(re.search("bf16|bfloat16", kernel.source))
+        bf16 = problem.dtype == "bf16" or (problem.dtype != "f16" and bool(re.search("bf16|bfloat16", kernel.source)))
         for index, spec in enumerate(kernel.launches):
             if (table := profiles.get(index)) is None:
                 raise KernrecError(
