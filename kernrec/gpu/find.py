@@ -101,7 +101,7 @@ def add_gpu(gpu: GPU) -> GPU:
     if catalog_gpu(gpu.name) is not None or _added.setdefault(gpu.name, gpu) != gpu:
         from hashlib import sha256
 
-        gpu = replace(gpu, name=f"{gpu.name}@{sha256(repr(gpu).encode()).hexdigest()[:8]}")
+        gpu = replace(gpu, name=f"{gpu.name}@{sha256(repr(vars(gpu)).encode()).hexdigest()[:8]}")
     return _added.setdefault(gpu.name, gpu)
 
 

@@ -107,6 +107,8 @@ def test_gpu_file_with_catalog_figures_gets_the_catalog_answer(tmp_path):
 def test_changed_catalog_gpu_gets_another_name():
     changed = dataclasses.replace(find_gpu("l4"), tdp_w=60.0)
     assert gpu_name(changed).startswith("l4@")
+    again = dataclasses.replace(changed, l2_bytes=2 * changed.l2_bytes)
+    assert find_gpu(gpu_name(again)).l2_bytes == again.l2_bytes
     assert gpu_name(find_gpu("l4")) == "l4"
     assert find_gpu("l4").tdp_w == 72
 
