@@ -165,7 +165,8 @@ class _Reader:
     """Converter of a table's rows to results."""
 
     def __init__(self, columns: Sequence[str], options: ReadOptions) -> None:
-        """Determine the meaning of each column. Raise `ValueError` for unknown columns, or if no column is a time."""
+        """Determine the meaning of each column. Raise `ValueError` if a column is unknown, no column is a time, or two
+        columns state the same number."""
         for each in options.mapped:
             if each.column not in columns:
                 raise ValueError(str(unknown("column", each.column, columns)))
@@ -189,8 +190,16 @@ class _Reader:
             leaves = f"--map ignore={','.join(strange)} leaves {'it' if len(strange) == 1 else 'them'} out"
             raise ValueError(f"{stated.format(listed)}{hint} ({leaves})")
         meanings = [(each, *_QUANTITIES[each.name.casefold()]) for each in others]
-        self._texts = {quantity: each.column for each, quantity, _ in meanings if quantity in _TEXTS}
+        present = {each.name.casefold(): each.column for each in others}
+        # If several columns state a text, use the first name in `_TEXTS`.
+        self._texts = {text: present[name] for text, names in _TEXTS.items() for name in names[::-1] if name in present}
         self._numbers = [entry for entry in meanings if entry[1] not in _TEXTS]
+        names_of: dict[str, str] = {}
+        for each, quantity, _ in self._numbers:
+            if (first := names_of.setdefault(quantity, each.name)) != each.name:
+                raise ValueError(
+                    f"columns {first} and {each.name} state one quantity; skip one with --map ignore=COLUMN"
+                )
 
     def result(self, row: Mapping[str, Any]) -> ForeignResult | None:
         """Return the result in a row, or None if the config never ran."""

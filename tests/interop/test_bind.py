@@ -79,6 +79,14 @@ def test_csv_with_named_columns_binds(database, kernel, write):
     assert good["power_w"] == pytest.approx(200.0)
 
 
+@pytest.mark.parametrize("names", ["device,gpu", "gpu,device"])
+def test_first_known_name_of_a_text_counts_in_any_column_order(database, kernel, write, names):
+    values = {"device": "RTX 3090", "gpu": "0"}
+    row = ",".join(values[name] for name in names.split(","))
+    done = bind(database, kernel, write(f"bx,tile,time_ms,{names}\n32,1,0.5,{row}\n", "rows.csv"))
+    assert done.gpu.name == "rtx3090"
+
+
 WRONG = {
     "an unknown tunable": (cache(entry(bz=1), tune_params_keys=["bx", "tile", "bz"]), "unknown tunable of scale 'bz'"),
     "a value outside": (cache(entry(bx=48)), "bx is 48; scale accepts 32, 64, 128, 256"),
@@ -107,6 +115,7 @@ TABLES = {
     "no unit": ("bx,tile,time\n32,1,5\n", "column time has no unit; give --map 'latency_s=time"),
     "no time": ("bx,tile\n32,1\n", "no column is a time"),
     "two times": ("bx,tile,time_ms,latency_s\n32,1,5,5\n", "several columns are times"),
+    "two energies": ("bx,tile,time_ms,energy_mj,energy_j\n32,1,.5,100,.05\n", "mj and energy_j state .* --map ignore="),
     "an unknown column": ("bx,tlie,time_ms\n32,1,5\n", "column 'tlie' is neither a tunable .* did you mean tile\\?"),
     "joules that are watts": ("bx,tile,time_ms,energy_j\n32,1,0.5,300\n", "6e\\+05 W, which no GPU draws"),
     "a line too short": ("bx,tile,time_ms\n32,1\n", "line 2 has 2 values for 3 columns"),
