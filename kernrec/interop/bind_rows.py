@@ -6,7 +6,6 @@ compiler. Register counts depend on the compiler version, so only their median d
 the benchmark convolution, register counts were equal in 4 of 7 configs, and differed by 3 to 290 % in the other 3.
 """
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -301,20 +300,33 @@ def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
     return {tunable.name: int(result.config[tunable.name]) for tunable in kernel.tunables}
 
 
-def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """Merge the results of each config. A merged result has their median latency, and their latencies as samples.
-
-    Results at different power limits or clocks stay separate. Other values come from the run nearest to the median. A
-    failed result is kept only if all runs of its config failed.
-    """
+def by_config(results: Iterable[ForeignResult]) -> list[list[ForeignResult]]:
+    """Group results by config. Results at different power limits or clocks stay separate."""
     groups: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for row in results:
         limits = row.power_limit_w, row.locked_sm_clock_hz, row.locked_memory_clock_hz
         groups[row.kernel, row.problem, limits, *sorted(row.config.items())].append(row)
+    return [*groups.values()]
+
+
+def median_row(rows: Sequence[ForeignResult]) -> ForeignResult:
+    """Return the result with the median latency (the lower one of two), or the first result if all failed."""
+    times = [row.latency_s for row in rows if row.latency_s is not None]
+    middle = statistics.median_low(times) if times else None
+    return next(row for row in rows if row.latency_s == middle)
+
+
+def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
+    """Merge the repeated runs of each config into one result with the median latency, and all latencies as samples.
+
+    Other values are those of the `median_row`, but the energy is its power times the median latency.
+    """
     runs = []
-    for rows in groups.values():
+    for rows in by_config(results):
+        run = median_row(rows)
         times = tuple(row.latency_s for row in rows if row.latency_s is not None)
-        middle = statistics.median(times) if times else 0.0
-        nearest = min(rows, key=lambda row: math.inf if row.latency_s is None else abs(row.latency_s - middle))
-        runs.append(replace(nearest, latency_s=middle, samples_s=times) if len(times) > 1 else nearest)
+        if len(times) > 1:
+            middle = statistics.median(times)
+            run = replace(run, latency_s=middle, samples_s=times, energy_j=run.power_w and run.power_w * middle)
+        runs.append(run)
     return runs

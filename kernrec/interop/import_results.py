@@ -9,7 +9,15 @@ from pathlib import Path
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
-from kernrec.interop.bind_rows import as_runs, bind_rows, by_problem, match_launches, names_of, other_code
+from kernrec.interop.bind_rows import (
+    bind_rows,
+    by_config,
+    by_problem,
+    match_launches,
+    median_row,
+    names_of,
+    other_code,
+)
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import (
     ForeignResult,
@@ -156,7 +164,9 @@ def _bound(
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, measured_gpu))
     bound, excluded = bind_rows(file, kernel, problem, measured_gpu, ignored)
-    rows = as_runs(bound.results) if ignored else bound.results
+    # Rows that differ in an ignored column are variants, not repetitions, so keep one of them unchanged.
+    variants = by_config(bound.results) if ignored else [[row] for row in bound.results]
+    rows = [median_row(each) for each in variants]
     if wrong := implausible(_times(rows), problem, measured_gpu):
         raise UsageError(wrong)
     other, note = other_code(rows, kernel, problem, measured_gpu)
@@ -164,7 +174,7 @@ def _bound(
         raise UsageError(other)
     notes = [note] if note else []
     if skipped := len(bound.results) - len(rows):
-        apart = max((max(row.samples_s) / min(row.samples_s) for row in rows if row.samples_s), default=1.0)
+        apart = max((max(times) / min(times) for each in variants if (times := _times(each))), default=1.0)
         notes.append(
             f"{counted(skipped, 'row')} repeated a config, up to a factor of {apart:.2f} apart in time; the median of"
             " each config was kept"

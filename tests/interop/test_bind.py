@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
+from kernrec.interop.bind_rows import as_runs
 from kernrec.interop.import_results import ImportSummary, import_results
 from kernrec.interop.read_results import read_results
-from kernrec.interop.results import MappedColumn, ReadOptions, StatedProblem
+from kernrec.interop.results import MappedColumn, ReadOptions, StatedProblem, ran
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import find_op
 from kernrec.store import Database
@@ -222,6 +223,21 @@ def test_median_of_repeated_rows_is_stored(kernel, tmp_path):
     assert (done.results, sum(done.parts[0].outcomes.values()) - done.parts[0].outcomes["ok"]) == (4, 1)
     note = "3 rows repeated a config, up to a factor of 2.50 apart in time; the median of each config was kept"
     assert note in done.notes
+
+
+def test_ignored_column_keeps_one_row_unchanged(database, kernel, write):
+    text = "bx,tile,warmth,time_ms,energy_j,power_w\n32,1,0,1,.1,100\n32,1,1,3,.3,200\n"
+    bind(database, kernel, write(text, "rows.csv"), gpu="rtx3090", ignored=("warmth",))
+    (row,) = database.rows("measurement")
+    assert (row["latency_s"], row["energy_j"], row["power_w"]) == pytest.approx((1e-3, 0.1, 100.0))
+    assert (row["latency_samples_s"], row["latency_mad_s"], row["latency_high_s"]) == (None, None, None)
+
+
+def test_merged_runs_have_energy_of_their_median_latency():
+    first, second = (ran({}, time, {"energy": 100.0 * time}) for time in (1e-3, 3e-3))
+    (run,) = as_runs([first, second])
+    assert (run.latency_s, run.energy_j, run.power_w) == pytest.approx((2e-3, 0.2, 100.0))
+    assert run.samples_s == (1e-3, 3e-3)
 
 
 def test_all_unknown_columns_are_named(kernel, tmp_path):
