@@ -20,6 +20,8 @@ TABLES = ("config", "problem", "profile", "measurement", "retraction")
 
 LARGEST_DOCUMENT = 2**22
 """Maximum size of a manifest, a withdrawal or a list of names, in bytes."""
+LARGEST_SEGMENT = 2**30
+"""Maximum size of a segment, in bytes."""
 MOST_WITHDRAWN = 50_000
 """Maximum number of rows in one withdrawal, so that the document fits in `LARGEST_DOCUMENT`."""
 MOST_TEXTS = 1000
@@ -32,7 +34,6 @@ TEXT = re.compile(
 
 _VERSION = 1
 _BUNDLE, _WITHDRAWAL, _OLD_WITHDRAWAL = "kernrec bundle", "kernrec withdrawal", "kernrec retraction"
-_LARGEST_SEGMENT = 2**30
 _MOST_SEGMENTS = 10_000
 _MOST_ROWS = 10**9
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -210,7 +211,7 @@ def _check_version(document: Mapping[str, Any]) -> None:
 def _segment(value: Any) -> Segment:
     if value["table"] not in TABLES:
         raise ValueError(f"a segment belongs to the unknown table {value['table']!r:.40}")
-    size, rows = _whole(value, "size", _LARGEST_SEGMENT), _whole(value, "rows", _MOST_ROWS)
+    size, rows = _whole(value, "size", LARGEST_SEGMENT), _whole(value, "rows", _MOST_ROWS)
     return Segment(value["table"], _matching(value, "sha256", _HASH), size, rows)
 
 

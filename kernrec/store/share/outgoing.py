@@ -20,7 +20,7 @@ from kernrec.errors import UsageError, file_errors
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.exchange import key_expression
-from kernrec.store.share.manifest import LICENCE, MOST_TEXTS, TEXT, Manifest, Segment, parse_manifest
+from kernrec.store.share.manifest import LARGEST_SEGMENT, LICENCE, MOST_TEXTS, TEXT, Manifest, Segment, parse_manifest
 from kernrec.version import __version__
 
 PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
@@ -162,15 +162,20 @@ def now() -> str:
 
 def write_segments(database: Database, selection: Selection, secret: str, folder: Path) -> list[Segment]:
     """Write the selected measurements without private values, with their configs, problems and profiles, and return the
-    segments. Each file is named by the hash of its content."""
+    segments. Each file is named by the hash of its content. Raise `UsageError` if a file is too large for a bundle."""
     segments = []
     for table, query in _queries(database, selection, secret).items():
         path, rows = database.export(query, folder)
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         path.replace(final := folder / f"{sha256}.parquet")
+        if (size := final.stat().st_size) > LARGEST_SEGMENT:
+            raise UsageError(
+                f"{rows} rows of {table} take more than {LARGEST_SEGMENT} bytes; share parts of them with"
+                " `kernrec db export --kernel`"
+            )
         if rows:
-            segments.append(Segment(table, sha256, final.stat().st_size, rows))
+            segments.append(Segment(table, sha256, size, rows))
     return segments
 
 

@@ -96,8 +96,8 @@ def _leaving(database: Database, selection: Selection, path: Path, folder: Path,
     leaving = outgoing(database, selection, secret_of(path), folder, licence)
     if leaving.manifest.size > LARGEST_BUNDLE:
         raise UsageError(
-            f"{leaving.measurements} measurements of a {selection.gpu} take more than {LARGEST_BUNDLE} bytes; push a"
-            " part of them at a time (--gpu)"
+            f"{leaving.measurements} measurements of a {selection.gpu} take more than {LARGEST_BUNDLE} bytes; share"
+            " parts of them with `kernrec db export --kernel`"
         )
     (checked := folder / _CHECKED).mkdir()
     # Raise an error if other people's kernrec would refuse these rows.

@@ -210,6 +210,17 @@ def test_signed_but_physically_impossible_rows_are_refused(tmp_path, monkeypatch
     assert "have a latency of 1e-12 s" in " ".join(report.left)
 
 
+@pytest.mark.parametrize("limit", ["push.LARGEST_BUNDLE", "outgoing.LARGEST_SEGMENT"])
+def test_push_refuses_rows_that_no_pull_would_read(tmp_path, monkeypatch, limit):
+    ben, team = Person(tmp_path / "ben"), tmp_path / "team"
+    team.mkdir()
+    ben.measure(measurements("wednesday", 3))
+    monkeypatch.setattr(f"kernrec.store.share.{limit}", 1000)
+    with pytest.raises(UsageError, match=r"^3 \w+ .* take more than 1000 bytes; share parts of them with `[^\n]*`$"):
+        ben.push(team)
+    assert list(team.iterdir()) == []
+
+
 def test_push_requires_a_signing_key(tmp_path):
     with Person(tmp_path).at_work(), pytest.raises(UsageError, match="`kernrec db trust --own` makes one"):
         Signer.of(key_file())
