@@ -27,7 +27,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.util.process import module_command, module_environment, own_group
 
 _POLL_S = 0.2
-"""Seconds between checks that the parent is alive. They are needed because forks of a dead parent may keep standard
+"""Seconds between checks that the parent is alive. POSIX needs them because forks of a dead parent may keep standard
 input open."""
 
 
@@ -53,7 +53,9 @@ def main() -> int:
     print(json.dumps({"set": True}), flush=True)
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
     while not ended.wait(_POLL_S):
-        if os.getppid() != wanted["parent"]:  # The parent has ended, so another process adopted this one.
+        # On POSIX, another process adopts the children of a process that has ended. On Windows, the parent may be the
+        # launcher of a virtual environment. There, only kernrec holds the input open, so the input ends with kernrec.
+        if os.name != "nt" and os.getppid() != wanted["parent"]:
             break
     restore(wanted["uuid"], journal)
     return 0

@@ -27,6 +27,13 @@ CARD = LocalGpu(0, "GPU-emulated", "NVIDIA H200", 0)
 STAND_IN = ROOT / "tests" / "measure" / "emulated" / "nvml"
 AS_IT_WAS = {"limit": 650_000, "locked": None, "administrator": True}
 SET = {"limit": 400_000, "locked": [1200, 1200], "administrator": True}
+GUARD_ON_WINDOWS = """
+import os, types
+from kernrec.measure.device import gpu_limits
+gpu_limits.os = types.SimpleNamespace(name="nt", getppid=os.getpid, read=os.read)
+gpu_limits.main()
+"""
+"""Source of a guard whose parent has another number, as in a virtual environment on Windows."""
 HOLDER = """
 import sys, time
 from kernrec.errors import KernrecError
@@ -113,6 +120,21 @@ def test_killed_program_leaves_no_limits(card):
     program.kill()
     program.wait(60)
     assert eventually(lambda: card.state == AS_IT_WAS)
+
+
+def test_guard_on_windows_ends_only_with_its_input(card):
+    wanted = {"uuid": CARD.uuid, "parent": os.getpid(), "power_limit_w": 400.0, "clock_hz": 1.2e9}
+    command = [sys.executable, "-c", GUARD_ON_WINDOWS, json.dumps(wanted)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        assert json.loads(guard.stdout.readline()) == {"set": True}
+        with pytest.raises(subprocess.TimeoutExpired):
+            guard.wait(3 * gpu_limits._POLL_S)
+        assert card.state == SET
+        guard.stdin.close()
+        assert guard.wait(60) == 0
+    assert card.state == AS_IT_WAS
 
 
 def test_next_start_restores_limits_of_a_killed_guard(card):
