@@ -210,7 +210,7 @@ def test_failed_analyses_of_calls_name_the_gpu(tmp_path, run):
     assert [answer["gpu"] for answer in json.loads(done.stdout)] == ["a100", "l40s"]
 
 
-def test_init_refuses_to_overwrite_a_spec_and_draft_needs_completion(folder, run):
+def test_analyze_init_keeps_existing_spec_and_incomplete_spec_is_refused(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     path = folder / "scale.toml"
     refused = run("analyze", folder / "scale.cu", "--init")

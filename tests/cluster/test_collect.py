@@ -108,7 +108,7 @@ def test_killed_driver_resumes_with_all_rows(tmp_path):
 
 
 @pytest.mark.every(3)
-def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
+def test_restarted_driver_skips_configs_measured_by_another_run(tmp_path, monkeypatch):
     def die(cluster: GpuCluster, call: int) -> None:
         if (tmp_path / "own.duckdb").exists():
             raise Killed

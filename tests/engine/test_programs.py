@@ -161,7 +161,7 @@ def test_error_matches_the_recorded_error(name):
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_results_and_counts_match_the_recorded_ones(name):
+def test_program_results_and_counts_equal_the_recorded_ones(name):
     counts, y = outcome(HEADER + COUNTED[name] + FOOTER, 3, 96, False)
     assert not isinstance(counts, str), counts
     check(f"counts {name}", [digest(y), dict(sorted(counts.items()))])
@@ -225,7 +225,7 @@ _PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_matmul_has_the_recorded_bits(name):
+def test_matmul_result_is_bitwise_equal_to_the_recorded_one(name):
     module = parse(_HEAD + _PROGRAMS[name] + "\nret;\n}\n")
     values = np.random.default_rng(13).standard_normal(64 * 32).astype(np.float16)
     buffers = {"x": values, "y": np.zeros(64 * 64, np.uint8), "n": np.zeros(4, np.uint8)}

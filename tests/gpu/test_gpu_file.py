@@ -104,7 +104,7 @@ def test_gpu_file_with_catalog_figures_gets_the_catalog_answer(tmp_path):
     assert own.best.latency_s.value == pytest.approx(catalogs.best.latency_s.value)
 
 
-def test_changed_catalog_gpu_gets_another_name():
+def test_catalog_gpu_with_changed_figures_gets_another_name():
     changed = dataclasses.replace(find_gpu("l4"), tdp_w=60.0)
     assert gpu_name(changed).startswith("l4@")
     assert gpu_name(find_gpu("l4")) == "l4"

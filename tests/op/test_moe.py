@@ -30,7 +30,7 @@ def mixtures(draw: st.DrawFn) -> Problem:
 
 
 @given(mixtures(), st.integers(0, 50))
-def test_token_passes_through_its_top_scored_experts(problem, seed):
+def test_moe_reference_uses_the_top_scored_experts(problem, seed):
     d, stored = problem.sizes, inputs(problem, seed)
     values = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in stored.items()}
     quantized = FORMATS.get(problem.dtype)
@@ -236,5 +236,5 @@ def test_8_bit_attention_has_scales_per_tensor_or_head_and_16_bit_results():
             ATTENTION.problem("bf16", **dims | {name: 1})
 
 
-def test_without_a_mask_there_may_be_more_queries_than_keys():
+def test_attention_without_a_mask_accepts_more_queries_than_keys():
     assert ATTENTION.problem(heads=8, queries=4096, keys=77, head_dim=40).tensors["k"].shape == (1, 8, 77, 40)

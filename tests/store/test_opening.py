@@ -172,7 +172,7 @@ def test_read_only_folder_is_named_and_can_be_read(filled):
         filled.parent.chmod(0o700)
 
 
-def test_reading_writes_nothing(filled, refuses):
+def test_reading_a_database_writes_no_file(filled, refuses):
     before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in filled.parent.iterdir()}
     with Database.open(filled) as database:
         assert len(database.rows("measurement")) == 3000

@@ -126,7 +126,7 @@ def test_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
 
 
 @pytest.mark.parametrize("value", ["1e9", "0", "NaN", '"x"', "null"])
-def test_multiplier_out_of_range_is_refused(tmp_path, value):
+def test_calibration_factor_out_of_range_is_refused(tmp_path, value):
     path = save({RTX4090: stored(core_time=1.25)}, tmp_path)
     path.write_text(path.read_text().replace("1.25", value))
     with pytest.raises(UsageError, match="not a calibration"):
@@ -147,7 +147,7 @@ costs = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=30).map(np.array)
 
 
 @given(costs, st.integers(1, 40))
-def test_perfect_order_scores_one_at_every_k(measured, k):
+def test_perfect_ranking_has_efficiency_one_at_every_k(measured, k):
     order = scores.order_of(measured)
     assert scores.efficiency_at(measured, order, k) == 1.0
     assert scores.hit(measured, order)
@@ -162,7 +162,7 @@ def test_efficiency_never_falls_with_k_and_ends_at_one(measured, random):
     assert curve[-1] == 1.0
 
 
-def test_random_scores_are_the_mean_over_all_orders():
+def test_expected_random_score_is_the_mean_over_all_orders():
     from itertools import permutations
 
     measured = np.array([1.0, 1.04, 2.0, 3.0, 5.0])

@@ -134,7 +134,7 @@ def _restored(card: EmulatedCard) -> bool:
     return card.state == AS_IT_WAS
 
 
-def test_limits_of_a_running_process_are_kept_and_locked(card):
+def test_gpu_limits_set_by_a_running_process_are_not_changed(card):
     journal = LimitsJournal(CARD.uuid)
     journal.write(LimitsEntry(650.0, None))
     card.become(SET)
@@ -182,7 +182,7 @@ def test_rejected_limit_is_reported_in_one_line(card, point, line):
     assert card.state == AS_IT_WAS
 
 
-def test_unfinished_entry_means_that_nothing_was_set(card):
+def test_truncated_limits_journal_restores_nothing(card):
     LimitsJournal(CARD.uuid).close()
     journal_path(CARD.uuid).write_text('{"power_limit_w": 65')
     assert present_entry(CARD.uuid) is None

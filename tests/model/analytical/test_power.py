@@ -88,7 +88,7 @@ def test_zero_launches_give_empty_costs():
 
 @LAW
 @given(launches())
-def test_capped_launch_uses_the_full_limit(case):
+def test_throttled_launch_draws_the_full_power_limit(case):
     model, launch = case
     limited = model.apply_power_limit(launch)
     if limited.capped:
@@ -143,7 +143,7 @@ def test_memory_bound_time_does_not_grow_when_the_clock_falls():
     assert slow.energy_j < fast.energy_j
 
 
-def test_instruction_class_without_a_figure_costs_as_much_as_the_class_other():
+def test_instruction_class_without_energy_data_costs_as_much_as_other():
     model = MODELS["rtx4090"]
     assert model.event_j("issue.branch") == model.event_j("issue.other") > 0
 
@@ -209,7 +209,7 @@ def test_turing_geforce_leaks_more_at_high_clocks_only():
     assert {PowerModel.for_gpu(find_gpu(name)).leakage_exponent for name in ("t4", "gtx1650", "rtx3090")} == {1.0}
 
 
-def test_large_matmuls_draw_the_reported_power_and_zeros_less():
+def test_zero_inputs_draw_less_power_than_random_ones_in_large_matmuls():
     # PyTorch's f16 products on an RTX 4090 reach about 165 TFLOP/s at 350 to 450 W.
     gpu = find_gpu("rtx4090")
     rates = {"mma.f16": 165e12, "l2.sectors": 6e10, "shared.wavefronts": 4e10, "dram.bytes": 2e11}
@@ -335,7 +335,7 @@ def test_every_coefficient_has_a_source():
     assert all(len(entry["source"]) > 5 for entry in entries)
 
 
-def test_3000_launches_take_as_many_calls_as_three():
+def test_power_limit_of_3000_launches_takes_no_more_numpy_calls():
     """Limiting launches takes about 70 NumPy calls however many launches there are."""
     model = MODELS["rtx4090"]
     rng = np.random.default_rng(0)
@@ -403,7 +403,7 @@ def test_launch_runs_at_the_highest_clock_that_keeps_its_limit(name):
 
 
 @pytest.mark.parametrize("name", ["rtx4090", "rtx3090", "h200-sxm"])
-def test_launch_at_the_lowest_clock_pauses_to_keep_its_limit(name):
+def test_launch_pauses_if_the_lowest_clock_exceeds_the_power_limit(name):
     power = PowerModel.for_gpu(find_gpu(name))
     limit_w = power.power_min_w
     launch = NominalCosts(1e-3, 0.0, 5e-6, 20.0 * limit_w * 1e-3, 0.0)
@@ -416,7 +416,7 @@ def test_launch_at_the_lowest_clock_pauses_to_keep_its_limit(name):
     assert limited.core_j == pytest.approx(alone.core_j)
 
 
-def test_each_operating_point_is_searched_below_its_own_clock():
+def test_batched_operating_points_equal_single_ones():
     power = PowerModel.for_gpu(find_gpu("rtx4090"))
     nominal, points = (
         throttled_launches(power),

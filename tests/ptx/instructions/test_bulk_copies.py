@@ -195,7 +195,7 @@ def test_broken_pipeline_ends_in_one_clear_error(refuses):
     ])  # fmt: skip
 
 
-def test_invalidated_barrier_can_be_replaced():
+def test_invalidated_mbarrier_can_be_initialized_again():
     start, end = "mbarrier.init.shared.b64 [%r1], 1;", "mbarrier.inval.shared.b64 [%r1];"
     head = ".shared .align 8 .b64 bar; mov.u32 %r1, bar;"
     run(f"{head} {start} {end} {start}", block=(1,))
@@ -204,7 +204,7 @@ def test_invalidated_barrier_can_be_replaced():
         run(f"{head} {start} {start}", block=(1,))
 
 
-def test_barrier_can_be_tested_before_its_phase_completes():
+def test_mbarrier_can_be_tested_before_its_phase_completes():
     body = beside(__file__, "barrier_tested_early.ptx")
     out = np.full(3, 9, np.uint32)
     run(body, "u64 o", ["o"], {"o": out}, block=(1,))

@@ -334,7 +334,7 @@ def test_bit_fields_are_extended_and_bit_masks_created(mode, data):
 @pytest.mark.parametrize("sign", ["s", "u"])
 @few_examples(4)
 @given(data=columns(3))
-def test_two_way_dot_products_use_half_the_bytes(sign, first, half, data):
+def test_dp2a_uses_the_selected_half_of_the_bytes(sign, first, half, data):
     def law(a: int, b: int, c: int) -> int:
         octets = [wrap(b >> 8 * i, f"{sign}8") for i in range(4)]
         return c + sum((a >> 16 * i & 0xFFFF) * octets[half + i] for i in range(2))
