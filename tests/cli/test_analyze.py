@@ -226,7 +226,7 @@ def test_analyze_init_keeps_existing_spec_and_incomplete_spec_is_refused(folder,
 
 @pytest.mark.parametrize(("arguments", "says"), [
     (("analyze", "scale.cu", "--gpu", "t4", *LAUNCH, "x=f32[n/2]"), "x"),
-    (("analyze", "copy.ptx", "--init"), "--init writes the spec of a .cu file"),
+    (("analyze", "copy.ptx", "--init"), "--init writes a spec only for .cu files"),
 ])  # fmt: skip
 def test_missing_parts_of_a_spec_are_reported_in_one_line(folder, run, arguments, says):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
