@@ -91,7 +91,7 @@ def test_recorder_notices_cuda_calls_of_a_program_without_launches(program, tmp_
     assert (status, recorder.called, recorder.launches) == (0, True, 0)
 
 
-def test_equal_launches_become_one_call(program, tmp_path):
+def test_equal_launches_are_merged_into_one_captured_call(program, tmp_path):
     _, recorder = run(program, "scale", tmp_path)
     assert (recorder.launches, recorder.functions) == (3, 1)
     (file,) = recorder.write(tmp_path)
@@ -123,7 +123,7 @@ def test_recorded_buffer_contents_are_freed_from_memory(tmp_path):
     assert np.load(tmp_path / name).tolist() == [1, 2]
 
 
-def test_call_includes_memory_referenced_by_a_structure(tmp_path):
+def test_captured_call_includes_memory_referenced_by_a_structure(tmp_path):
     ptx = beside(__file__, "structure.ptx")
     buffers = {"b1": np.zeros(16, np.uint8), "b2": np.array([9, 8, 7, 3], np.uint32).view(np.uint8)}
     arguments = [struct.pack("<QQ", (2 << 40) + 4, 2), struct.pack("<Q", 1 << 40)]
@@ -137,7 +137,7 @@ def test_call_includes_memory_referenced_by_a_structure(tmp_path):
     assert out.tolist() == [0, 0, 0, 3]
 
 
-def test_call_keeps_a_table_of_functions_by_name(tmp_path):
+def test_captured_call_keeps_a_table_of_functions_by_name(tmp_path):
     ptx = beside(__file__, "function_table.ptx")
     recorder, module = Recorder(), LoadedModule(1, [], [ptx], 1 << 50)
     module.prepare()
@@ -154,7 +154,7 @@ def test_call_keeps_a_table_of_functions_by_name(tmp_path):
     pytest.param("", "t0=texture(linear,wrap,normalized,channels=2):f32[3x4x2]", id="random texels"),
     pytest.param("@%p1 bra END;", "t0=texture(linear,wrap,normalized,channels=2):@FILE", id="texels that matter"),
 ])  # fmt: skip
-def test_call_describes_a_texture(branch, argument, tmp_path):
+def test_captured_call_describes_a_texture(branch, argument, tmp_path):
     ptx = f""".version 7.0
 .target sm_80
 .address_size 64

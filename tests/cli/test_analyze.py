@@ -202,7 +202,7 @@ def test_analysis_without_a_spec_writes_the_spec(folder, run):
     assert again["recommendations"][0] == answer["recommendations"][0]
 
 
-def test_failed_analyses_of_calls_name_the_gpu(tmp_path, run):
+def test_failed_analysis_of_a_call_names_the_gpu(tmp_path, run):
     (tmp_path / "calls").mkdir()
     (tmp_path / "calls" / "a.toml").write_text("x = 1\n")
     done = run("analyze", tmp_path / "calls", "--gpu", "a100,l40s", "--json")

@@ -22,7 +22,7 @@ LOOP = beside(__file__, "block_mix_loop.ptx")
 TEXT = beside(__file__, "listing.sass")
 
 
-def test_listing_is_parsed_with_lines_guards_and_labels():
+def test_disassembly_listing_is_parsed_with_lines_guards_and_labels():
     code = parse_disassembly(TEXT)
     assert code is not None
     first, load, branch = code["k"].instructions

@@ -93,7 +93,7 @@ def test_source_with_a_global_constant_is_compiled_separately(nvrtc, cache):
     assert all(isinstance(results[each], Compiled) for each in jobs)
 
 
-def test_config_that_does_not_compile_fails_alone(nvrtc, cache):
+def test_compile_error_affects_only_its_config(nvrtc, cache):
     jobs = [job(f"#if SCALE == 5\n#error five\n#endif\n{SAXPY}", {"SCALE": scale}) for scale in range(12)]
     results = dict(compile_many(jobs, processes=1, cache=cache))
     assert len(results) == 12
@@ -105,7 +105,7 @@ def test_config_that_does_not_compile_fails_alone(nvrtc, cache):
 
 @pytest.mark.every(4)
 @pytest.mark.slow
-def test_slow_config_fails_alone(nvrtc, cache):
+def test_compile_timeout_affects_only_its_config(nvrtc, cache):
     body = "\n".join(f"x[{i} % 7] = x[{i * 13 % 1024}] * x[{i * 7 % 1000}];" for i in range(40_000))
     source = SAXPY.replace("{", f"{{\n#if SCALE == 5\n{body}\n#endif\n", 1)
     jobs = [job(source, {"SCALE": scale}) for scale in range(2, 10)]

@@ -21,7 +21,7 @@ from tests.helpers.paths import ROOT
 RELEASE = Path(__file__).with_name("query_values.json")
 
 
-def test_results_equal_release_0_1_0():
+def test_query_results_equal_release_0_1_0():
     stored, computed = json.loads(RELEASE.read_text()), values()
     assert computed.keys() == stored.keys()
     for name, expected in stored.items():

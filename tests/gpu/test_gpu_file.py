@@ -176,7 +176,7 @@ def test_tensor_cores_are_faster_than_plain_pipes_and_slower_for_wider_types(gpu
 
 
 @every_gpu
-def test_every_figure_has_a_source(gpu):
+def test_every_figure_of_the_gpu_catalog_has_a_source(gpu):
     not_figures = {"name", "title", "aliases", "generation", "sources"}
     figures = {f.name for f in dataclasses.fields(gpu)} - not_figures
     if gpu.idle_w is None:

@@ -73,7 +73,7 @@ def test_key_reads_back_and_flops_count_the_expert_passes(problem):
 
 
 @pytest.mark.parametrize("dtype", MOE.dtypes)
-def test_dtype_is_the_dtype_of_the_weights(dtype):
+def test_moe_dtype_is_the_dtype_of_its_weights(dtype):
     problem = MOE.problem(dtype, **MIXTRAL)
     weights = sum(t.bytes for name, t in problem.tensors.items() if name not in ("x", "scores", "y"))
     assert weights == pytest.approx(8 * 3 * 4096 * 14336 * weight_bytes(dtype), rel=1e-4)
@@ -207,7 +207,7 @@ def test_grouped_queries_share_keys_and_values_in_memory(problem):
     assert problem.bytes == d["batch"] * d["head_dim"] * (q * (size + of_o) + 2 * kv * of_kv) + 4 * scales
 
 
-def test_large_scores_do_not_overflow():
+def test_large_attention_scores_do_not_overflow():
     problem = ATTENTION.problem(heads=1, queries=2, head_dim=4)
     tensors = inputs(problem)
     large = reference(problem, tensors | {"q": 1000 * tensors["q"]})["o"]

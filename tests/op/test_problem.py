@@ -208,7 +208,7 @@ def test_written_shape_reads_back(shape, separator):
     assert parse_shape(separator.join(f"{name}={value}" for name, value in shape.items())) == shape
 
 
-def test_spaces_case_and_a_trailing_comma_are_ignored():
+def test_shape_ignores_spaces_case_and_a_trailing_comma():
     assert parse_shape(" M = 1, N=+2 ;K =3, ") == {"m": 1, "n": 2, "k": 3}
 
 

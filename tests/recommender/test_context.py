@@ -31,7 +31,7 @@ def test_table_is_built_once_for_all_problems_of_a_dtype():
     assert context.on(GPU).kernel_table(find_kernel("matmul_simt"), large) is table
 
 
-def test_functions_with_one_name_are_distinguished_by_file(tmp_path):
+def test_functions_of_the_same_name_are_distinguished_by_file(tmp_path):
     """Once, `--kernel matmul_kernel` silently used the kernel that was analyzed last."""
     path = tmp_path / "own.duckdb"
     spec = {

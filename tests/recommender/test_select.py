@@ -42,7 +42,7 @@ def test_pareto_front_covers_all_configs_and_operating_points():
     assert selected([[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]], Query()) == [(0, 0), (1, 0), (1, 1)]
 
 
-def test_bounds_are_kept_and_unreachable_ones_refused(refuses):
+def test_recommendations_respect_bounds_and_unreachable_bounds_are_refused(refuses):
     costs = [[1.0, 2.0, 4.0]], [[400.0, 400.0, 100.0]]
     assert selected(*costs, Query(Objective.LATENCY, max_power_w=250.0)) == [(0, 1), (0, 2)]
     assert selected(*costs, Query(Objective.ENERGY, max_slowdown=1.0, top=1)) == [(0, 0)]

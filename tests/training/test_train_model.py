@@ -202,7 +202,7 @@ def test_equal_rows_give_equal_trees(model):  # type: ignore[no-untyped-def]
     }
 
 
-def test_groups_are_held_out_whole():
+def test_training_holds_out_problems_or_else_gpus_or_tunable_values():
     assert Dataset(tuple(simulated_groups(3))).held_out[0] == "problem"
     two = [*simulated_groups(1), *simulated_groups(1, gpu="a100-sxm4-80gb")]
     assert Dataset(tuple(two)).held_out[0] == "GPU"

@@ -158,5 +158,5 @@ def test_attention_loop_has_no_bank_conflicts_and_no_extra_matmuls(case):
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize("mutant", [*mutants(MMA.name), *mutants(SIMT.name)], ids=source_of)
-def test_tests_detect_an_error_inserted_in_the_kernel(mutant):
+def test_suite_detects_an_error_inserted_in_the_kernel(mutant):
     assert is_noticed(mutant["old"], mutant["new"], CASES[mutant["case"]], mutant["shape"])

@@ -71,7 +71,7 @@ def fails(mutant: dict[str, str]) -> bool:
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize("mutant", mutants(WGMMA.name), ids=source_of)
-def test_tests_detect_an_error_inserted_in_the_kernel(mutant):
+def test_suite_detects_an_error_inserted_in_the_kernel(mutant):
     assert fails(mutant)
 
 

@@ -119,7 +119,7 @@ def test_mutation_tests_cover_every_kernel(kernel):
     if kernel.name in ELSEWHERE:
         text = FOLDER.with_name(ELSEWHERE[kernel.name]).read_text(encoding="utf-8")
         assert kernel.name in text
-        assert "def test_tests_detect_an_error_inserted_in_the_kernel(" in text
+        assert "def test_suite_detects_an_error_inserted_in_the_kernel(" in text
     if kernel.name == "matmul_skinny":
         assert sum(CASES[number][0] == kernel.name for number, *_ in BREAKS) >= LEAST_OF_SKINNY
     else:
@@ -136,7 +136,7 @@ def test_mutation_tests_cover_every_kernel_header():
 
 @pytest.mark.every(12)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_tests_detect_each_inserted_kernel_error(mutant):
+def test_suite_detects_each_inserted_kernel_error(mutant):
     assert mutant.runs(), f"no run of the suite has {mutant.when}"
     assert noticed(mutant)
 

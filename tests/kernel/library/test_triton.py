@@ -218,7 +218,7 @@ def runs_of(kernel: Kernel, mutant: dict[str, str]) -> list[TritonRun]:
     [(kernel, mutant) for kernel in (MATMUL, SOFTMAX, LAYERNORM, ATTENTION) for mutant in mutants(kernel.name)],
     ids=lambda value: value.name if isinstance(value, Kernel) else value["breaks"],
 )
-def test_tests_detect_an_error_inserted_in_the_kernel(kernel, mutant):
+def test_suite_detects_an_error_inserted_in_the_kernel(kernel, mutant):
     assert mutant["old"] in kernel.source
     broken = replace(kernel, source=kernel.source.replace(mutant["old"], mutant["new"]))
     assert (wrong if kernel is ATTENTION else faults)(broken, runs_of(kernel, mutant))

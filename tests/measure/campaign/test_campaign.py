@@ -23,7 +23,7 @@ here = pytest.mark.usefixtures("measured_here")
 
 @pytest.mark.every(3)
 @pytest.mark.slow
-def test_each_failure_mode_loses_only_its_config(tmp_path, monkeypatch):
+def test_each_kind_of_failure_affects_only_its_config(tmp_path, monkeypatch):
     monkeypatch.setattr(device_session, "LEAST_LIMIT_S", 2.0)
     ways = ["segfault", "abort", "hang", "deaf", "memory", "raise", "lost", "incorrect", "unwritten"]
     database = tmp_path / "k.duckdb"

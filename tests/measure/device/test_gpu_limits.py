@@ -98,7 +98,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return False
 
 
-def test_limits_are_set_and_restored_after_a_failure(card):
+def test_gpu_limits_are_set_and_restored_after_a_failure(card):
     program = card.hold("fail")
     assert card.reply == "set"
     assert program.wait(60) == 1
@@ -106,7 +106,7 @@ def test_limits_are_set_and_restored_after_a_failure(card):
     assert present_entry(CARD.uuid) is None
 
 
-def test_killed_program_leaves_no_limits(card):
+def test_gpu_limits_are_restored_after_the_program_is_killed(card):
     program = card.hold("wait")
     assert card.state == SET
     assert present_entry(CARD.uuid) == LimitsEntry(650.0, 1.2e9)
@@ -115,7 +115,7 @@ def test_killed_program_leaves_no_limits(card):
     assert eventually(lambda: card.state == AS_IT_WAS)
 
 
-def test_next_start_restores_limits_of_a_killed_guard(card):
+def test_next_start_restores_gpu_limits_if_the_guard_process_was_killed(card):
     program = card.hold("wait")
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(program.pid)], capture_output=True, text=True, check=True
@@ -154,7 +154,7 @@ def test_missing_permission_is_reported_in_one_line_and_changes_nothing(card):
     assert card.state["limit"] == AS_IT_WAS["limit"]
 
 
-def test_limits_that_cannot_be_restored_are_reported_and_kept(card):
+def test_gpu_limits_that_cannot_be_restored_are_reported_and_kept(card):
     journal = LimitsJournal(CARD.uuid)
     journal.write(LimitsEntry(650.0, 1.2e9))
     journal.close()
@@ -174,7 +174,7 @@ def test_limits_that_cannot_be_restored_are_reported_and_kept(card):
         ),
     ],
 )
-def test_rejected_limit_is_reported_in_one_line(card, point, line):
+def test_rejected_gpu_limit_is_reported_in_one_line(card, point, line):
     check_limits(CARD, [OperatingPoint(200.0, 1.2e9)])
     with pytest.raises(UsageError) as refused:
         check_limits(CARD, [OperatingPoint(400.0), point])
@@ -191,7 +191,7 @@ def test_truncated_limits_journal_restores_nothing(card):
 
 
 @pytest.mark.parametrize("strategy", ["all", "refine"])
-def test_collect_measures_at_each_limit_and_restores_the_gpu(card, monkeypatch, tmp_path, strategy):
+def test_collect_measures_at_each_power_limit_and_restores_the_gpu(card, monkeypatch, tmp_path, strategy):
     seen = []
 
     def measure(request: CollectRequest, *_: object) -> CollectResult:

@@ -57,7 +57,7 @@ def noisy(seconds: float, spread: float, power_w: float = 300.0) -> SimulatedKer
     return SimulatedKernel(lambda n: seconds * (1.0 + spread * draw.standard_normal(n)), power_w)
 
 
-def test_good_config_has_its_median_interval_and_samples():
+def test_correct_config_gets_a_median_interval_and_samples():
     row = measured(card(noisy(2e-3, 0.002)), SUBJECT, Tier.SCREEN, None, KNOWN)
     assert row["latency_s"] == pytest.approx(2e-3, rel=0.005)
     assert row["latency_low_s"] <= row["latency_s"] <= row["latency_high_s"]
@@ -161,7 +161,7 @@ def test_untrusted_energy_counter_still_allows_time_measurements(traits):
     assert "energy_j" not in row
 
 
-def test_stopped_counter_gives_null_instead_of_zero():
+def test_stopped_energy_counter_gives_null_instead_of_zero():
     row = measured(card(constant_time(1e-3), replace(SENSORS, tick_s=50.0)), SUBJECT, Tier.COARSE, None, KNOWN)
     assert "energy_j" not in row
     assert row["sustained_latency_s"] == pytest.approx(1e-3)
@@ -207,19 +207,19 @@ def test_power_from_counter_is_independent_of_lag_and_period(power_w, tick_s, la
 
 
 @given(st.sets(st.integers(6, 28), max_size=6))
-def test_missed_ticks_change_neither_power_nor_period(missing):
+def test_missed_sensor_updates_change_neither_power_nor_period(missing):
     estimate = power_from_ticks(*trace(missing=tuple(missing)), 0.5, 3.0)
     assert estimate is not None
     assert estimate.power_w == pytest.approx(300.0, rel=0.01)
     assert estimate.period_s == pytest.approx(0.1, abs=0.005)
 
 
-def test_window_with_fewer_than_ten_ticks_gives_no_energy():
+def test_energy_needs_at_least_ten_counter_updates():
     assert power_from_ticks(*trace(seconds=0.9), 0.0, 0.9) is None
     assert power_from_ticks(*trace(seconds=3.0), 2.5, 3.0) is None
 
 
-def test_counter_overflow_is_handled():
+def test_energy_counter_overflow_is_handled():
     time, energy = trace(start_j=WRAP_J - 400.0)
     assert energy.max() > WRAP_J
     estimate = power_from_ticks(time, energy % WRAP_J, 0.5, 3.0)
@@ -227,7 +227,7 @@ def test_counter_overflow_is_handled():
     assert estimate.power_w == pytest.approx(300.0, rel=0.01)
 
 
-def test_counter_that_falls_without_overflow_is_rejected():
+def test_energy_counter_that_falls_without_overflow_is_rejected():
     time, energy = trace()
     energy[400:] -= 200.0
     assert unwrapped(energy) is None

@@ -50,7 +50,7 @@ def limit_at(model: PowerModel, fraction: float) -> float:
 
 @LAW
 @given(launches(), fractions, fractions)
-def test_lower_limit_is_never_faster(case, first, second):
+def test_lower_power_limit_is_never_faster(case, first, second):
     model, launch = case
     low, high = sorted((limit_at(model, first), limit_at(model, second)))
     tighter, looser = (model.apply_power_limit(launch, limit_w) for limit_w in (low, high))
@@ -111,7 +111,7 @@ def test_lower_clock_is_never_faster_and_draws_no_more(case, first, second):
 
 @LAW
 @given(names, st.lists(st.floats(1.0, 1e9), min_size=len(EVENTS), max_size=len(EVENTS)), fractions)
-def test_breakdown_adds_up_to_the_energy(name, counts, limit):
+def test_energy_breakdown_adds_up_to_the_total(name, counts, limit):
     model = MODELS[name]
     events = {event: np.array([count]) for event, count in zip(EVENTS, counts, strict=True)}
     core_j, dram_j = model.dynamic(events)
@@ -152,7 +152,7 @@ def test_unknown_event_is_refused_with_the_nearest_name(refuses):
     refuses(lambda: MODELS["rtx4090"].dynamic({"l2.sector": 1.0}))
 
 
-def test_limit_or_clock_out_of_range_is_refused_with_the_range(refuses):
+def test_power_limit_or_clock_out_of_range_is_refused_with_the_range(refuses):
     def refused(argument: str, value: float) -> None:
         MODELS["rtx4090"].apply_power_limit(NominalCosts(1e-3, 1e-3, 0.0, 0.1, 0.1), **{argument: value})
 
@@ -162,7 +162,7 @@ def test_limit_or_clock_out_of_range_is_refused_with_the_range(refuses):
     ])  # fmt: skip
 
 
-def test_limit_outside_an_assumed_range_is_accepted():
+def test_power_limit_outside_an_assumed_range_is_accepted():
     gpu = find_gpu("l20")
     assert gpu.power_range_assumed
     limited = PowerModel.for_gpu(gpu).apply_power_limit(NominalCosts(1e-3, 0.0, 0.0, 0.2, 0.0), limit_w=90.0)
@@ -327,7 +327,7 @@ def test_full_fma_load_of_an_rtx_4090_draws_the_reported_power():
     assert 270 < model.apply_power_limit(NominalCosts(1.0, 0.0, 0.0, core_j, dram_j)).power_w <= 450.1
 
 
-def test_every_coefficient_has_a_source():
+def test_every_power_coefficient_has_a_source():
     data = tomllib.loads(Path(power.__file__).with_name("power.toml").read_text(encoding="utf-8"))
     entries = [data[key] for key in ("board", "clock", "tensor", "data")] + [
         e for kind in ("chip", "event", "memory") for e in data[kind].values()

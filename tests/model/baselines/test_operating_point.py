@@ -70,7 +70,7 @@ baselines = st.builds(
 
 @given(devices, baselines, st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2))
 @few_examples(60)
-def test_lower_limit_or_clock_is_never_faster_and_draws_no_more(gpu, drawn, shares):
+def test_lower_power_limit_or_clock_is_never_faster_and_draws_no_more(gpu, drawn, shares):
     time, watts, math, dram = drawn
     default = baseline(time, watts and watts * gpu.tdp_w, math, dram)
     low, high = sorted(shares)

@@ -76,7 +76,7 @@ def run_blocks(blocks: list[int] | None) -> dict[str, int]:
     )
 
 
-def test_only_selected_blocks_run():
+def test_emulator_runs_only_the_selected_blocks():
     y = np.full(128, -1, np.int32)
     body = GLOBAL_THREAD + "ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r4, 4; add.s64 %rd1, %rd1, %rd2;"
     run(body + "st.global.u32 [%rd1], %r1;", "u64 y", ["y"], {"y": y}, grid=(4,), blocks=[2, 0])
@@ -191,7 +191,7 @@ def test_unknown_instruction_is_named_only_when_reached():
     "add.cc.u16 %rs1, %rs1, %rs1;", "call foo;", "mma.sync.foo %r1, %r2;", "mov.b128 %r1, %r2;",
     "add.f32 %f1, %q1, %f2;",
 ])  # fmt: skip
-def test_unsupported_variants_are_errors_not_zeros(text):
+def test_unsupported_instruction_variants_raise_errors(text):
     with pytest.raises((EmulationError, ParseError), match=r"PTX line"):
         run(text)
 
@@ -337,7 +337,7 @@ def test_atomics_on_one_element_are_serialized_per_sector(lane, step, kind, turn
     assert not len(watched[0].trace.step)
 
 
-def test_trace_separates_blocks_warps_and_steps():
+def test_memory_trace_separates_blocks_warps_and_steps():
     body = f"""{AT.format(lane="%r0", step=4)} ld.global.u32 %r3, [%d2];
     bra NEXT;
 NEXT: setp.gt.u32 %p1, %r0, 39; @%p1 st.global.u32 [%d2+64], %r3;"""

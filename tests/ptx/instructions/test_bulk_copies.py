@@ -66,7 +66,7 @@ def test_row_is_copied_to_shared_memory_and_reduced_into_global_memory():
     np.testing.assert_array_equal(out, np.maximum(values, before))
 
 
-def test_wrong_size_is_an_error(refuses):
+def test_bulk_copy_of_a_wrong_size_is_an_error(refuses):
     refuses(lambda bytes_, x: rows(bytes_, x), [(252, 64), (256, 60), (240, 64), (272, 68)])
 
 
@@ -93,7 +93,7 @@ def test_bytes_that_are_not_a_tensor_map_are_refused():
         emulate(cuda(COPY, "sm_90a"), KernelLaunch("k", (1,), (32,), arguments, {}, 4096))
 
 
-def test_four_separate_rows_are_gathered():
+def test_bulk_copy_gathers_four_separate_rows():
     source = HEAD + beside(__file__, "gather_rows.cu")
     x, out = np.arange(20 * 64, dtype=np.int16).reshape(20, 64) + 1, np.zeros((4, 64), np.int16)
     rows_map = TensorMap("x", "u16", (64, 20), (128,), (64, 1))

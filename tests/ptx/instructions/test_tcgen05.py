@@ -345,7 +345,7 @@ def test_invalid_matrix_descriptor_is_an_error(refuses):
 
 
 @pytest.mark.parametrize("wrong", [lambda bits: bits ^ 6 << 61, lambda bits: bits + (1 << 32), lambda bits: bits + 1])
-def test_wrong_descriptor_reads_other_data(wrong):
+def test_wrong_matrix_descriptor_reads_other_data(wrong):
     d, expected, _ = multiply(Case(m=64), describe=wrong)
     assert not np.array_equal(d, expected)
 

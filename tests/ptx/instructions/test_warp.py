@@ -287,7 +287,7 @@ def test_integer_conversions_match_python(to, source, data):
 @example([[2**64 - 1] * 32, [2**64 - 1, 0] * 16, [1] * 32, [0] * 32])
 @example([[0] * 32, [0, 5] * 16, [1] * 32, [0, 5] * 16])
 @given(columns(4))
-def test_carries_chain_words_into_wider_numbers(numbers):
+def test_carry_instructions_chain_words_into_wider_integers(numbers):
     a, b, c, d = numbers
     x0, x1, y0, y1 = (np.array(v, np.uint64) for v in numbers)
     for name, law in (("add", lambda p, q: p + q), ("sub", lambda p, q: p - q)):

@@ -83,7 +83,7 @@ def products(old: str = "", new: str = "") -> np.ndarray:
     return out
 
 
-def test_tile_is_free_only_after_its_product_was_awaited():
+def test_tile_may_be_overwritten_only_after_waiting_for_its_product():
     """Nothing runs between the wait and the arrival, so that only the recorded ordering can reveal the race."""
     np.testing.assert_array_equal(products(), np.full(128, 3 * 4 * 16))
     wait = '        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");\n'
@@ -173,7 +173,7 @@ def hand_on(source: str, blocks: int) -> list[int]:
 
 
 @pytest.mark.parametrize("blocks", [3, 40])
-def test_release_and_acquire_hand_over_data(blocks):
+def test_release_and_acquire_make_data_visible_to_another_block(blocks):
     """40 blocks are too many to run all at the same time."""
     taken = [(block - 1) * 64 + 63 - t for block in range(1, blocks) for t in range(64)]
     assert hand_on(HANDS_ON, blocks) == [number**2 for number in taken]
