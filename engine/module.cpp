@@ -322,7 +322,10 @@ NB_MODULE(_engine, module) {
         for (const auto& builder : builders()) names.push_back(builder.first);
         return names;
     });
-    module.def("check_tensor_map", [](nb::bytes map) { decode_tensor_map(static_cast<const uint8_t*>(map.data())); });
+    module.def("check_tensor_map", [](nb::bytes map) {
+        if (map.size() < 128) throw nb::value_error("a tensor map has 128 bytes");
+        decode_tensor_map(static_cast<const uint8_t*>(map.data()));
+    });
     nb::class_<Kernel>(module, "Kernel")
         .def(nb::init<const std::vector<std::string>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,
                       const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,

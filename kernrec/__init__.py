@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
-    """Return the name under which `find_gpu` finds a GPU. If the GPU is given as a file or a `GPU` object, register it
-    first."""
+    """Return the catalog name of a GPU. Register the GPU first if it is a file or a `GPU` object."""
     if gpu == "":
         from kernrec.errors import UsageError
 
@@ -55,7 +54,7 @@ def _query(
 
 @contextmanager
 def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> Iterator[None]:
-    """Suggest a keyword argument if an unknown dimension in the `with` block is probably a typo."""
+    """Raise an error that suggests a keyword argument of `function` if an unknown dimension resembles it."""
     from kernrec.errors import UsageError, nearest, unknown
 
     try:
@@ -155,7 +154,7 @@ def recommend_many(
 
     Predictions for all shapes are computed together. Only shapes with measurements are looked up one by one.
 
-    Arguments that are not listed are those of `recommend`.
+    All arguments that are not listed are as in `recommend`.
 
     Args:
         objective: `latency`, `energy` or `edp`.
@@ -164,7 +163,7 @@ def recommend_many(
 
     Returns:
         A `ManyAnswers` with arrays of shape (N,) in SI units. If no kernel can run a shape, its values are NaN and
-            `failures` gives the reason.
+        `failures` gives the reason.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, a value is impossible, or the arrays of dimensions have different
@@ -199,25 +198,25 @@ def recommend_network(
 ) -> "NetworkAnswer":
     """Recommend a config for each layer of a network, and return the totals of all layers.
 
-    Arguments that are not listed are those of `recommend`.
+    All arguments that are not listed are as in `recommend`.
 
     Args:
         workload: name of a shipped workload, path of a .toml, .csv, .jsonl or .onnx file, or a model's `config.json` or
             its folder.
         op: op whose layers to use; all layers by default.
         dtype: data type of all layers; by default, the data types that the network specifies. An 8-bit or 4-bit type
-            applies only to the layers that a quantized network runs in such a type.
-        layout: layout of the layers whose op supports it. By default, layers have the network's layout, or the best one
+            applies only to the layers that a quantized network quantizes.
+        layout: layout of each layer whose op supports it. By default, layers have the network's layout, or the best one
             if the network does not specify any.
         batch: number of items, such as images or sequences, per pass; by default, the number that the workload
             specifies.
         tp: number of tensor-parallel GPUs. The answer describes one of these GPUs.
-        context: number of tokens that a generated token attends to or, for a prompt, its length; by default, the number
-            that the workload specifies.
+        context: number of tokens that each generated token attends to (`decode`), or length of the prompt (`prefill`);
+            by default, the number that the workload specifies.
         phase: phase of a model's `config.json`: `decode` (the default) or `prefill`.
         ignore_memory: whether to answer even if the network does not fit in the GPU's memory.
-        backend: backend for the total `today`, such as `vllm`. The default is the fastest backend that has baselines
-            for all layers. `mixed` uses the fastest backend for each layer, and `kernrec` uses no backend.
+        backend: backend to compare with (the total `today`), such as `vllm`. The default is the fastest backend that
+            has baselines for all layers. `mixed` uses the fastest backend for each layer. `kernrec` uses no backend.
         power_limit_w: power limit for all layers in watts; None for the GPU's default limit.
 
     Raises:

@@ -38,7 +38,7 @@ class KernrecWarning(UserWarning):
 
 @contextmanager
 def file_errors(path: object, done: str) -> Iterator[None]:
-    """Convert an `OSError` in the `with` block to a `UsageError` "{path} cannot be {done}: ..."."""
+    """Raise `UsageError` "{path} cannot be {done}: ..." if the `with` block raises an `OSError`."""
     try:
         yield
     except OSError as error:
@@ -60,9 +60,14 @@ def fold(name: str) -> str:
 
 
 def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation. If names
-    begin with `typed`, return these names, shortest first. Otherwise, return the names that `difflib` rates most
-    similar. If no name is similar enough, return the longest name that is a prefix of `typed`."""
+    """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation.
+
+    The function tries three rules, and uses the first that finds any names:
+
+        1. names that begin with `typed`, shortest first
+        2. names that `difflib` rates as similar, most similar first
+        3. the longest name that is a prefix of `typed`
+    """
     wanted = fold(typed)
     folded: dict[str, str] = {}
     for name in names:
@@ -90,7 +95,7 @@ _FEW = 16
 
 
 def _similarity(wanted: str, name: str) -> tuple[float, bool]:
-    from difflib import SequenceMatcher  # imported only for an error
+    from difflib import SequenceMatcher  # Import late: only errors need this.
 
     return SequenceMatcher(None, wanted, name, autojunk=False).ratio(), sorted(wanted) == sorted(name)
 
@@ -102,8 +107,12 @@ def _is_near(wanted: str, name: str) -> bool:
 
 
 def unknown(kind: str, typed: object, choices: Iterable[str], see: str | None = None) -> UsageError:
-    """Return a `UsageError` that suggests names similar to `typed`. `kind` is the kind of thing, such as "GPU", and
-    `see` a command that lists all names."""
+    """Return a `UsageError` about an unknown name, which suggests names similar to `typed`.
+
+    Args:
+        kind: kind of thing that has a name, such as "GPU".
+        see: command that lists all names.
+    """
     names = list(choices)
     wanted = str(typed)[:_LONGEST]
     close = nearest(wanted, names)

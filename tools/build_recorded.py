@@ -231,9 +231,6 @@ def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
         path.write_bytes((folder / "rows.parquet").read_bytes())
 
 
-# ---- readers of the recordings --------------------------------------------------------------------------------
-
-
 _SERVING = f"""{named("system", SYSTEMS)} AS gpu, {named("framework", BACKENDS)} AS stack, version, latency_s,
     CASE WHEN dtype = 'fp8_static' THEN 'static scales' ELSE '' END AS variant,
     regexp_replace(kernel_source, '^trt_flow_/.*PLUGIN_V2_(\\w+)_\\d+$', '\\1') AS kernel"""
@@ -244,7 +241,7 @@ _PRODUCT = f"{_DTYPE}, 'nt' AS layout, m, n, k, 1 AS batch"
 _HEADS = """'bshd' AS layout, batch_size AS batch, num_heads AS heads, num_key_value_heads AS kv_heads, head_dim,
     coalesce(window_size, 0) AS "window" """
 SOURCES: Mapping[str, Sequence[tuple[str, str, str]]] = {
-    # In PyTorch's recordings, N is the length of the reduction and K is the number of result columns, because the
+    # In PyTorch's recordings, N is the length of the reduction, and K is the number of columns of the result: the
     # recorder's grids cover M x K.
     "matmul": (
         ("serving_gemm", _PRODUCT, "true"),

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from schema_page import markdown_table, schema  # MkDocs adds this folder only while it imports a hook, so import here.
+# Import here, because MkDocs adds this folder to the path only while it imports a hook.
+from schema_page import markdown_table, schema
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -213,7 +214,7 @@ def json_output() -> str:
 
 def answers() -> dict[str, Any]:
     """Return the `--json` answer of each command in `reference.toml`."""
-    # Use no user database, so that the pages are the same on every machine.
+    # Hide the user's database, so that the pages are the same on every machine.
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {"XDG_DATA_HOME": folder}):
         os.environ.pop("KERNREC_DB", None)
         return {name: _answer([*command.split(), "--json"]) for name, command in _TEXT["commands"].items()}

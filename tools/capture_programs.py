@@ -179,7 +179,7 @@ def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
         return ""
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, copied)
-    for beside in folder.parent.iterdir():  # Link its neighbors, because programs use data of others.
+    for beside in folder.parent.iterdir():  # Programs use data in neighboring folders.
         if beside.name != folder.name:
             (made / beside.name).symlink_to(beside)
     if program.suite == "HeCBench":

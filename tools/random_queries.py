@@ -49,7 +49,7 @@ def random_queries(count: int, seed: int, of_a_kind: int = OF_A_KIND) -> list[li
 def _kind(draw: random.Random) -> Kind:
     while True:
         which = draw.random()
-        if which < 0.2:  # Choose among the kinds of recorded rows.
+        if which < 0.2:  # Take the kind of a recorded row.
             op = draw.choice(sorted(contents()))
             name, dtype, layout = draw.choice(sorted(_recorded(op)))
             free = draw.random() < 0.5 and _is_answered(op, name, dtype, None)
@@ -98,9 +98,6 @@ def _recorded(op: str) -> Mapping[tuple[str, str, str], Sequence[Sizes]]:
         rows = connection.execute(some).fetchall()
     kinds = groupby(rows, key=lambda row: row[:3])
     return {kind: [dict(zip(names, row[3:], strict=True)) for row in some] for kind, some in kinds}
-
-
-# ---- queries of a kind -----------------------------------------------------------------------------------------------
 
 
 def _of_kind(draw: random.Random, kind: Kind, count: int) -> list[Query]:
@@ -159,9 +156,6 @@ def _wanted(draw: random.Random, gpu: GPU) -> dict[str, Any]:
         (0.0 if "clock_hz" in point else 0.06, "clocks", lambda: True),
     )
     return wanted | {name: value() for chance, name, value in options if draw.random() < chance}
-
-
-# ---- shapes ----------------------------------------------------------------------------------------------------------
 
 
 def random_shape(draw: random.Random, op: Op, dtype: str, layout: str | None, plain: bool = False) -> Sizes:

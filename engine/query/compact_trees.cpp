@@ -2,6 +2,7 @@
 #include "compact_trees.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace kernrec::query {
 namespace {
@@ -51,6 +52,8 @@ class CompactTrees {
         require(levels >= 0 && levels <= 64 && all_within(Row<const int64_t>(start), 0, nodes) &&
                     all_within(features, 0, 256),
                 "trees: expected nodes and features that exist");
+        require(std::adjacent_find(start_.begin(), start_.end(), std::greater_equal<>()) == start_.end(),
+                "trees: expected roots in ascending order");
         for (int64_t n = 0; n < nodes; n++) {
             const bool is_leaf = std::isnan(thresholds[n]);
             require(lefts[n] >= 0 && lefts[n] < nodes - (is_leaf ? 0 : 1), "trees: expected nodes that exist");

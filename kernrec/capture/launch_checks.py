@@ -38,7 +38,7 @@ class LaunchChecks:
         self._lock = threading.Lock()
         self._launches: dict[str, int] = {}
         self.results: dict[str, Checked] = {}
-        """Findings of each kernel, and the numbers of its checked blocks and of all its blocks, keyed by kernel."""
+        """Findings of each kernel, its number of checked blocks and its number of blocks, keyed by kernel."""
 
     def selects(self, launch: KernelLaunch) -> bool:
         """Count a launch, and return whether to check it."""
@@ -50,7 +50,7 @@ class LaunchChecks:
         """Run all blocks of a launch, with checks until the time limit.
 
         Args:
-            launch: The launch. Its buffers should fit its allocations, because the checks need memory for each byte.
+            launch: The launch. Its buffers should be as small as possible, because checks need memory for each byte.
             options: Options of the emulation without checks.
             together: Whether all blocks must run at the same time.
 

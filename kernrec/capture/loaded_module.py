@@ -34,7 +34,7 @@ class Image(NamedTuple):
 
     sm: int
     ptx: str | None
-    """PTX text of the image, or None for machine code."""
+    """PTX text of the image, or None if the image is machine code."""
 
 
 def images_of(data: bytes) -> list[Image]:
@@ -111,7 +111,7 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Return (length, index of the next byte) in the LZ4 format. If the first part `count` is 15, read more parts."""
+    """Read a length in the LZ4 format, whose first part is `count`. Return (length, index of the next byte)."""
     if count == 15:
         while data[place] == 255:
             count += 255
@@ -146,7 +146,7 @@ CUDA_ERROR = {
 
 
 class LaunchError(KernrecError):
-    """A GPU would reject a launch, or the launch failed. `number` is the number of the CUDA error."""
+    """Error for a launch that failed or that a GPU would reject. `number` is the number of the CUDA error."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
@@ -170,7 +170,7 @@ class FunctionFacts:
 
     @property
     def attributes(self) -> tuple[int, ...]:
-        """Some of the properties, in the order that native/program.cpp expects."""
+        """Return the properties that native/program.cpp expects, in its order."""
         return self.static_shared, self.constant, self.local, self.most_threads, self.registers, self.version
 
     def check(self, gpu: GPU, grid: Sequence[int], block: Sequence[int], shared: int) -> None:

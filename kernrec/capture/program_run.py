@@ -26,7 +26,7 @@ NATIVE = Path(__file__).resolve().parent / "native"
 _DRIVER, _NVML, _RUNTIMES = "libcuda.so.1", "libnvidia-ml.so.1", (12, 13)
 _DEFINED = re.compile(r"^API (?:[\w:]+[ *]+)+(\w+)\(", re.MULTILINE)
 _NAME = re.compile(r"_*cu")
-"""Matches the name of a function in a list of calls, but no number."""
+"""Regular expression for the name of a function, as opposed to a number, in a list of calls."""
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=default", "-fno-strict-aliasing")
 _LINKED = ("-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl", "-Wl,-s")
 _EXPORTS = {
@@ -34,7 +34,7 @@ _EXPORTS = {
     "nvidia-ml": "nvml*",
     "cudart": "cuda*; __cuda*",
 }
-"""Symbols that each library exports. Others, such as the C++ standard library's, would replace those of the program."""
+"""Symbols that each library exports. More exports, such as the C++ standard library, would replace the program's."""
 
 
 def libraries() -> Path:
@@ -85,14 +85,14 @@ def compile_libraries(folder: Path) -> None:
 
         def link(library: str, inputs: Sequence[str]) -> None:
             exports, name = scratch / "exports", library.partition(".")[0].removeprefix("lib")
-            version = library if name == "cudart" else ""  # Programs link to versioned symbols of cudart.
+            version = library if name == "cudart" else ""  # Programs expect symbol versions in cudart only.
             exports.write_text(f"{version} {{ global: {_EXPORTS[name]}; local: *; }};")
             named = [f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}"]
             _run_tool([compiler, *inputs, *named, *_LINKED, "-o", str(made / library)])
 
         link(_DRIVER, [*(objects[source, 0] for source in driver), *_aliases(_other_names("driver"))])
         link(_NVML, [*_FLAGS, str(NATIVE / "nvml.cpp"), str(made / _DRIVER)])
-        # A program that was compiled with one default stream per thread calls functions with these suffixes.
+        # If a program was compiled with `--default-stream per-thread`, it calls functions with these suffixes.
         others = _other_names("runtime")
         by_thread = {f"{call}{suffix}": call for call in (*_defined(), *others) for suffix in ("_ptsz", "_ptds")}
         aliases = _aliases(others | by_thread)
@@ -102,7 +102,7 @@ def compile_libraries(folder: Path) -> None:
         try:
             made.rename(folder)
         except OSError:
-            # If the library already exists, another process compiled it first.
+            # If another process compiled the library meanwhile, use its library.
             if not (folder / _DRIVER).exists():
                 raise
 
@@ -122,11 +122,11 @@ def _defined() -> list[str]:
 
 
 def _public(name: str) -> dict[str, str | None]:
-    """Return the value of each public function of the library `driver` or `runtime`.
+    """Return the behavior of each public function of the library `driver` or `runtime`, keyed by function.
 
-    The value is the number that a function writes to its first argument, as text, or the name of a function that does
-    the same and ignores further arguments. It is an empty text if the function only reports success, and None
-    otherwise.
+    It is the number to write to the function's first argument, as text, or the name of a function with the same
+    behavior. An empty string means that the function only reports success. It is None if the C++ sources may define the
+    function.
     """
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}
@@ -216,7 +216,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     while True:
         try:
             return program.wait()
-        except KeyboardInterrupt:  # Ignore the signal, because the program also received it and decides what to do.
+        except KeyboardInterrupt:  # The program gets this signal, too, and decides.
             if program.poll() is None:
                 program.send_signal(signal.SIGINT)
 
@@ -270,7 +270,7 @@ def _is_python(command: Sequence[str]) -> bool:
 
 
 def _runs_on_gpu(command: Sequence[str]) -> bool:
-    """Return whether a command runs a Python program that can use Triton on a GPU of this machine."""
+    """Return whether a command is a Python program that can run Triton on a GPU of this machine."""
     if not _is_python(command) or importlib.util.find_spec("triton") is None:
         return False
     from kernrec.compile.gpu_stand_in import has_driver
@@ -296,8 +296,8 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: P
         "PYTHONPATH": path,
     }
     if not _runs_on_gpu(command):
-        # vLLM disables Triton if it finds no driver, except if no device is visible.
+        # vLLM disables Triton if it finds no driver, unless this variable hides all devices.
         variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        # For tensors on the CPU, torch.compile would generate C++, and fail for Triton functions.
+        # Disable torch.compile: for tensors on the CPU, it would generate C++, which cannot call Triton functions.
         variables["TORCHDYNAMO_DISABLE"] = "1"
     return variables

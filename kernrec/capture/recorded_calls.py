@@ -8,8 +8,8 @@
     arguments = ["i32:1048576", "f32:2.0", "x=f32[1048576]", "y=f32[1048576]"]   # in the form of `kernrec check`
 
 The contents of a buffer are written to a .npy file only if they affect memory accesses or run time. The PTX contains
-the values of variables. In the emulator, buffer number i starts at address i << 40, so a pointer to the inside of a
-buffer is written as a number.
+the values of variables. In the emulator, buffer number i starts at address i << 40. A pointer to the inside of a buffer
+is written as a number.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ from kernrec.util.files import write_whole
 SLOTS = 80
 """Number of address ranges for allocations, as in native/core.cpp. The last range is shared by several allocations."""
 PER_FUNCTION = 8
-"""Maximum number of call files per kernel. The call file with the closest number of threads counts further launches."""
+"""Maximum number of call files per kernel. Further launches are counted in the file with the closest thread count."""
 LARGEST_CONTENT = 64 << 20
 """Maximum size in bytes of a buffer to write to a file."""
 _LARGEST_VARIABLE = 256 << 10
@@ -61,7 +61,7 @@ _ELEMENTS = {
 
 @dataclass
 class Call:
-    """Equal launches of a kernel, for one call file."""
+    """Equal launches of a kernel, which one call file describes."""
 
     name: str
     key: str
@@ -93,7 +93,7 @@ class Recorder:
     Args:
         about: Comment for the first line of each call file.
         per_function: Maximum number of call files per kernel.
-        checks: Checks to run for each launch instead of recording it, or None.
+        checks: Checks to run for each launch instead of recording it, or None to record.
     """
 
     def __init__(self, about: str = "", per_function: int = PER_FUNCTION, checks: LaunchChecks | None = None) -> None:
@@ -171,7 +171,7 @@ class _Description:
         self._buffers: list[np.ndarray] = []
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
         """For each parameter: (parameter, value, number of the buffer that the value points to, offset in this buffer).
-        Buffers are numbered from 1; number 0 means that the value is not a pointer."""
+        Buffers are numbered from 1. Number 0 means that the value is not a pointer."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
             address, number, offset = int.from_bytes(raw, "little"), 0, 0
             if parameter.size == POINTER_BYTES and (place := self._buffer_at(address)) is not None:
@@ -182,7 +182,7 @@ class _Description:
             self._arguments.append((parameter, raw, number, offset))
 
     def _buffer_at(self, address: int) -> tuple[int, np.ndarray] | None:
-        """Return (first address, memory) of the buffer or allocation that contains an address, or None."""
+        """Return (first address, memory) of the buffer or allocation that contains an address, or None if none does."""
         slot = address >> BUFFER_SHIFT
         if not 1 <= slot <= len(self._names):
             return None
@@ -213,9 +213,9 @@ class _Description:
         ]
 
     def key(self, exact: bool) -> str:
-        """Return a key of equal launches, which ignores floating-point arguments.
+        """Return a key that equal launches share. It ignores floating-point arguments.
 
-        If `exact`, it depends on the contents of buffers that affect addresses or run time.
+        It also depends on the contents of buffers that affect addresses or run time if `exact` is true.
         """
         launch = self._launch
         shape = [self._module.digest, launch.entry, launch.grid, launch.block, launch.shared_bytes]
@@ -269,8 +269,8 @@ class _Description:
             for name, memory in self._module.placed.items()
             if name in self._function.symbols and memory.nbytes <= _LARGEST_VARIABLE
         }
-        # Omit tables of addresses that have not changed, because the PTX already defines them. Moreover, functions have
-        # other addresses when the call file is analyzed, so recorded addresses would be wrong.
+        # Omit unchanged tables of addresses, because the PTX defines them. Recorded addresses of functions would be
+        # wrong, because functions have other addresses when the call file is analyzed.
         values = {name: data for name, data in values.items() if data != self._module.tables.get(name)}
         ptx = _with_structures(_with_values(self._module.ptx, values), launch.entry, structures)
         if memory_of:
@@ -352,9 +352,9 @@ def _memory(address: int, memory: np.ndarray, with_values: bool) -> str:
 
 
 def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str]]) -> str:
-    """Return PTX in which structures that a kernel receives by value are constants.
+    """Replace the structures that a kernel receives by value with constants in the PTX.
 
-    `structures` maps each parameter to its values from `_words`. A GPU keeps both constants and parameters in constant
+    `structures` maps each parameter to its values from `_words`. A GPU keeps constants and parameters in constant
     memory.
     """
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
@@ -369,7 +369,7 @@ def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str
         constant = f".const .align {align} .{kind} {name}[{len(words)}] = {{{', '.join(words)}}};\n"
         head = ptx[match.end() : parameter.start()] + ptx[parameter.end() : start]
         end = _end_of_body(ptx, start)
-        # Code that indexes a structure holds the structure's address in a register. A scalar has no address.
+        # Also replace loads through registers. They read the structure, because a scalar has no address.
         body = re.sub(rf"\bld\.param(\S*)([^;]*\[(?:{re.escape(name)}\b|%))", r"ld.const\1\2", ptx[start:end])
         body = body.replace("cvta.param", "cvta.const")
         before = ptx[: match.end()]

@@ -53,7 +53,8 @@ class Textures:
             extents: Number of texels along x, y and z, or 0 for an axis that the image does not have.
             channel: Bits per channel, number of channels, and kind of values.
             place: Bytes from one row to the next (0 if rows are contiguous), and flags of the CUDA array.
-            modes: Address mode; then whether to filter linearly, read integers as fractions, normalize coordinates.
+            modes: Address mode, and whether to filter linearly, to read integers as fractions, and to normalize
+                coordinates.
 
         Raises:
             KernrecError: The rows do not fit in the memory.
@@ -88,9 +89,9 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return (buffers, images), both keyed by name.
+        """Return (`buffers` and a buffer for each image, images), both keyed by name.
 
-        The buffers are the given ones, and one buffer without gaps between rows for each image.
+        The buffers of images have no gaps between rows.
         """
         if not any(self._memory):
             return buffers, {}
@@ -166,7 +167,7 @@ class Session:
                 except KernrecError as error:
                     reply = [CUDA_ERROR["unknown"], str(error)]
                     self._print(str(error))
-                except Exception as error:  # The program gets a CUDA error but stays connected.
+                except Exception as error:  # Answer with a CUDA error and keep the connection.
                     text = f"a CUDA call of the program failed inside kernrec: {type(error).__name__}: {error}"
                     reply = [CUDA_ERROR["unknown"], text]
                     self._print(text)
@@ -279,7 +280,7 @@ class Session:
         self, number: bytes, entry: bytes, grid_: bytes, block_: bytes, shared: bytes, cluster_: bytes,
         together: bytes, packed: bytes, shared_: bytes, pool_end: bytes,
     ) -> Sequence[object]:  # fmt: skip
-        if self._failed:  # Like CUDA, reject all launches after a failed launch.
+        if self._failed:  # Like CUDA, reject all launches after one failed.
             raise LaunchError(self._failed, f"{entry.decode()} was skipped: an earlier launch failed")
         module, name = self._modules[int(number)], entry.decode()
         grid, block, cluster = (tuple(map(int, text.split())) for text in (grid_, block_, cluster_))

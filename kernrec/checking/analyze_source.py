@@ -44,10 +44,7 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """Request to analyze a kernel.
-
-    If there is a spec, all its configs are analyzed. Otherwise, one launch is analyzed, also with other block sizes.
-    """
+    """Kernel to analyze: all configs of its spec, or one launch with several block sizes if there is no spec."""
 
     source: str
     """Text of the source in CUDA C++ or PTX."""
@@ -57,18 +54,18 @@ class SourceAnalysis:
     shape: str | None = None
     """Sizes of dimensions that replace the defaults in the spec."""
     arguments: Sequence[str] = ()
-    """Arguments of the kernel if there is no spec, as for `kernrec check`: `a=f32[4096]`, `i32:4096`."""
+    """Arguments of the kernel if there is no spec, in the notation of `kernrec check`: `a=f32[4096]`, `i32:4096`."""
     grid: Sequence[int] = (1,)
     block: Sequence[int] = (128,)
     query: Query = Query()
     entry: str | None = None
-    """Name of the kernel if there is no spec, or None for the only kernel of the source."""
+    """Name of the kernel if there is no spec, or None to select the only kernel of the source."""
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:
-    """Analyze a source in a child process whose resources are limited, and store nothing.
+    """Analyze a source in a child process whose resources are limited, without storing profiles.
 
-    Return the values of `kernrec analyze --json`, and an explanation of the top recommendation.
+    Return the values that `kernrec analyze --json` prints, and an explanation of the top recommendation.
 
     Raises:
         UsageError: The source, the spec or the launch cannot be used.
@@ -144,7 +141,7 @@ def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: 
 
 
 def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequence[int], query: Query) -> Analysis:
-    """Analyze a source that the caller trusts, in this process and its worker processes, and keep the profiles.
+    """Analyze a trusted source in this process and its worker processes, and store the profiles.
 
     Args:
         source: Text of the source in CUDA C++ or PTX.
@@ -168,7 +165,7 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
 
 def _description(name: str, value: Any) -> str:
-    """Describe an argument in the form that `kernrec check` accepts. Arrays are described without their values."""
+    """Describe an argument in the notation of `kernrec check`, without the values of arrays."""
     dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
     if shape:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"
@@ -216,7 +213,7 @@ class SourceReport:
 
     @property
     def what_to_do(self) -> str:
-        """The line advice with the largest gain, or the advice for the config if there is no line advice."""
+        """Return the advice with the largest gain: for a source line, or for the config if no line has advice."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 
@@ -226,7 +223,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
     Args:
         words: Name of the kernel, and the user's options about its launch.
         database: Path of the database for the profiles.
-        query: Objective by which to judge other configs, and conditions of the launch.
+        query: Objective for comparing configs, and conditions of the launch.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.
@@ -248,8 +245,8 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
     explained = report(about, Context([database]), made.config)
     notes = [*made.assumed, *([made.draft.unset] if made.draft.unset else [])]
     advice: list[LineAdvice] = []
-    # Try random integers first, because they reveal which branches the profile took. If they are invalid as indices,
-    # try zeros.
+    # Try random integers first, because they reveal more about branches than zeros. If they are invalid as indices, use
+    # zeros.
     for zeros in (False, True):
         sample = made if zeros else program_launch(path, words, gpu, 10.0, zeros, assume=True)
         try:

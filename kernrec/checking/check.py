@@ -45,7 +45,7 @@ class SourceLaunch:
     gpu: str = "a100"
     """Name of the GPU for which the source is compiled."""
     entry: str | None = None
-    """Name of the kernel, or None for the only kernel of the source."""
+    """Name of the kernel, or None to select the only kernel of the source."""
     shared_bytes: int = 0
     """Dynamic shared memory per block in bytes."""
     defines: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class SourceLaunch:
 
     @property
     def file(self) -> str:
-        """Name of the source, for messages."""
+        """Return the name of the source for messages."""
         return file_of(self.source)
 
     def check(self, limits: Limits) -> None:
@@ -125,9 +125,9 @@ def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str
 Reference = Mapping[str, Any] | Callable[..., Any]
 
 BUDGET = 20_000_000
-"""Maximum number of PTX instructions for a batch of thread blocks, against endless loops."""
+"""Maximum number of PTX instructions that a batch of thread blocks may execute before it counts as an endless loop."""
 _TERMS = 4096.0
-"""Number of terms per sum that the default tolerance assumes."""
+"""Number of terms that the default tolerance assumes for each sum."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class OutputCheck:
     """Comparison of a kernel's output with its expected values."""
 
     error: float
-    """Largest error of an element, relative to the larger of the element's value and the output's RMS."""
+    """Largest error of any element. Errors are divided by the larger of the element's value and the output's RMS."""
     tolerance: float
     """Largest error that counts as correct."""
     not_numbers: int
@@ -153,7 +153,7 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of checking a kernel."""
+    """Outcome of a kernel check, with the errors of outputs, event counts and final arrays."""
 
     outcome: Outcome
     """`ok`, `incorrect` (wrong result), `compile`, `timeout` or `crash` (out-of-bounds or misaligned access, data race
@@ -208,9 +208,10 @@ def check(
 
     Args:
         launch: Source, arguments and launch. The arrays in it do not change.
-        reference: For each output, the expected array or a NumPy expression over the arguments; or a function that
-            receives the arguments by name and returns the expected arrays by name. If None, nothing is compared.
-        tolerance: Largest error that counts as correct. The default allows for rounding, and is 0 for integers.
+        reference: Expected outputs, keyed by name: arrays, or NumPy expressions over the arguments. A function may also
+            compute them: it receives the arguments by name, and returns the arrays by name. None compares nothing.
+        tolerance: Largest error that counts as correct. The default allows rounding errors of floats and no errors of
+            integers.
         limits: Limits of time, memory and sizes.
 
     Raises:
@@ -310,8 +311,8 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
         apart = np.where((wide == exact) | (np.isnan(wide) & np.isnan(exact)), 0.0, np.abs(wide - exact))
     worst = int(np.argmax(np.where(np.isfinite(apart), apart, np.inf)))
     index = tuple(int(n) for n in np.unravel_index(worst, actual.shape))
-    # `compare` skips expected values that are NaN, because it takes them for elements that were not written. Here, NaN
-    # may be the expected value.
+    # `compare` skips expected values that are NaN, because NaN usually marks elements that the kernel does not write.
+    # Here, NaN may also be the correct result.
     missing = bool((np.isnan(exact) & ~np.isnan(wide)).any())
     return OutputCheck(
         math.inf if missing else error.largest, allowed, error.unwritten, index, float(wide[worst]), float(exact[worst])

@@ -41,7 +41,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _CHUNK = 64
 _FIRST = 1024
-"""Number of thread blocks at the start of the grid that run before samples of other blocks."""
+"""Number of thread blocks at the start of the grid to run before samples of other blocks."""
 _LAST = 64
 
 _ARITHMETIC = frozenset({"add", "mul", "fma", "max", "min", "cvt", "mov"})
@@ -49,7 +49,7 @@ _ARITHMETIC = frozenset({"add", "mul", "fma", "max", "min", "cvt", "mov"})
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of checking a launch."""
+    """Findings and event counts from checking a launch."""
 
     findings: tuple[Finding, ...]
     counts: Counts
@@ -63,7 +63,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class LaunchLimits:
-    """Limits of a launch: maximum run time, and the resources of the GPU."""
+    """Limits of a launch: maximum run time, and the resources of GPU and kernel."""
 
     seconds: float = 10.0
     sm: SmLimits | None = None
@@ -130,7 +130,7 @@ def without_guesses(checked: Checked, draft: Draft) -> Checked:
 
 
 def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
-    """Return (kinds of memory that can be checked without false findings, a note on each check that is skipped)."""
+    """Return (kinds of memory for which checks have no false findings, a note on each check that is skipped)."""
     notes = []
     shared = not any(map(_moves_shared_memory, function.instructions))
     if not shared:
@@ -142,9 +142,9 @@ def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[C
 
 
 def has_no_effect(function: Function, raw: RawFinding) -> bool:
-    """Return whether it is harmless that a load reads an unwritten value.
+    """Return whether a load of an unwritten value is harmless.
 
-    This is so if the value is only copied within shared memory, as in a stencil, or if the compiler moved the load
+    It is harmless if the value is only copied within shared memory, as in a stencil, or if the compiler moved the load
     ahead of a condition.
     """
     load = function.instructions[raw.source]
@@ -157,10 +157,10 @@ def has_no_effect(function: Function, raw: RawFinding) -> bool:
 
 
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether a register is only an input of `selp`, or of comparisons combined with other predicates.
+    """Return whether the code looks as if the compiler moved the load of a register ahead of a condition.
 
-    Up to `steps` arithmetic instructions may lie between the register and these uses. Compilers
-    generate such code if they move a load ahead of a condition.
+    The register then only reaches `selp`, or comparisons that are combined with other predicates. Up to `steps`
+    arithmetic instructions may lie between.
     """
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
@@ -208,7 +208,7 @@ def _chunks(blocks: int) -> Iterator[Sequence[int]]:
 
 
 def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
-    """Return the reason why a GPU would reject a launch, or an empty string."""
+    """Return the reason why a GPU would reject a launch, or an empty string if it would not."""
     threads, function = prod(launch.block), module.functions[launch.entry]
     if reason := impossible_shape(launch.grid, launch.block):
         return reason
@@ -306,7 +306,7 @@ def compiled_with_lines(job: CompileJob) -> Compiled:
 
 
 def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[str, int]:
-    """Return the config with the block size of the host code's launch, or else the first config that can run."""
+    """Return the first config with the block size of the host code's launch, or else the first that can run."""
     block = (*(draft.launch.block if draft.launch and draft.launch.block else ()), 1, 1)[:3]
     values: list[dict[str, int]] = [{}]
     for tunable in kernel.tunables:
@@ -321,8 +321,8 @@ def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[st
 def _buffers(kernel: Kernel, problem: Problem, folder: Path, zeros: bool) -> dict[str, np.ndarray]:
     """Return the contents of the kernel's buffers, keyed by name.
 
-    A buffer that indexes other buffers contains valid indices, and any other buffer random numbers. If `zeros`, integer
-    buffers with unknown values contain zeros.
+    Buffers of indices contain valid indices, and other buffers random numbers. Integer buffers with unknown values
+    contain zeros if `zeros` is true.
     """
     buffers = Tensors(kernel, problem, folder).filled
     for name, tensor in problem.tensors.items():

@@ -22,7 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import confine, kill_group, module_command, own_group
 
 LAUNCH_BUDGET = 5_000_000
-"""Maximum number of PTX instructions for a batch of thread blocks (a few seconds), against endless loops."""
+"""Number of PTX instructions, a few seconds of work, after which a batch of thread blocks counts as endless."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Limits:
 
     @property
     def wall_s(self) -> float:
-        """Seconds after which a process is killed: longer than `time_s`, because other processes may use the CPU."""
+        """Return the seconds after which to kill a process: more than `time_s`, because others may use the CPU."""
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -57,14 +57,14 @@ PACKAGE = Path(paths.__file__).resolve().parent
 def limit_process(limits: Limits, folder: Path) -> bool:
     """Permanently limit this process and its children, which may write only to `folder`.
 
-    Return whether reading is now restricted to this folder and to files that are needed to run.
+    Return whether the processes may now read only this folder and the files that they need to run.
     """
     if sys.platform == "win32":
         return False
     import resource
 
     seconds = math.ceil(limits.time_s)
-    # Set the hard limits, because NVRTC raises its soft limits to them.
+    # Set the hard limits, too, because NVRTC raises its soft limits to them.
     for name, soft, most in (
         ("RLIMIT_CPU", seconds, seconds + 1),
         ("RLIMIT_AS", limits.memory_bytes, limits.memory_bytes),
@@ -78,15 +78,14 @@ def limit_process(limits: Limits, folder: Path) -> bool:
             resource.setrlimit(kind, (min(soft, hard), hard))
         except (ValueError, OSError):
             continue  # macOS does not enforce a limit on the address space.
-    # Allow listing, but not reading, the parent folder of this package, so that another Python process finds the
-    # package.
+    # Let another Python process find this package: allow listing the parent folder, but not reading its files.
     return confine(_readable(), [folder, Path("/dev/shm"), Path("/dev/null")], [PACKAGE.parent])
 
 
 def _readable() -> list[Path]:
     """Return the files and folders that Python, NumPy, the compiler and kernrec need to read."""
     installed = [Path(place) for place in (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable))]
-    # From the module search path, include only installed packages, and neither a checkout nor the home folder.
+    # Of the module search path, allow only folders of installed packages, not a checkout or the home folder.
     installed += [Path(place) for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
     # DuckDB aborts if it cannot read the process's control group.
     system = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/sys/fs/cgroup")
@@ -106,7 +105,7 @@ class Ended:
     """Outcome of a task in a child process."""
 
     outcome: Outcome
-    """Outcome of the task. If it is `ok`, `result` contains the result of the task."""
+    """`ok`, or the kind of failure. `result` is the task's result only if the outcome is `ok`."""
     message: str
     """Reason for a failure in one line, or an empty string."""
     result: dict[str, Any]
@@ -139,7 +138,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
     process = subprocess.Popen(
         module_command("kernrec.checking.worker", str(folder)),
         cwd=folder,
-        stdin=subprocess.PIPE,  # The pipe is closed when this process ends, even if it crashes.
+        stdin=subprocess.PIPE,  # If this process ends or crashes, the child sees the pipe close.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,

@@ -58,12 +58,12 @@ _KINDS = (
     (re.compile(r"trapped"), "trap"),
     (re.compile(r"race: "), "race-shared"),
 )
-"""Pairs (pattern of the message, kind of error), for errors that end a launch."""
+"""Pairs (regular expression for the message, kind of error) for errors that end a launch."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Error in a kernel."""
+    """Error that `kernrec check` found in a kernel, with its location."""
 
     kind: str
     """Kind of the error, which is a key of `FIXES`."""
@@ -82,7 +82,7 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """The error in one line, in the format that compilers use."""
+        """Return the error in one line, in the format that compilers use."""
         place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
         return f"{place}error: {self.message}; {FIXES[self.kind]} [{self.kind}, kernel {self.kernel}]"
 
@@ -92,7 +92,7 @@ class Finding:
 
 
 def distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the first finding of each kind, source line and memory. A line may compile to several instructions."""
+    """Keep one finding per kind, source line and memory, because a line may compile to several instructions."""
     by_place: dict[tuple[str, str, int, str], Finding] = {}
     for each in findings:
         by_place.setdefault((each.kind, each.file, each.line, each.memory), each)
@@ -100,7 +100,7 @@ def distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 class Describer:
-    """Converter from reports of the emulator to findings with source lines."""
+    """Converter of the emulator's reports to findings that name source lines."""
 
     def __init__(
         self, kernel: str, function: Function, lines: SourceLines, origins: Sequence[tuple[str, int]], file: str
@@ -110,7 +110,8 @@ class Describer:
         Args:
             function: The kernel that ran, with its calls inlined.
             lines: Source lines of the kernel's PTX.
-            origins: Original file and line of each line of the compiled source. Empty if an original file was compiled.
+            origins: Original file and line of each line of the compiled source. It is empty if the original file was
+                compiled.
             file: Name of the source file, for kernels without line information.
         """
         self.kernel, self._function, self._file, self._origins = kernel, function, file, origins
@@ -127,9 +128,9 @@ class Describer:
 
     def of(self, raw: RawFinding) -> Finding:
         """Return the finding that describes a report of the emulator."""
-        if raw.kind == "race-atomic":  # Describe the write, which is usually the initialization.
+        if raw.kind == "race-atomic":  # Describe the write of the race, which is usually the initialization.
             raw = raw._replace(source=raw.other, other=raw.source)
-        if raw.kind == "barrier":  # Describe the access that comes first in the source.
+        if raw.kind == "barrier":  # Describe the access that comes first in the source code.
             raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
         ins = self._function.instructions[raw.source]
         place = self.place(ins.line)
@@ -205,8 +206,8 @@ class Describer:
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
     """Correct the name of the buffer in the emulator's message about an access just before the start of a buffer.
 
-    A negative index may cause such an access. The emulator names the previous buffer, because its address
-    range contains the address.
+    A negative index may cause this access. The emulator names the previous buffer, because its address range contains
+    the address.
     """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)
@@ -222,7 +223,7 @@ def _plain_name(name: str) -> str:
 
 
 def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[str, str]) -> str:
-    """Return a JUnit report in XML with each kernel's findings, or with the reason why it could not be checked."""
+    """Return a JUnit report in XML. It has the findings of each kernel, or the reason why a check was impossible."""
     failed = sum(bool(findings) for findings in kernels.values())
     sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}
     suite = ElementTree.Element("testsuite", {"name": f"kernrec check {file}", **{k: str(v) for k, v in sizes.items()}})

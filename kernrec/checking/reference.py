@@ -70,11 +70,11 @@ def _value(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
             return arrays[name]
         case ast.Constant(value=bool() | int() | float() | None as number):
             return number
-        # Strings occur as the subscripts of `einsum` and the mode of `pad`.
+        # Accept strings for the subscripts of `einsum` and the mode of `pad`.
         case ast.Constant(value=str() as word) if len(word) < 80:
             return word
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            # A power of Python integers can have any number of digits, so compute with NumPy's numbers.
+            # Compute with NumPy's numbers, because a power of Python integers could have millions of digits.
             return np.power(np.asarray(_value(left, arrays), dtype=np.float64), _value(right, arrays))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_number(_value(left, arrays)), _number(_value(right, arrays)))

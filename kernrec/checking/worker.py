@@ -1,7 +1,7 @@
 """Compile and emulate, or analyze, one source: the main program of the child in `kernrec.checking.child_process`.
 
-The process imports everything before it loses access to files. Its `result.json` has `outcome` and either `message` or
-`result`. After an error of the caller, it has only `misuse`. If a package is not installed, it has only `missing`.
+The process imports everything before it loses access to files. It writes `outcome` and either `message` or `result` to
+`result.json`. The file has only `misuse` if the request is not valid, and only `missing` if a package is not installed.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ def main(folder: Path) -> None:
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
-    with contextlib.suppress(KernrecError):  # Ignore a missing engine here, because the launch reports it.
-        engine.module()  # Load the module now, while its files are accessible.
+    with contextlib.suppress(KernrecError):  # If the engine is missing, the launch reports it.
+        engine.module()  # Load the module before this process loses access to its files.
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}
@@ -72,7 +72,7 @@ def _check(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Emulate a launch. Write its arrays to `outputs.npz` and the expected values to `expected.npz`."""
     arguments = load_arrays(folder / "arguments.npz")
     buffers = {name: np.ascontiguousarray(value) for name, value in arguments.items() if value.ndim}
-    # A Python integer fits an integer parameter of any size.
+    # Pass integers as Python integers, which fit integer parameters of any size.
     whole = request["whole"]
     order = [name if name in buffers else whole.get(name, arguments[name][()]) for name in request["order"]]
     expected = _expected(request["reference"], arguments)

@@ -11,7 +11,7 @@ import sys
 _QUERIES = frozenset({"recommend", "explain", "list", "--version"})
 """Commands that print a result and end. Other commands may run for hours."""
 _OBJECTS = 100_000
-"""Number of new objects after which Python collects garbage during a query. The default, 700, causes 90 collections."""
+"""Number of new objects after which Python collects garbage in a query. The default, 700, causes 90 collections."""
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     from kernrec.cli.app import run
 
     status = run(sys.argv[1:])
-    # Skip Python's two garbage collections at exit, except with Triton, which warns about remaining objects.
+    # Skip garbage collection at exit, which takes time. Triton needs it, because it warns about remaining objects.
     if "triton" not in sys.modules:
         gc.freeze()
     sys.exit(status)

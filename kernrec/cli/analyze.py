@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze.kernel import Analysis
 
 _RECORDED = "recorded"
-"""Value of --effort that selects only configs with measurements in the database."""
+"""Value of --effort that restricts the analysis to configs with measurements in the database."""
 
 
 @options.takes(AnalyzeOptions)
@@ -69,7 +69,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
                 try:
                     return _analyze(single, silent=True, notes=False, processors=processors)
                 except KernrecError:
-                    processors.kill()  # The processes may still profile this kernel's other configs.
+                    processors.kill()  # The processes may still be profiling other configs of this kernel.
                     raise
 
             analyze_program(wanted, entries, gpus, run)
@@ -78,7 +78,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
 
 def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
-    """Analyze call files for each GPU. Continue after failures, and raise `KernrecError` if there were any."""
+    """Analyze call files for each GPU. Continue after a failure, and raise `KernrecError` at the end."""
     from kernrec.capture.call_file import is_cuda_call, read_cuda_call
     from kernrec.cli.analyze_program import ProgramTimes
 
@@ -252,8 +252,8 @@ class _Measuring:
         return collected
 
     def alone(self, why: KernrecError, as_json: bool) -> None:
-        """Measure a kernel whose costs cannot be predicted, and print the results. Exit if the measurement ended
-        early."""
+        """Measure a kernel whose costs cannot be predicted, and print the results. Exit if the measurement was cut
+        short."""
         from kernrec.cli.collect import print_collected
 
         print_notes([f"there are only measurements, no predictions: {why}"])

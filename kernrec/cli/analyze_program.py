@@ -37,7 +37,7 @@ class _Row:
     """Recommended config with the block size that the host code launches, or None if there is no such config."""
     error: str = ""
     command: str = ""
-    """Command that repeats a failed analysis. The user may have to complete it. Empty if the analysis succeeded."""
+    """Command that repeats a failed analysis, possibly with parts to fill in, or an empty string after a success."""
     notes: tuple[str, ...] = ()
     """Notes on assumed values and on device variables without a value."""
 
@@ -51,7 +51,7 @@ class _Row:
 
 
 def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
-    """Return the kernel that the user named, or otherwise all kernels of a CUDA file.
+    """Return the kernel that the user named, or all kernels of a CUDA file if the user named none.
 
     Return [None] if the user named no kernel and the file has only one.
     """
@@ -68,8 +68,8 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
     """Analyze several kernels or several GPUs, and print a table.
 
     Args:
-        entries: Names of the kernels. None stands for the file's only kernel.
-        run: Function that analyzes one kernel on one GPU.
+        entries: Names of the kernels. None selects the file's only kernel.
+        run: Function that analyzes one kernel on one GPU. Its argument is the options.
 
     Raises:
         UsageError: An option applies only to a single kernel.
@@ -115,7 +115,7 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
         analysis = run(single)
     except KernrecError as error:
         failure = error
-    if draft and single.assumed:  # The analysis enlarged buffers.
+    if draft and single.assumed:  # The analysis assumed larger buffers.
         draft = single.draft
     name = (draft.entry if draft else entry) or single.file.stem
     if analysis is None:
@@ -132,8 +132,7 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
 
 
 def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
-    """Enlarge a buffer in the options if the emulator refused an access beyond its end and the buffer's size was only
-    assumed.
+    """Enlarge a buffer of assumed size in the options if a kernel accessed memory beyond the buffer's end.
 
     Args:
         wanted: Options of the analysis that failed.
@@ -209,7 +208,7 @@ def _extents(extents: tuple[int, ...]) -> str:
 
 
 def _config(row: _Row, best: "Recommendation") -> str:
-    """Describe the best config by its block size, or by all tunables if some of them do not set the block size."""
+    """Describe the best config by its block size, or by all tunables if there are others than the block size."""
     if row.launched is best:
         return "as launched"
     if all(name.startswith("block_") for name in best.config):
@@ -222,7 +221,7 @@ class ProgramTimes:
 
     def __init__(self, wanted: AnalyzeOptions) -> None:
         self._wanted = wanted
-        self._times: dict[str, list[tuple[int, float]]] = {}  # kernel -> [(launches, seconds per launch)]
+        self._times: dict[str, list[tuple[int, float]]] = {}  # for each kernel, (launches, seconds per launch) of calls
 
     def add(self, call: "CudaCall") -> None:
         """Predict the time of a captured call with the block size of the program, and add it to the table."""

@@ -123,7 +123,7 @@ def run(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     try:
         words, databases = _without_databases(arguments)
-        # If the command comes first, load only that command. Help and suggestions need all commands.
+        # If the command comes first, load only its module. Help texts and suggestions need all commands.
         app = application(words[:1] if words and words[0] in COMMANDS else tuple(COMMANDS))
         # Rewrite nvcc's spelling `-std=c++20`, which the parser would read as the options -s, -t and -d.
         words = [f"-D{word}" if re.match(r"--?(?:std=|use_fast_math$)", word) else word for word in words]
@@ -141,7 +141,8 @@ def _run(arguments: Sequence[str]) -> int:
     except (BrokenPipeError, SystemExit) as ending:
         if BrokenPipeError not in (type(ending), type(ending.__context__)):
             raise
-        _discard_output()  # The program that reads the pipe has ended (`| head`). Typer would exit with status 1.
+        # The reader of the pipe has ended (`| head`). Typer would exit with status 1.
+        _discard_output()
         return 0
     except OSError as error:
         if error.filename is not None and error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):
@@ -153,8 +154,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return (words of a command line without the options --db, values of these options). The options may be at any
-    position."""
+    """Return (command line without the options --db, their values). The options may be at any position."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):

@@ -1,6 +1,6 @@
 """`kernrec audit`: list the tuned files that a serving engine lacks, and predict the time that they would save.
 
-For tuned files, the command judges their entries."""
+If the user names tuned files, the command judges the configs in these files instead."""
 
 import sys
 from collections import Counter
@@ -105,7 +105,7 @@ def audit(wanted: AuditOptions) -> None:
 
 
 def _print_entries(files: "Sequence[JudgedFile]", as_json: bool) -> None:
-    """Print for each entry of tuned files whether it is a good config."""
+    """Print for each config in tuned files whether it is a good choice."""
     from kernrec.recommender.serving.cache_judgments import config_text
 
     if as_json:
@@ -156,7 +156,7 @@ def _short(audited: "AuditedFile") -> str:
 
 
 def _details(audit: "ServingAudit") -> list[str]:
-    """Return notes on the tuned files. A note on several files appears once, with their number."""
+    """Return notes on the tuned files. A note that applies to several files appears once, with their number."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []

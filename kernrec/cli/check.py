@@ -82,7 +82,8 @@ def check(wanted: CheckOptions) -> None:
     path, entry = with_entry(wanted.source)
     program = wanted.runs or (path.suffix == ".cu" and _sets_only_variables(wanted, path))
     for name in ("grid", "block", "shared", "blocks_of_cluster", "save") if program else ():
-        if getattr(wanted, name) != getattr(CheckOptions, name):  # The program makes its own launches.
+        # A program chooses the grid and block of its launches itself, so these options have no effect on it.
+        if getattr(wanted, name) != getattr(CheckOptions, name):
             flag = "cluster" if name == "blocks_of_cluster" else name
             raise UsageError(
                 f"--{flag} needs one kernel and its arguments, as in {path.name}:KERNEL --{flag} ... a=f32[4096]; "
@@ -122,7 +123,7 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
     build = [*(f"-I{folder.absolute()}" for folder in wanted.include or ()), *(f"-D{m}" for m in wanted.define or ())]
     command = [str(wanted.source), *(wanted.arguments or ())]
     if "/" not in command[0] and Path(command[0]).is_file() and wanted.source.suffix != ".cu":
-        command[0] = f"./{command[0]}"  # The parser has removed the `./`.
+        command[0] = f"./{command[0]}"  # Restore the `./` that the parser has removed.
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)
@@ -138,8 +139,7 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether both conditions hold: the host code has launches, and the user's arguments set only device
-    variables."""
+    """Return whether the host code launches kernels, and the user's arguments set only device variables."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 
@@ -258,7 +258,7 @@ def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:
-    """Split `kernel.cu:name` into (file path, kernel name). The name is None if the text has only a file path."""
+    """Split `kernel.cu:name` into (file path, kernel name). The name is None if the text has no name."""
     named = re.fullmatch(r"(.+?\.(?:cu|ptx)):(.+)", str(source))
     return (Path(named[1]), named[2]) if named else (source, None)
 

@@ -42,7 +42,7 @@ _SHIPPED = "shipped"
 """Value of --replay that selects the recording that ships with kernrec."""
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
-"""Effort for each problem, keyed by strategy. Only these strategies measure problems one after the other."""
+"""Effort for each problem, keyed by strategy, for strategies that measure one problem after the other."""
 _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
     "workload": (*_EFFORTS, "refine"),
@@ -100,7 +100,8 @@ class CollectOptions(options.Options):
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
         budget, until = self._budget(strategy)
-        recording, database = replay_files(self.replay, self.db)  # This reads a file, so check the options first.
+        # Check the options first, because this reads a file.
+        recording, database = replay_files(self.replay, self.db)
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
             database=database or paths.user_database(),
@@ -114,7 +115,7 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return (budget, mean regret at which `refine` stops, or None)."""
+        """Return (budget, mean regret). The strategy `refine` stops at this regret, unless it is None."""
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
@@ -190,8 +191,8 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
     """Return the recording that --replay selects, and the database for the replayed measurements.
 
     Returns:
-        (path of the recording, path of the database). The first is None if nothing is replayed. The second is None for
-        the user's own database.
+        (path of the recording, path of the database). The first path is None if nothing is replayed. The second path is
+        None if it is the user's own database.
 
     Raises:
         UsageError: --replay needs --db, because replayed measurements must not go to the user's own database.
@@ -212,7 +213,7 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
 
 
 class Stop:
-    """Context manager that catches the first SIGINT or SIGTERM. Call it to learn whether one has arrived."""
+    """Context manager that catches the first SIGINT or SIGTERM. A call returns whether a signal has arrived."""
 
     _stopping = False
     status = 130
@@ -270,7 +271,7 @@ def run_measuring(
 
 
 def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
-    """Print the result of a measurement campaign, in the form of its strategy."""
+    """Print the result of a measurement campaign. Each strategy has its own format."""
     from kernrec.gpu import find_gpu
     from kernrec.measure.refine_planner import Refined
     from kernrec.measure.search_rounds import Searched

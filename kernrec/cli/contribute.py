@@ -43,7 +43,7 @@ def contribute(wanted: ContributeOptions) -> None:
     from kernrec.store.keys import make_own_key
 
     database = wanted.db or paths.user_database().with_name("contributed.duckdb")
-    make_own_key()  # Report an error now, not after ten minutes of measuring.
+    make_own_key()  # Report an unusable key now, not after ten minutes of measuring.
     if not re.fullmatch(r"\s*0+\s*[A-Za-z]+\s*", wanted.budget):
         budget = CampaignBudget(*parse_budget("--budget", wanted.budget))
         request = CollectRequest(None, database, wanted.gpu, strategy=Strategy.PLAN, budget=budget)
@@ -60,7 +60,7 @@ def _show(result: "CollectResult") -> None:
 
 
 def _write(database: Path) -> None:
-    """Write the measurements that the folder lacks to bundles, one for each GPU."""
+    """Write one bundle per GPU, with the measurements that earlier bundles in the folder lack."""
     from kernrec.store.keys import Signer, key_file
     from kernrec.store.share.manifest import LICENCE
     from kernrec.store.share.outgoing import Selection

@@ -83,7 +83,7 @@ def import_(wanted: ImportOptions) -> None:
 
 
 def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, list[str]]":
-    """Import the results of another tuner, for the spec's kernel if there is one. Return (summary, notes)."""
+    """Import another tuner's results, for the kernel in --spec if the user named it. Return (summary, notes)."""
     from kernrec.interop.import_results import import_results
     from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.interop.t1 import load_spec
@@ -272,7 +272,7 @@ def _verify_place(name: str, listed: bool) -> None:
 
 
 def _import_bundle(path: Path, database: Path, untrusted: bool) -> None:
-    """Add the rows of a bundle to a database. `untrusted` accepts an unknown signer."""
+    """Add the rows of a bundle to a database. Accept an unknown signer if `untrusted` is true."""
     from kernrec.store.keys import signer_name, trusts
     from kernrec.store.share.bundle import import_to, read_bundle
     from kernrec.store.share.place import place_at

@@ -130,7 +130,7 @@ def _show_shipped(as_json: bool) -> None:
 
 
 def conflicting(count: int) -> str:
-    """Return a note on measurements that contradict each other."""
+    """Return a note that states the number of measurements that contradict each other."""
     return (
         f"{count} measurements contradict each other: same session and time, but different values; none of them is used"
     )

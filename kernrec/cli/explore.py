@@ -122,7 +122,8 @@ def _workload(wanted: ExploreOptions) -> "Workload | None":
 def _subjects(
     recommender: "Recommender", wanted: ExploreOptions, network: "Workload | None", op: str
 ) -> "list[Subject]":
-    """Return the problems for Pareto fronts: the user's shapes, or the layers of the network or the op's workload.
+    """Return the problems for Pareto fronts: the user's shapes, or else the layers of the network or of the op's
+    workload.
 
     Raises:
         UsageError: Options contradict each other, or the kernel cannot be read.

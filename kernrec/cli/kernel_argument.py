@@ -61,7 +61,7 @@ class AnalyzeOptions(options.Options):
 
     @property
     def words(self) -> "LaunchWords":
-        """Return the options that describe the launch of a CUDA kernel. They are needed to draft its spec."""
+        """Return the options that describe the launch of a CUDA kernel, for a draft of the kernel's spec."""
         from kernrec.interop.spec_text import LaunchWords
         from kernrec.kernel.source_files import compile_flags
 

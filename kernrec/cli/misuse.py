@@ -21,8 +21,7 @@ _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a numb
 
 
 def sentence(error: TyperException) -> str:
-    """Return a one-line message for an error of Typer's parser. If kernrec has no message of its own, return the
-    parser's text."""
+    """Convert an error of Typer's parser to one line. Keep the parser's text if kernrec has no better message."""
     text, context = error.format_message(), getattr(error, "ctx", None)
     plain, parameter = text.replace("\n", " "), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
@@ -69,14 +68,13 @@ def sentence(error: TyperException) -> str:
 
 
 def _elsewhere(name: str, context: Any) -> str:
-    """Return kernrec's name for an option or command of other tools. Return an empty string if there is none."""
+    """Translate an option or command of other tools to kernrec's name. Return an empty string if kernrec has none."""
     instead = next((text for text, names in removed("other_names.toml").items() if name in names.split(", ")), "")
     return instead if not instead.startswith("-") or instead.split()[0] in [*_options(context), "--db"] else ""
 
 
 def _place_of(argument: str, options: list[str]) -> str:
-    """Return advice for a positional argument that a command does not take: the option that takes it, for example.
-    Return an empty string if this is unclear."""
+    """Suggest an option or command for an unexpected positional argument. Return an empty string if none fits."""
     from kernrec.op.workload import workloads
 
     ending = argument.rpartition(".")[2]

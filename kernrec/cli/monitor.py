@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SHOWN_EVERY_S = 0.5
 _PERIOD_S = 0.1
-_ROUGH_S = 1.0  # Power sensors are updated every 15 to 100 ms (arXiv 2312.02741).
+_ROUGH_S = 1.0  # A power sensor is updated only every 15 to 100 ms (arXiv 2312.02741).
 
 
 class MonitorOptions(options.Options):
@@ -63,7 +63,7 @@ def monitor(wanted: MonitorOptions) -> None:
     summary = summarize_trace(samples)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
         notes.append("energy over less than a second is rough: GPUs update their sensors only every 15 to 100 ms")
-    stream = sys.stderr  # Standard output is left to the monitored command.
+    stream = sys.stderr  # Leave standard output to the monitored command.
     if wanted.as_json:
         print(json.dumps({**vars(summary), "exit_status": status, "notes": notes}, indent=2), file=stream)
     else:

@@ -34,8 +34,7 @@ SHARED_ERROR = Note(
 
 
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:
-    """Return CSV rows for a network: one for each power limit or clock if there is a sweep, otherwise one for each
-    layer."""
+    """Return a network's CSV rows: one per power limit or clock of `sweep`, or one per layer if it is None."""
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
@@ -55,7 +54,7 @@ def print_network(answer: "NetworkAnswer", layers: int | None, notes: NotePrinte
     """Print the totals of a network, its slowest layers, useful next commands and the notes.
 
     Args:
-        layers: Number of layers to print, slowest first; by default, those that take most of the time.
+        layers: Number of layers to print, slowest first. None selects the layers that take most of the time.
     """
     _print_totals(answer)
     print()
@@ -90,7 +89,7 @@ def _print_totals(answer: "NetworkAnswer") -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", most: int | None) -> None:
-    """Print the `most` slowest layers of a network, by default those that take most of the time."""
+    """Print the `most` slowest layers of a network. None selects the layers that take most of the time."""
     shown, count = answer.longest(most), len(answer.layers)
     seconds = sum(layer.latency_s for layer in answer.layers)
     share = sum(layer.latency_s for layer in shown) / seconds
@@ -171,7 +170,7 @@ def print_comparison(
     """Print a table that compares GPUs and batch sizes for one network.
 
     Args:
-        compared: A row for each GPU and batch size. It is an `Unfit` if the network exceeds the GPU's memory.
+        compared: Answers for each GPU and batch size. An `Unfit` marks a network that exceeds the GPU's memory.
         missing: Notes on GPUs that cannot be compared.
     """
     from kernrec.recommender.networks.compare import Unfit, verdict
@@ -204,14 +203,14 @@ def print_comparison(
 def _comparison_columns(
     compared: "Sequence[ComparedGpu | Unfit]", dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
-    """Return the columns of a comparison. The flags state whether rows differ in data type, batch or backend."""
+    """Return the columns of a comparison. `dtypes`, `batches` and `backends` state whether rows differ in these."""
     from kernrec.recommender.networks.compare import Unfit
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]
     first = next(row.answer for row in rows if row is not None)
     tokens = first.workload.tokens
     item = "token" if tokens == 1 else "prompt" if tokens else "pass"
-    # Name the limit in the heading, because at the best limit the GPU would draw less than the column shows.
+    # State the power limit in the heading: at each GPU's best limit, the power would be lower than in the column.
     power, swept = "power [W]", any(row is not None and row.sweep is not None for row in rows)
     if swept:
         power = f"W at {'default' if first.query.max_power_w is None else '--max-power'}"

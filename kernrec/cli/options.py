@@ -36,7 +36,7 @@ def option(text: str, *names: str, panel: str | None = None, **settings: Any) ->
     """Describe an option for Typer.
 
     Args:
-        *names: Names of the option, such as `--gpu`; by default that of the field.
+        *names: Names of the option, such as `--gpu`. The default is the name of the field.
         **settings: Further arguments of `typer.Option`.
     """
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
@@ -96,7 +96,7 @@ ONE, SEVERAL, OWN = (
     "--db FILE names a database to read instead of your own; it may be repeated.",
     "",
 )
-"""Help texts of --db for commands that accept one database, several, or none."""
+"""Help texts of --db for commands that accept one database, several databases, or none."""
 ANY, SWEEP = "any", "sweep"
 """Special values of --clock. `any` selects the best clock for each config, and `sweep` prints a table over clocks.
 --power-limit also accepts `sweep`."""
@@ -105,12 +105,12 @@ _Kind = TypeVar("_Kind", bound="Options")
 
 
 class Options:
-    """Base class for the options of a command, with defaults for shared options that a command lacks."""
+    """Base class for the options of a command. If a command lacks a shared option, the class defines the default."""
 
     sweeps = False
     """Whether --power-limit and --clock accept `sweep`."""
     databases_used = ONE
-    """Databases that the command accepts with --db: `ONE`, `SEVERAL`, or `OWN` for none."""
+    """Number of databases that the command accepts with --db: `ONE`, `SEVERAL`, or `OWN` if it accepts none."""
     gpu: str
     shape: Any = None
     op: str = ""
@@ -143,7 +143,7 @@ class Options:
 
     @property
     def db(self) -> Path | None:
-        """Return the database that --db names, or None for the user's own."""
+        """Return the database that --db names, or None if the command uses the user's own database."""
         return self.databases[0] if self.databases else None
 
     @cached_property
@@ -175,12 +175,12 @@ class Options:
 
     @property
     def whose(self) -> str:
-        """Return the value of --backend if this value is `mixed` or `kernrec`. Otherwise return an empty string."""
+        """Return `mixed` or `kernrec` if this is the value of --backend, or an empty string for any other value."""
         return self._backends[1]
 
     @cached_property
     def batches(self) -> list[int | None]:
-        """Return the batch sizes of --batch, or [None] for the workload's default."""
+        """Return the batch sizes of --batch, or [None] to use the workload's default."""
         sizes: list[int | None] = []
         for part in self.batch.split(",") if self.batch is not None else ():
             text = part.strip()
@@ -196,7 +196,7 @@ class Options:
         return read(f"--{name.replace('_', '-')}", text)
 
     def request(self, shape: str | None, gpu: str | None = None, kernel: str | None = None) -> "Request":
-        """Return the request for one shape, such as `m=64,n=64,k=64`. `gpu` and `kernel` replace --gpu and --kernel."""
+        """Return the request for a shape such as `m=64,n=64,k=64`. `gpu` and `kernel` override --gpu and --kernel."""
         from kernrec.recommender.request import Request
 
         kernel = kernel or self.kernel

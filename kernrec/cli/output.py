@@ -43,7 +43,7 @@ class Column:
     cells: Sequence[str]
     importance: int = ALWAYS
     below: bool = False
-    """Whether the column moves to the second line of a row."""
+    """Whether the column moves to a second line if a row is too wide."""
 
     @property
     def width(self) -> int:
@@ -52,7 +52,7 @@ class Column:
 
 
 Band = list[tuple[Column, int]]
-"""Columns on one line, each with its width in characters. A wide row has several bands."""
+"""Columns that share a line, each with its width in characters. A wide row takes several lines."""
 
 
 def quantities(
@@ -89,8 +89,7 @@ def estimates(
     importance: int = ALWAYS,
     intervals: bool = True,
 ) -> Column:
-    """Return a column of estimates with 90 % intervals, in the SI unit `unit`. If an estimate is None, its cell is
-    empty."""
+    """Return a column of estimates with 90 % intervals, in the SI unit `unit`. None leaves a cell empty."""
     values = [None if cost is None else cost.value for cost in costs]
     ends = [None if cost is None else (cost.low, cost.high) for cost in costs]
     return quantities(name, unit, values, ends if intervals else None, importance)
@@ -106,7 +105,7 @@ def digits(value: float) -> str:
 
 
 def text_width(stream: TextIO | None = None) -> int:
-    """Return the text width of a stream: `COLUMNS`, or else the terminal's width, or else 100 characters."""
+    """Return the characters per line of a stream: `COLUMNS`, or else the terminal's width, or else 100."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() else 0
     if not width:
@@ -118,7 +117,7 @@ def text_width(stream: TextIO | None = None) -> int:
 
 
 def print_table(title: str | None, names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with these headings. Numbers are aligned to the right. Items of lists get commas."""
+    """Print a table with the headings `names`. Align numbers to the right, and separate items of lists by commas."""
     texts = [[", ".join(map(str, v)) if isinstance(v, list) else str(v) for v in row] for row in rows]
     columns = []
     for number, name in enumerate(names):
@@ -139,7 +138,7 @@ def print_columns(title: str | None, columns: Sequence[Column]) -> None:
 def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
     """Print rows, which map column names to values, as a table. Print nothing if there are no rows.
 
-    The table has the columns `names`, by default those of the first row.
+    The table has the columns `names`, by default all columns of the first row.
     """
     if not rows:
         return
@@ -229,7 +228,7 @@ def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
 
 
 def _lines(band: Band, row: int | None, indent: str) -> Iterator[str]:
-    """Yield the lines of one row of a band, or of the heading if `row` is None. Long cells wrap."""
+    """Yield the lines of row number `row` in a band, or of the heading if it is None. Long cells wrap."""
     texts = [column.name if row is None else column.cells[row] for column, _ in band]
     parts = [
         wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
@@ -258,7 +257,7 @@ def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> l
     Args:
         width: Maximum characters per line, or None to leave the text on one line.
         start: Beginning of the first line.
-        below: Beginning of the other lines.
+        below: Beginning of all further lines.
     """
     if width is None:
         return [text]
@@ -326,8 +325,8 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """Print a line, wrapped to the width of the stream, which is standard output by default. Do not wrap it if the
-    stream is standard error and is redirected."""
+    """Print a line, wrapped to the width of the stream (by default standard output). Lines on a redirected standard
+    error are not wrapped."""
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
         start = text[: len(text) - len(text.lstrip())]
@@ -352,14 +351,13 @@ def source_text(recommendation: "Recommendation | Foreign") -> str:
 
 
 def measurement_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe where, how often, when and by whom a config was measured. Return an empty text if it was not
-    measured."""
+    """Describe where, how often, when and by whom a config was measured, or return an empty string if it was not."""
     if (measurement := recommendation.measurement) is None:
         return ""
     from kernrec.recommender.tabular import range_text
 
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
-    of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title names this GPU.
+    of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title already names this GPU.
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
     signers = ", ".join(str(signer["name"]) for signer in recommendation.signed_by)
     shared = f", {measurement.database} ({signers})" if signers else ""

@@ -22,7 +22,7 @@ _FIRST_S, _LINE_S = 2.0, 10.0
 
 
 class Lines:
-    """Prints campaign progress: all notes, each new problem or tier, and a line every ten seconds."""
+    """Prints campaign progress: all notes, and a line for each new problem or tier and every ten seconds."""
 
     def __init__(self, every_s: float = _LINE_S) -> None:
         self._every_s = every_s
@@ -64,7 +64,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Steps:
-    """Reports the progress of the steps in a `with` block. A separate thread prints the lines."""
+    """Reports the progress of the steps in a `with` block. A separate thread prints it."""
 
     def __init__(self, what: str, first_s: float | None = None) -> None:
         self._step = what, 0.0, 0.0
@@ -108,7 +108,7 @@ def _duration(seconds: float) -> str:
 
 
 class Ended(KeyboardInterrupt):
-    """A signal asks the program to end."""
+    """Error raised if a signal asks the program to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -117,8 +117,8 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise `Ended` if SIGTERM or SIGHUP arrives in the `with` block. Exclude a signal that the process already handles
-    or ignores."""
+    """Raise `Ended` if SIGTERM or SIGHUP arrives in the `with` block, unless the process already handles or ignores
+    it."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Ended(number)

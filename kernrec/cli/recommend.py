@@ -61,7 +61,7 @@ class RecommendOptions(options.Options):
 
     @property
     def swept(self) -> Literal["power limit", "clock"] | None:
-        """Return the quantity to sweep over, or None."""
+        """Return the quantity over which to sweep (power limit or clock), or None if there is no sweep."""
         if self.power_limit == SWEEP and self.clock is not None:
             raise UsageError(
                 "--power-limit sweep cannot be used with --clock; --clock sweep can be used with one --power-limit"
@@ -201,8 +201,7 @@ def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    """Print a network's layers, totals or sweep for each GPU and batch size. If GPUs or batch sizes are compared, print
-    one table instead."""
+    """Print a network's layers, totals or sweep, or one table that compares several GPUs or batch sizes."""
     from kernrec.cli.network_tables import network_csv, print_comparison, print_network, print_sweep
     from kernrec.recommender.networks.compare import ComparedGpu, compare_gpus
 
@@ -232,8 +231,7 @@ def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> Non
 
 
 def _kernels_written(answers: "Sequence[Answer]") -> str:
-    """Describe what was written: the kernel and the config if there is one answer, otherwise the number of problems for
-    each kernel."""
+    """Name the kernel and config that were written, or count the problems per kernel if there are several answers."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())

@@ -126,7 +126,7 @@ def _operating_point(answer: "Answer") -> str:
 
 
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
-    """Insert the best baseline into the rows at its rank. Only a `leading_baseline` may be in the first row."""
+    """Insert the best baseline into the rows at its rank, but after the first row unless it is `leading_baseline`."""
     if not answer.baselines or answer.kernel is not None:
         return [*shown]
     leading = answer.leading_baseline
@@ -149,7 +149,7 @@ def _may_be_faster(answer: "Answer") -> "Recommendation | None":
 
 
 def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
-    """Return a line on a config that may be faster than the first row, with the command to check this."""
+    """Return a line on the config `faster`, which may be faster than the first row, with a command to check this."""
     problem, baseline = answer.problem, answer.leading_baseline
     name, first_s = (
         (baseline.backend, baseline.latency_s) if baseline else (answer.best.kernel.name, answer.best.latency_s.value)
@@ -170,7 +170,7 @@ def recommendation_columns(shown: "Sequence[Row]", gpus: "Sequence[GPU]", of_op:
     """Return the columns of a table of recommendations and baselines, most important first.
 
     Args:
-        of_op: Whether the rows may belong to several kernels. If so, the table has additional columns.
+        of_op: Whether rows may belong to several kernels, so that the table needs additional columns.
     """
     columns = [Column("kernel", "left", [_name(row) for row in shown], below=True)] if of_op else []
     alike = [getattr(row, "alike", 0) for row in shown]
@@ -234,7 +234,7 @@ def _saving_text(saving: "Saving", compared: str) -> str:
 
 
 def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
-    """Return lines that compare the fastest baseline with the others and with the best kernel."""
+    """Return lines that compare the fastest baseline with the other baselines and with the best kernel."""
     if not baselines:
         return []
     from kernrec.recommender.tabular import interval_text

@@ -88,7 +88,7 @@ def _last_licence(key: str) -> str | None:
 
 
 def asked_licence(others: str) -> str:
-    """Ask for the license of rows shared with `others`. Raise `UsageError` if standard input is not a terminal."""
+    """Ask for the license that `others` get for shared rows. Raise `UsageError` if stdin is not a terminal."""
     if not sys.stdin.isatty():
         raise UsageError(
             f"--licence is missing: what {others} may do with your rows, such as CC0-1.0 (anything) or"

@@ -30,7 +30,7 @@ class SharedProblems(Chooser):
     """Chooser that divides a fixed list of planned problems among the GPUs of one model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
-        """Create a chooser that screens at most `configs` configs, counted over all problems. None means no limit."""
+        """Create a chooser that screens at most `configs` configs of all problems together, or any number if None."""
         problems = list({planned.problem.key: planned for planned in problems}.values())
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         self._waiting: list[PlannedProblem] = []
@@ -90,7 +90,7 @@ def collect_on(
             kinds[gpu] = chooser_on(gpu, request)
         for problem in kinds[gpu].recalled:
             earlier = earlier_measurements(request.database, problem, gpu)
-            ended = (each for each in earlier if not each.origin.block_open)  # Measure unfinished blocks again.
+            ended = (each for each in earlier if not each.origin.block_open)  # Repeat unfinished blocks.
             kinds[gpu].begin(each for each in ended if each.device.limits == limits)
         return kinds[gpu]
 
@@ -98,7 +98,7 @@ def collect_on(
         if request.strategy is Strategy.PLAN:
             raise UsageError("give --op, and --shape or --workload: --strategy plan cannot be used with a cluster")
         request.check(many_gpus=True)
-        # Check the recordings now, because the cluster's GPUs are unknown until they have joined.
+        # Check the recordings of all GPUs now, because it is unknown which GPUs will join.
         if request.recording is not None and request.strategy.searches:
             for gpu in chosen_gpus(request.recording, request.gpu):
                 chooser_on(gpu, request)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LOOK_S = 2.0
 """Seconds between two checks for new GPUs."""
 _OPEN_S = 20.0
-"""Seconds to wait for the first GPUs to open before work is distributed."""
+"""Seconds to wait for the first GPUs to open before the driver assigns visits."""
 _STORE_S = 60.0
 """Minimum seconds between two transfers of measurements from the journal to the database."""
 _NO_GPU_S = 60.0
@@ -53,8 +53,8 @@ class _Device:
     rows: list[Measurement] = field(default_factory=list)
     """Measurements in the completed blocks of the visit in progress."""
     resting: bool = False
-    """Whether the chooser had no visit for this GPU when it was last asked. Reset when another GPU joins, leaves or
-    ends a visit."""
+    """Whether the chooser had no visit for this GPU at the last request. The driver resets this when another GPU joins,
+    leaves or ends a visit."""
     spent: bool = False
     """Whether the GPU has used up its time budget."""
     losses: int = 0
@@ -84,8 +84,8 @@ class Driver:
         report: Report,
         stopping: Stopping,
     ) -> None:
-        """Prepare a campaign. The problems come from the chooser, so the problems in the request are not used. Raise
-        `UsageError` if the request's recording contains nothing to replay."""
+        """Prepare a campaign. The problems come from the chooser, not from the request. Raise `UsageError` if the
+        request's recording contains nothing to replay."""
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
         self._stored = 0  # Number of rows that this campaign has added to the database.
@@ -94,7 +94,7 @@ class Driver:
         self._devices: dict[str, _Device] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
-        # Actors found by the first `join` that have not replied yet; None before the first `join`.
+        # Actors that the first `join` found and that have not replied; None before the first `join`
         self._first: set[str] | None = None
         # Number of measurements, keyed by (GPU, problem, tier).
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -109,7 +109,7 @@ class Driver:
         return CollectResult(stored=self._stored, stopped=stopped, error=error)
 
     def _serve(self) -> bool:
-        """Process replies until the campaign ends. Return False if the caller stopped it."""
+        """Process replies until the campaign ends. Return False if the caller stopped the campaign."""
         looked_s, begun_s = -_LOOK_S, time.monotonic()
         alone_s = begun_s
         while not (self._kinds and all(kind.over for kind in self._kinds.values())):
@@ -135,7 +135,7 @@ class Driver:
     def _store(self) -> None:
         if (begun_s := time.monotonic()) < self._store_s:
             return
-        with suppress(UsageError):  # If another process uses the database, the rows stay in the journal.
+        with suppress(UsageError):  # Another process may be using the database. The rows stay in the journal.
             self._stored += ingest(self._journal, self._request.database, ended_only=True)
         now_s = time.monotonic()
         self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))

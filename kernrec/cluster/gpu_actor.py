@@ -41,7 +41,7 @@ def sources_hash() -> str:
 
 @dataclass(frozen=True)
 class Greeting:
-    """Reply to `hello`. It is readable even if the machines have different sources of kernrec."""
+    """Reply to `hello`. The driver can read it even if the machines have different sources of kernrec."""
 
     node: str
     """Name of the machine."""
@@ -58,10 +58,10 @@ class GpuIdentity:
     node: str
     """Name of the machine."""
     uuid_hash: str | None = None
-    """Hash of the GPU's UUID, or None for a replay."""
+    """Hash of the GPU's UUID, or None if the actor replays a recording."""
     driver: str | None = None
     compiler: str | None = None
-    """Name and version of the compiler, or None for a replay, which needs no compiler."""
+    """Name and version of the compiler, or None if the actor replays a recording, which needs no compiler."""
     measures_energy: bool = True
     limits: Limits = (None, None, None, False)
 
@@ -99,7 +99,7 @@ visit."""
 
 
 class GpuActor:
-    """Actor that measures on one GPU. It is the destination of its campaign's records, which it sends to the driver."""
+    """Actor that measures on one GPU. Its campaign appends records to the actor, which sends them to the driver."""
 
     def __init__(self) -> None:
         self._answer = Answer(socket.gethostname())
@@ -186,5 +186,5 @@ def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
 
     present = choose_gpu("auto")
     if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(present.name).name:
-        raise UsageError("")  # Leave the message empty: a request for other GPUs is not an error of this GPU.
+        raise UsageError("")  # A request for other GPUs is not an error of this GPU, so there is no message.
     return gpu_device(present, scratch)

@@ -59,7 +59,7 @@ def connect(address: str) -> Any:
     thread.join(CONNECT_S)
     if thread.is_alive():
         raise UsageError(f"--cluster {address}: no Ray cluster answers within {CONNECT_S:g} s")
-    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # Ray also raises it on busy machines.
+    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # A busy machine causes it, too.
         raise UsageError(
             "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` starts one); give host:port of"
             " its head node"
@@ -121,7 +121,7 @@ class RayCluster:
         try:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            # Stay on this node, because another node may die before the campaign ends.
+            # Start the holder on this node, because another node may die before the campaign ends.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             self._holder = ray.remote(_Holder).options(name=_NAME, num_cpus=0, scheduling_strategy=here).remote(who)
             ray.get(self._holder.who.remote(), timeout=CONNECT_S * 6)
@@ -132,7 +132,7 @@ class RayCluster:
                 other = ray.get(ray.get_actor(_NAME).who.remote(), timeout=CONNECT_S)
             except ray.exceptions.RayError:
                 other = "one that is too busy to name its owner"
-            except ValueError:  # No campaign is running, so the error has another cause.
+            except ValueError:  # No other campaign holds the name.
                 raise KernrecError(
                     f"the cluster cannot start a process: {' '.join(str(error).split())[:200]}"
                 ) from None

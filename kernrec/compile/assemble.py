@@ -56,8 +56,8 @@ def check_target(module: Module, sm: int) -> None:
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
     """Assemble PTX text for the compute capability `sm`. Return machine code (`cubin`) and resources of the kernels.
 
-    If no assembler is installed, `cubin` is empty and the resources are estimates. If the assembler is too old for the
-    PTX ISA version of the text, the text is assembled as the newest version that the assembler supports.
+    If no assembler is installed, `cubin` is empty and the resources are estimates. If the PTX ISA version of the text
+    is too new for the assembler, use the newest version that the assembler supports.
 
     Raises:
         CompileError: the assembler refuses the PTX.
@@ -82,7 +82,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
                 log,
             )
     if status and _TOO_OLD.search(log) and sm < _TURING:
-        # Turing has as many registers as Volta, but different machine code.
+        # Assemble for Turing, which has as many registers as Volta. Drop the machine code, because it differs.
         turing = assemble(ptx, _TURING, name)
         return replace(turing, cubin=b"")
     if status:
@@ -100,7 +100,7 @@ def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         path.write_text(ptx, encoding="utf-8")
-        linked_later = ["--compile-only"] if "cudaCDP2" in ptx else []  # Functions that launch kernels have no body.
+        linked_later = ["--compile-only"] if "cudaCDP2" in ptx else []  # The code calls CUDA functions without a body.
         command = [tool, "-v", *linked_later, f"--gpu-name={target}", str(path), "-o", str(cubin)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_ASSEMBLER_LIMIT_S, check=False)

@@ -28,25 +28,23 @@ _MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic
 _KEPT = _MEMORY | {"bar", "shfl", "mma"}
 """Classes of instructions that the assembler may merge, but neither adds nor removes."""
 _ARITHMETIC = frozenset({"fma32", "mufu", "f64"})
-"""Classes that show how often a block was copied if it has no instruction of a class in `_KEPT`."""
+"""Further classes that show how often a block was copied."""
 _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
 _FEW = 6
-"""Constant term of the limit on estimated instructions (see `_NEAR`). All instructions of a small block may have moved.
-"""
+"""Additive term of the first limit (see `_NEAR`), because all instructions of a small block may have moved."""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _NEAR, _MOST = 1.5, 3.0
-"""Limits for a block whose number of copies is unknown. The block matches if its numbers of machine instructions
-satisfy estimated <= `_NEAR` * actual + `_FEW` and actual <= `_MOST` * estimated + `_UNROLLING`."""
+"""Limits for matching a block whose number of copies is unknown, given its numbers of machine instructions: estimated
+<= `_NEAR` * actual + `_FEW`, and actual <= `_MOST` * estimated + `_UNROLLING`."""
 _OFTEN = 0.25
 """Minimum fraction of a block's instructions that must agree on a number of copies."""
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches. Larger kernels are estimated from PTX."""
 _UNROLLING = 40
-"""Constant term of the limit on actual instructions (see `_MOST`). A block before an unrolled loop computes the number
-of trips."""
+"""Additive term of the second limit (see `_NEAR`). A block before an unrolled loop computes the number of trips."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ class _Matching:
         self.starts = _starts(code)
         self.code = list(_main(code, self.starts))
         self.labels = code.labels
-        # Indices of the basic blocks that contain each PTX line, which are several after inlining.
+        # For each PTX line, indices of the basic blocks that contain it. Inlining copies a line to several blocks.
         self.places: dict[int, list[int]] = defaultdict(list)
         self.ptx: dict[int, Instruction] = {}
         for block in function.blocks:
@@ -164,19 +162,21 @@ class _Matching:
         name = machine_class(ins)
         modifiers = self.ptx[ins.line].modifiers if ins.line in self.ptx else ()
         if name is None or (name in ("ld_local", "st_local") and "local" not in modifiers):
-            return  # Skip padding, and spills, whose costs are computed from the kernel's resources.
+            # Skip padding. Skip spills, too, because their costs are computed from the kernel's resources.
+            return
         blocks = self.places.get(ins.line, ())
         for block in blocks:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
 
     def _target(self, block: int, position: int) -> int:
-        """Return the basic block that is charged for a machine instruction with a PTX line in `block`."""
+        """Return the basic block for which a machine instruction counts, given the `block` that contains its PTX
+        line."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
-            block = around[-1].first  # The instruction moved into a loop.
+            block = around[-1].first  # The assembler moved the instruction into a loop.
         for loop in self.loops:
             if loop.holds(block) and not loop.runs(position):
-                block = max(loop.first - 1, 0)  # The instruction moved out of a loop.
+                block = max(loop.first - 1, 0)  # The assembler moved the instruction out of a loop.
                 break
         return self.heads.get(block, block)
 
@@ -184,10 +184,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return (number of copies of each basic block in machine code, blocks for which the number was counted).
-
-        For other blocks, the number is assumed.
-        """
+        """Return (number of copies of each basic block in machine code, blocks whose copies could be counted)."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -201,7 +198,7 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # Use the largest count, because merged loads and fused arithmetic suggest too few copies.
+            # Use the largest number of copies, because merged loads and fused arithmetic hide some copies.
             votes = anchors[block] + other[block]
             often = [number for number, count in votes.items() if count >= _OFTEN * votes.total()]
             if votes:
@@ -222,7 +219,7 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """Return the block before each branch that became a predicate, keyed by the block that the branch skips."""
+        """Map each block that only a branch reaches to the block of this branch, if a predicate replaced the branch."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
@@ -251,10 +248,8 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of machine code outside a loop that repeat the loop's memory accesses.
-
-        Such code runs some of the loop's trips.
-        """
+        """Yield the ranges of machine code that run trips of a loop outside of it. They repeat the loop's memory
+        accesses."""
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):

@@ -61,8 +61,8 @@ class TritonTarget:
 
     function: str
     signature: Mapping[str, str]
-    """Triton's type of each argument, such as `*fp16` or `i32`; the suffix `:16` marks multiples of 16. All other
-    parameters are constants, with Python literals in `CompileJob.defines`."""
+    """Triton's type of each argument, such as `*fp16`, or `i32:16` for a multiple of 16. All other parameters are
+    constants, with Python literals in `CompileJob.defines`."""
     key: str = ""
     """Triton's cache key of the function and everything that it calls. If it is empty, the key is the whole source."""
     folder: Path | None = None
@@ -86,7 +86,7 @@ class CompileJob:
     options: tuple[str, ...] = ()
     """Further NVRTC options, such as `--use_fast_math`."""
     triton: TritonTarget | None = None
-    """Function to compile if the source is a Triton file, else None."""
+    """Function to compile if the source is a Triton file, or None."""
     host_code: bool = False
     """Whether the source has host code, which only nvcc can compile."""
     machine_code: bool = True
@@ -104,7 +104,7 @@ class CompileJob:
 
 def wheel_folders(*names: str) -> list[Path]:
     """Return the folders with these names, such as `cu13/bin`, where NVIDIA's wheels may be installed."""
-    # `nvidia` is a namespace package, which is found without importing anything.
+    # This does not import anything, because `nvidia` is a namespace package.
     package = importlib.util.find_spec("nvidia")
     places = (package.submodule_search_locations or []) if package else []
     return [Path(place, name) for place in places for name in names]
@@ -124,7 +124,8 @@ class CompileError(KernrecError):
 
     @property
     def lasting(self) -> bool:
-        """Return whether compiling again would fail, too. It might succeed after a crash or a missing header."""
+        """Return whether compiling again would fail, too. It may succeed after a crash, or once a missing header
+        exists."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
@@ -140,7 +141,8 @@ _ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 
 
 def target_name(source: str, sm: int) -> str:
-    """Return the target of a CUDA source: `sm_89`, or `sm_90a` for instructions of only that architecture."""
+    """Return the target of a CUDA source, such as `sm_90`, or `sm_90a` if it uses instructions of only that
+    architecture."""
     return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
 
@@ -176,7 +178,7 @@ _MESSAGE = re.compile(
     r"^(?P<where>[^\s(][^(\n]*)\((?P<line>\d+)\): (?:catastrophic |internal )?error\b[^:]*: (?P<what>.+)$"
 )
 DEVICE_LAUNCH = re.compile(r"error\b.*: (?:device-side kernel launch|kernel launch from __device__)")
-"""Matches the error of compilers for a kernel that launches a kernel. `RELOCATABLE` avoids the error."""
+"""Matches a compiler's error for a kernel that launches another kernel. The option `RELOCATABLE` avoids this error."""
 RELOCATABLE = "-rdc=true"
 _ASSEMBLER = re.compile(r"^\s*(?:ptxas|nvrtc)(?:\s+(?:error|fatal))?\s*: (?:error:? )?(?P<what>.+)$")
 
@@ -243,7 +245,7 @@ def _encode(result: Result) -> bytes:
         "log": result.log,
         "ptx": result.ptx,
     }
-    # Decompressing a truncated or altered file fails, because zlib verifies a checksum.
+    # zlib adds a checksum, so decompressing a damaged file fails.
     return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
 
 

@@ -61,7 +61,7 @@ def disassembler() -> str | None:
 def code_source(sm: int) -> str:
     """Return a text that identifies the programs with which `machine_code` creates and reads code for `sm`.
 
-    The text contains the architecture and the programs' file sizes. It is empty if `machine_code` cannot use them.
+    It consists of the architecture and the programs' file sizes, or is empty if `machine_code` cannot use them.
     """
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
@@ -75,10 +75,10 @@ def _programs(sm: int) -> tuple[str, ...]:
 
 
 def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
-    """Return the machine code of each function of a PTX text.
+    """Return the machine code of each function of a PTX text, or None if it cannot be read.
 
-    Return None if a program of the toolkit is missing, refuses the code, crashes or takes too long, if its output has
-    an unknown form, or if the environment sets `KERNREC_COUNTS=ptx`.
+    Reading fails if a program of the toolkit is missing, refuses the code, crashes or takes too long. It also fails if
+    the output is too long or has an unknown form. `KERNREC_COUNTS=ptx` disables reading.
     """
     programs = _programs(sm)
     return _read(ptx, sm, programs) if programs else None
@@ -96,8 +96,8 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
             command = [ptxas, "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
             subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
             with text.open("wb") as output:
-                # Leave out nvdisasm's data flow analysis, which doubles the run time only to find targets of indirect
-                # branches.
+                # Disable nvdisasm's data flow analysis. It only finds targets of indirect branches, but doubles the run
+                # time.
                 command = [nvdisasm, "-c", "-gp", "-ndf", str(cubin)]
                 subprocess.run(command, stdout=output, stderr=subprocess.DEVNULL, timeout=_LIMIT_S, check=True)
         except (OSError, subprocess.SubprocessError):
@@ -181,7 +181,7 @@ def machine_class(ins: MachineInstruction) -> str | None:
     if opcode == "IMAD" and "MOV" in ins.modifiers:
         return "move"
     if opcode.startswith("HFMA2") and _ZERO in ins.operands:
-        return "move"  # The f16 pipe executes this load of a constant.
+        return "move"  # This instruction loads a constant in the f16 pipe.
     if opcode == "F2F" and "64" in "".join(ins.modifiers):
         return "cvt64"
     if opcode in ("F2I", "I2F") and any("64" in mark for mark in ins.modifiers):

@@ -78,7 +78,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def loaded_torch() -> Any:
-    """Return the module torch if this process has completely imported it, else None."""
+    """Return the module torch, or None if this process has not completely imported it."""
     torch = sys.modules.get("torch")
     loading = torch is not None and getattr(getattr(torch, "__spec__", None), "_initializing", False)
     return None if loading else torch
@@ -98,11 +98,11 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
         (torch._C, _library_calls(torch, simulated)),
         (torch.cuda, _cuda_calls(torch, simulated)),
         (torch, {"Generator": _generator(torch)}),
-        # Torch applies the default device after all modes.
+        # Change the default device itself, because Torch applies it after all modes.
         (context, {"__init__": _on_cpu(torch, context.__init__)}),
         (torch.version, {} if torch.version.cuda else {"cuda": "13.0"}),
         (torch.autocast, {"__init__": _on_cpu(torch, torch.autocast.__init__)}),
-        # Torch does not apply `mode` in `backward`, where Triton functions may also launch kernels.
+        # Torch does not apply `mode` in `backward`, but Triton functions may also launch kernels there.
         (torch.autograd, {"_engine_run_backward": _within(mode, torch.autograd._engine_run_backward)}),
         (torch.library.Library, {"impl": _for_both_devices(mode, torch.library.Library.impl)}),
     ]
@@ -136,7 +136,7 @@ def _check_interfaces(torch: Any) -> None:
 
 
 class _Idle:
-    """Base class of streams, events and graphs that execute nothing. Methods return None or the object."""
+    """Base class of streams, events and graphs that execute nothing. Each method returns None or the object itself."""
 
     cuda_stream = cuda_event = stream_id = device_index = 0
     device_type = 1
@@ -206,7 +206,7 @@ def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
 
 
 def _cuda_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
-    """Return replacements for functions of `torch.cuda` that call no replaced C++ function."""
+    """Return replacements for names in `torch.cuda` that `_library_calls` does not cover."""
     total = int(simulated.memory_bytes)
     return {
         "_initialized": True,
@@ -238,7 +238,7 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 def _generator(torch: Any) -> type:
-    """Return a class of CPU random number generators that report the device of their creation."""
+    """Return a class of CPU random number generators that report the device for which they were created."""
     real: Any = torch.Generator
 
     class Kind(type(real)):  # type: ignore[misc]
@@ -246,7 +246,7 @@ def _generator(torch: Any) -> type:
             return isinstance(value, real)
 
     class Generator(real, metaclass=Kind):  # type: ignore[misc]
-        """Random number generator of the CPU."""
+        """Random number generator on the CPU."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
             generator = real.__new__(cls, "cpu")
@@ -402,8 +402,8 @@ class StandInDriver:
 
 @contextmanager
 def _nvidia_smi(gpu: GPU) -> Iterator[None]:
-    """Put a program `nvidia-smi` that prints the name of a GPU on the path of child processes within a `with` block.
-    FlagGems looks for GPUs with this program."""
+    """Within a `with` block, let child processes find a program `nvidia-smi` that prints the name of a GPU. FlagGems
+    needs it."""
     before, name = os.environ.get("PATH", os.defpath), shlex.quote(gpu.title)
     with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
         program = Path(folder, "nvidia-smi")

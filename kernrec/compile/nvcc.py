@@ -180,7 +180,8 @@ def compile_program(job: CompileJob) -> Compiled:
 
 
 def _run(command: Sequence[str | Path], folder: Path) -> tuple[int, str]:
-    """Run a command that reads only its toolkit and the system, and writes only to `folder`."""
+    """Run a command that can only read its toolkit and the system, and only write to `folder`. Return (exit status,
+    output)."""
 
     def work() -> tuple[int, str]:
         process: subprocess.Popen[Any] = subprocess.Popen(
@@ -196,7 +197,7 @@ def _run(command: Sequence[str | Path], folder: Path) -> tuple[int, str]:
             try:
                 output, errors = process.communicate(timeout=_LIMIT_S)
             except BaseException as error:
-                kill_group(process)  # Compilers that nvcc started may still hold the other ends of its pipes.
+                kill_group(process)  # End the compilers that nvcc started, because they may keep its pipes open.
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise CompileError(f"nvcc took longer than {_LIMIT_S:g} s", reason="timeout") from None
                 raise

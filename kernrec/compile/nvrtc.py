@@ -52,7 +52,7 @@ class Library:
     def __init__(self, file: Path) -> None:
         """Load the library. Raise `OSError` if loading fails."""
         self._library = ctypes.CDLL(str(file))
-        # Load NVRTC's builtins now, because a later compilation may not be allowed to open libraries.
+        # Load NVRTC's builtins now, because the process may lose access to libraries before it compiles.
         self._builtins = [ctypes.CDLL(str(each)) for each in file.parent.glob("libnvrtc-builtins.so*")]
         self.folder = file.parent
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
@@ -114,7 +114,7 @@ def nvrtc_library() -> Library | ModuleType:
     """Return NVRTC. Raise `ImportError` if neither its wheel nor CuPy is installed."""
     folders = wheel_folders("cu13/lib", "cuda_nvrtc/lib") if sys.platform == "linux" else []
     files = [file for folder in folders for file in folder.glob("libnvrtc.so.*") if file.suffix[1:].isdigit()]
-    if len(files) == 1:  # CuPy selects the version for which it was built.
+    if len(files) == 1:  # If there are several versions, let CuPy choose.
         try:
             return Library(files[0])
         except OSError:
@@ -123,10 +123,10 @@ def nvrtc_library() -> Library | ModuleType:
     return module
 
 
-# State C++17 in case NVRTC's default changes. -v reports registers and spills. The last option compiles functions
-# without an execution space, such as `constexpr` functions, for the device.
+# State C++17, because NVRTC's default may change. -v reports registers and spills. The last option also compiles
+# functions without `__device__`, such as `constexpr` functions.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
-_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h), the only error that faulty source code causes.
+_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h): the source has an error. Other codes have other causes.
 _MINIMAL = "--minimal"
 """Option that compiles faster by omitting declarations of textures and of the CUDA runtime."""
 _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU_")
@@ -144,7 +144,7 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
         raise NoCompilerError(f"compiling CUDA needs CuPy and NVRTC; {extra}") from None
     try:
         major, minor = nvrtc.getVersion()
-    # CuPy loads the library at the first call, and then raises errors of its own loader.
+    # Catch any exception: CuPy loads the library only here, and its loader raises its own errors.
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise NoCompilerError(f"CuPy finds no NVRTC library ({reason}); {extra}") from None
@@ -195,7 +195,7 @@ def compile_source(
 
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
-    """Return the result of a job from `cache`, or compile and cache it. Raise the errors of `compile_source`."""
+    """Return the result of a job from `cache`, or compile and cache it. Raise the same errors as `compile_source`."""
     key = cache_key(job)
     result = cached_result(job, cache)
     if result is None:
@@ -232,15 +232,15 @@ def cache_key(job: CompileJob) -> str:
 
         types = (f"{name}={kind}" for name, kind in target.signature.items())
         code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
-        # kernrec 0.1.0 cached functions with `@triton.jit(repr=...)` under the name from `repr`. The word "named"
-        # excludes these entries.
+        # The word "named" excludes entries of kernrec 0.1.0, which stored functions with `@triton.jit(repr=...)` under
+        # the name that `repr` returns.
         return CompileCache.key("named", triton_compiler(), f"sm_{job.sm}", *code)
     by = nvcc_version() if job.host_code else compiler()
     return CompileCache.key(by, f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 
 
 def compile_alone(job: CompileJob) -> Compiled:
-    """Compile a job without a cache. Raise the errors of `compile_source`."""
+    """Compile a job without a cache. Raise the same errors as `compile_source`."""
     if job.name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble  # Import late, because this imports NumPy.
 
@@ -259,7 +259,7 @@ def compile_alone(job: CompileJob) -> Compiled:
     options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
-        # Compile again if an older NVRTC does not know this option, and report errors of that run.
+        # An older NVRTC does not know `_MINIMAL`. After any error, compile without it and report only new errors.
         with suppress(CompileError):
             return _compiled(job, [*options, _MINIMAL])
     return _compiled(job, options)
@@ -272,7 +272,7 @@ def check_files(source: str, name: str) -> None:
 
 
 def _readable() -> tuple[Path, ...]:
-    """Return the folders of CUDA's headers and of NVRTC's library, the only ones that NVRTC may read."""
+    """Return the only folders that NVRTC may read: those of CUDA's headers and of NVRTC's library."""
     library = _library()[0]
     if isinstance(library, Library):
         return (*header_folders(), library.folder)

@@ -84,11 +84,10 @@ class CompilingProcesses:
         if isinstance(jobs, Sized):  # Distribute a few jobs evenly over the processes.
             most = max(1, min(most, len(jobs) // (2 * self._limit)))
         groups = _groups(jobs, most, cache)
-        # Compile these jobs one at a time, because a process that compiled them together died.
+        # Jobs to compile one at a time, because a process that compiled them together died
         alone: deque[CompileJob] = deque()
         try:
             while True:
-                # Give work to all free workers, and yield cached results meanwhile.
                 while (free := next((w for w in workers if not w.jobs), None)) or len(workers) < self._limit:
                     group = [alone.popleft()] if alone else next(groups, None)
                     if group is None:
@@ -127,7 +126,7 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield (job, result) for cached jobs, and lists of at most `most` other jobs that are compiled together."""
+    """Yield (job, result) for each cached job. Yield lists of at most `most` other jobs to compile together."""
     groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # Jobs with the same source, by `together_key`.
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
@@ -147,7 +146,7 @@ def _groups(
 
 
 class _Worker:
-    """Compiling process with its current jobs and the deadline of the first."""
+    """Compiling process with its current jobs and the deadline of the first job."""
 
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = multiprocessing.Pipe()
@@ -159,7 +158,7 @@ class _Worker:
         theirs.close()  # Close this copy of the child's end, so that reading returns end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
-        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first job.
+        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first job of a group.
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
@@ -205,7 +204,7 @@ class _Worker:
     def _send(self, jobs: list[CompileJob]) -> None:
         self._together = False
         self._begin()
-        with suppress(OSError):  # The process may have died while idle, which the next read reports.
+        with suppress(OSError):  # The process may have died while idle. The next read reports this.
             self.connection.send(jobs)
 
     def _begin(self) -> None:
@@ -226,7 +225,8 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return [(job, error)] for the job that ended the process, or nothing if several jobs may be the cause."""
+        """Return [(job, error)] for the job that ended the process, or an empty list if several jobs may be the
+        cause."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -281,7 +281,7 @@ def limit_memory() -> None:
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Start processes of `context` that ignore Ctrl-C and a closed terminal, within a `with` block.
+    """Make processes of `context` that start within a `with` block ignore Ctrl-C and a closed terminal.
 
     Their parent handles both signals. The processes import nothing from the working folder. Windows has no signal
     masks.
@@ -290,11 +290,11 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return
-        # The resource tracker already ignores other signals.
+        # Block this signal only: the resource tracker already ignores Ctrl-C and requests to end.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
             if context.get_start_method() == "spawn":
-                # Start the tracker here, because a later start from a process would unblock Ctrl-C.
+                # Start the tracker before blocking Ctrl-C, because starting it unblocks Ctrl-C.
                 resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield
@@ -337,7 +337,7 @@ class Processors:
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """Yield `processors`, or start that many processes on this machine if it is a number, for a `with` block.
+    """Yield `processors` for a `with` block. If it is a number, start that many processes on this machine.
 
     Processes that this function starts end with the block. After an exception, the block does not wait for their tasks.
     """

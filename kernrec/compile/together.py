@@ -64,7 +64,7 @@ def is_one_kernel(source: str) -> bool:
 def together_key(job: CompileJob) -> tuple[str | int, ...]:
     """Return a key that is equal for jobs that may be compiled together.
 
-    Such jobs have the same source, and the same values of macros that decide whether it declares dynamic shared memory.
+    They share the source, and the values of macros that decide whether it declares dynamic shared memory.
     """
     return *_source_of(job), *(str(job.defines.get(macro)) for macro in _deciding_macros(job.source))
 
@@ -93,16 +93,16 @@ class Together:
 
     def __init__(self, cache: CompileCache) -> None:
         self._cache = cache
-        # Kernel of each source, or None if every config must be compiled separately.
+        # Name of each source's kernel, or None if the source's configs cannot be compiled together
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the result of each job, in order. Yield None before the results of jobs that are compiled together.
+        """Yield the result of each job, in order. Yield None once before jobs that are compiled together.
 
         All jobs must have the same `together_key`.
         """
         rest, source = list(jobs), _source_of(jobs[0])
-        # Compile the first job alone to learn the source's kernels and the compile time.
+        # Compile the first job alone, which shows the source's kernels and the compile time.
         if source not in self._kernels:
             yield self._alone(rest.pop(0))
         kernel = self._kernels.get(source)
@@ -124,7 +124,7 @@ class Together:
             compiled = compile_job(job, self._cache)
         except CompileError as error:
             return error
-        except Exception as error:  # An error such as out of memory affects only this job.
+        except Exception as error:  # An error such as too little memory concerns only this job.
             return CompileError(f"{job.name}: {type(error).__name__}: {' '.join(str(error).split())}", reason="crash")
         if can_be_together(job):
             quick, entries = time.process_time() - start < _QUICK_S, list(compiled.resources)
@@ -190,7 +190,7 @@ def _parts(ptx: str) -> dict[str, str] | None:
     """Return the PTX of each kernel as if compiled separately, or None if the PTX defines anything else."""
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
-    declared: list[tuple[str, str]] = []  # (Declared symbol, or empty for a comment; line)
+    declared: list[tuple[str, str]] = []  # (declared symbol, or "" for a comment; line)
     function: list[str] | None = None
     for line in (start + rest).splitlines():
         if function is not None:

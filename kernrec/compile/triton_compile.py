@@ -75,7 +75,7 @@ def compile_triton(job: CompileJob) -> Compiled:
             f"{job.name}: the assembler of {triton_compiler()} did not report the resources of {name}", text
         )
     used = replace(reported, static_smem_bytes=shared)
-    # Write the size of the shared memory into the PTX. Otherwise, every launch would have to set it.
+    # State the size of shared memory in the PTX, so that launches need not set it.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
     own = sum(parameters_of(kind, needs) for kind in target.signature.values())
     ptx = with_needs(_with_scratch(ptx, name, own), needs)
@@ -162,12 +162,12 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
 
     parameters = [parameter.name for parameter in function.params]
     defines = {name: text if isinstance(text, int) else python_value(text) for name, text in job.defines.items()}
-    # A keyword argument of a launch sets both the compiler option and the parameter of its name.
+    # If a compiler option and a parameter have the same name, a launch's keyword argument sets both.
     options = {name: defines[name] for name in OPTIONS if name in defines}
     if not options.get("maxnreg"):
         options.pop("maxnreg", None)
     defines = {name: value for name, value in defines.items() if name not in OPTIONS or name in parameters}
-    # kernrec passes a data type and a layout to every kernel, but a Triton function may lack these parameters.
+    # Drop the data type and layout, which kernrec passes to every kernel, if the function has no such parameters.
     defines = {k: v for k, v in defines.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
     fields = {name: defines.pop(fields_name(name)) for name in parameters if fields_name(name) in defines}
     items = {name: items_of(name, {*defines, *target.signature}) for name in parameters}
@@ -180,7 +180,8 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument or tuple item. Record constants and known divisors."""
+        """Return Triton's type of an argument or tuple item, and store its constant value or known divisor under
+        `path`."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"
@@ -254,7 +255,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
     def inspect(backend: Any = None, stages: Any = None, *rest: Any) -> tuple[str, str] | None:
         if stages is None:
-            return "kernrec", "kernrec"  # The hook's part of Triton's cache key.
+            return "kernrec", "kernrec"  # Triton asks for the hook's part of its cache key.
         assemble = stages["cubin"]
 
         def assembled(source: Any, metadata: Any) -> Any:

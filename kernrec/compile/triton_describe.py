@@ -34,9 +34,13 @@ def described(request: Mapping[str, Any], limit_s: float | None = None) -> Descr
     """Return the description of a Triton function, including the grid of each config for the given arguments.
 
     Args:
-        request: table with the keys `source`, `name` and `folder` of the file; `module` (of an installed module, else
-            empty); `function`; `arguments` by parameter (number, text, or table with `dtype` and `shape`); `configs`
-            (tables, with or without a `grid`, or None for the autotuner's); `grid` (function of the file, or None).
+        request: table with these keys:
+            source, name, folder: text, name and folder of the file.
+            module: installed module of the function, or an empty string for a file.
+            function: name of the function.
+            arguments: number, text, or table with `dtype` and `shape` for each parameter.
+            configs: tables, with or without a `grid`, or None for the autotuner's configs.
+            grid: name of the file's grid function, or None.
         limit_s: seconds until the process is killed. The default is one minute, or four for an installed module.
 
     Raises:
@@ -86,7 +90,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
     for constants, options, extents in _chosen_configs(request.get("configs"), layers):
-        # A keyword argument of a launch sets both the compiler option and the parameter of its name.
+        # If a compiler option and a parameter have the same name, a launch's keyword argument sets both.
         for p in parameters:
             name, default = p["name"], p["value"]
             if name in OPTIONS and name not in arguments and (name in options or type(default) is int):
@@ -95,11 +99,11 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
         for layer in layers:
             # The decorator `triton.heuristics` adds these constants.
             for name, value in getattr(layer, "values", {}).items():
-                # Skip a value that a captured launch already has.
+                # A captured launch may already contain the value.
                 if name not in arguments and name not in constants:
                     names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}
-        # Do not evaluate the grid of a config with an unknown name, because the caller rejects the config anyway.
+        # Do not evaluate the grid if a name is unknown: the caller rejects such a config.
         shape = list(_extents(extents)) if extents is not None else None
         if shape is None and grid and not unknown:
             shape = list(_extents(_called(grid, {**names, **options})))
@@ -124,7 +128,7 @@ def stated_options(config: Any) -> dict[str, int]:
 def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
-    """Return (constants, compiler options, grid or None) of each config in `tables` or, without tables, of the
+    """Return (constants, compiler options, grid or None) of each config in `tables` or, if it is None, in the
     autotuner.
 
     A function without an autotuner has one config without constants and options.

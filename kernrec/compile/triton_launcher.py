@@ -54,12 +54,12 @@ def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
 
 
 def with_needs(ptx: str, needs: LauncherNeeds | None) -> str:
-    """Append `needs` to the PTX as a comment, unless it is None."""
+    """Return the PTX with `needs` appended as a comment, or unchanged if `needs` is None."""
     return ptx if needs is None else f"{ptx}\n{_MARK}{json.dumps(asdict(needs))}\n"
 
 
 def needs_of(ptx: str) -> LauncherNeeds | None:
-    """Return the needs from the comment of `with_needs`, or None."""
+    """Return the needs in a comment that `with_needs` appended, or None if the PTX has no such comment."""
     match = re.search(rf"^{_MARK}(.*)$", ptx, re.MULTILINE)
     if match is None:
         return None

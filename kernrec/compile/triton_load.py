@@ -32,7 +32,7 @@ _FUNCTION = re.compile(r"(?:(?P<module>[A-Za-z_][\w.]*)|(?P<file>/.*\.py)):(?P<n
 
 
 def module_of(module: str, source: str, name: str, folder: Path | None) -> ModuleType:
-    """Import the installed module `module`. If it is empty, load the source."""
+    """Import the installed module named `module`, or load the source as a module if `module` is empty."""
     if not module:
         return load_module(source, name, folder)
     with _without_gpu(True):
@@ -41,7 +41,8 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Make Triton, and torch if `torch` is true, report a simulated GPU if there is none, within a `with` block."""
+    """Make Triton report a simulated GPU within a `with` block if there is none. If `torch` is True, torch reports it,
+    too."""
     if torch:
         with suppress(ImportError):
             importlib.import_module("torch")
@@ -57,7 +58,7 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
     for place in (folder, top):
         if place is not None and str(place) not in sys.path:
             sys.path.insert(0, str(place))
-    # Triton reads the source of functions through `linecache`, but the file may have changed.
+    # Give Triton the text that runs: it reads sources through `linecache`, but the file may have changed.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     module = ModuleType(f"{package}.{Path(name).stem}" if package else Path(name).stem)
     module.__file__ = path
@@ -111,7 +112,7 @@ def jit_function(module: ModuleType, name: str) -> Any:
         functions = [k for k, value in vars(module).items() if hasattr(value, "fn") or isinstance(value, JITFunction)]
         raise CompileError(f"{file}: {unknown('Triton function', name, functions)}")
     function = vars(module)[name]
-    for _ in range(16):  # Unwrap autotune and heuristics.
+    for _ in range(16):  # Unwrap the decorators autotune and heuristics.
         if isinstance(function, JITFunction):
             return function
         function = getattr(function, "fn", None)

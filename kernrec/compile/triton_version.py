@@ -11,7 +11,7 @@ from kernrec.util.human import Note
 from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)
-_UNFUSED = (3, 10)  # First release that does not fuse multiplication and addition by default, as Triton 3.9 announces.
+_UNFUSED = (3, 10)  # The first release that does not fuse multiply-adds by default, as Triton 3.9 announces
 TESTED = ("3.4", "3.8", "3.9")
 """Releases of Triton that kernrec's tests cover."""
 
@@ -81,7 +81,7 @@ def has_triton() -> bool:
 
 
 def untested_version() -> str | None:
-    """Return a note if the installed version of Triton was not tested, else None."""
+    """Return a note if the installed version of Triton was not tested, or None."""
     installed = triton_compiler().removeprefix("triton ")
     if ".".join(map(str, _release(installed))) in TESTED:
         return None

@@ -94,12 +94,12 @@ class Format:
     compiled: bool = False
     """Whether the writer compiles the kernel. To compile a Triton kernel, Triton must be installed."""
     language: Literal["cuda", "triton"] | None = None
-    """The only kernel language that the format can contain, or None for both."""
+    """Only kernel language that the format can contain, or None if it can contain both."""
     suffix: str = ""
     """Suffix that the file's name must have. Empty for any suffix."""
 
     def writes_folder(self, output: Path | None) -> bool:
-        """Return whether `--output` names a folder. This is so if the path exists as a folder, or has no suffix."""
+        """Return whether `output` names a folder: a folder that exists, or a path without a suffix."""
         return bool(self.folder) and output is not None and (output.is_dir() or not output.suffix)
 
 

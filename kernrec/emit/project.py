@@ -76,7 +76,7 @@ def _variant(
 ) -> str:
     """Return the C++ source file for one compiled variant of a kernel, with a launch function per problem."""
     first = recommendations[problems[0]]
-    # Give each kernel a unique name so that several variants link into one program.
+    # Rename the kernels, so that several variants can be linked into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
     renamed = "".join(f"#define {old} {new}\n" for old, new in names.items())
     source = variant_source(first.kernel, first.config, first.problem)
@@ -177,8 +177,8 @@ def _launcher(recommendation: Recommendation, function: str, names: Mapping[str,
 
 
 def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
-    """Return a block of C++ code that launches a kernel. `address` is a C++ expression for the address of the
-    kernel."""
+    """Return C++ code that launches the kernel at `address` with tensors at `places`. All addresses are C++
+    expressions."""
     lines = ["{"]
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):

@@ -24,8 +24,8 @@ def emit_cuda(answers: Sequence[Answer]) -> Files:
 
 
 def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """Return the comment lines that describe a config, its tensors and its launches. By default, these are the launches
-    of the recommendation."""
+    """Return comment lines that describe a config, its tensors and `launches` (by default, those of the
+    recommendation)."""
     problem, kernel = recommendation.problem, recommendation.kernel
     lines = [
         f"// {kernel.name} for {problem.key} on {recommendation.gpu.title}, recommended by kernrec.",
@@ -95,7 +95,7 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
     launches, or an argument is neither a tensor nor a number."""
     function, (launch, *others) = recommendation.kernel.triton, recommendation.launches
     assert function is not None
-    # Triton appends scratch pointers to the function's own arguments; ignore them.
+    # Triton passes scratch pointers after the function's own arguments. Ignore them.
     arguments = dict(zip(function.parameters, launch.arguments, strict=False))
     if others or function.descriptors:
         return
@@ -116,7 +116,7 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
 def emit_ptx(answers: Sequence[Answer]) -> Files:
     """Return a file with the PTX of the first answer's best config, and a comment that describes the launch.
 
-    The PTX of a Triton kernel is changed so that its shared memory is requested at launch.
+    Shared memory of a Triton kernel becomes dynamic, so that the launch can request it.
 
     Raises:
         KernrecError: There is no compiler, or the source does not compile.

@@ -1,5 +1,5 @@
-"""Define catalog entries of GPUs, the resource limits of their SMs, and occupancy. The rules of occupancy are those of
-NVIDIA's occupancy calculator (`cuda_occupancy.h` in the CUDA toolkit)."""
+"""Define catalog entries of GPUs, the resource limits of their SMs, and occupancy. Occupancy follows NVIDIA's occupancy
+calculator (`cuda_occupancy.h` in the CUDA toolkit)."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -77,7 +77,7 @@ class GPU:
     tdp_w: float
     power_min_w: float
     power_max_w: float
-    """Highest power limit that can be set, in watts. `power_min_w` is the lowest one."""
+    """Highest power limit that users can set, in watts. `power_min_w` is the lowest power limit."""
     idle_w: float | None
     """Idle power in watts. None if no source states it."""
     datasheet_f32_flops: float
@@ -111,7 +111,7 @@ class GPU:
 
     @property
     def baselines_only(self) -> bool:
-        """Return whether no kernel can be compiled for the GPU, so that only baselines are predicted."""
+        """Return whether kernrec predicts only baselines for the GPU, because no kernel can be compiled for it."""
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
@@ -143,7 +143,7 @@ Count = TypeVar("Count", int, Ints)
 Share = TypeVar("Share", float, npt.NDArray[np.floating])
 
 _WARP = 32
-_UNLIMITED = 1 << 20  # Value for an unused resource, larger than the number of blocks that any resource allows.
+_UNLIMITED = 1 << 20  # Number of blocks if a resource is unused, larger than any real number
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def occupancy(
     by_warps_and_registers, columns, by_smem = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = -(-threads // _WARP)
-    # Numbers outside a table's range are mapped to a table value with 0 blocks. Index -1 selects the last value.
+    # Map values outside a table's range to an entry with 0 blocks. Index -1 is the last entry.
     column = np.clip(warps, 0, columns - 1)
     last_row = limits.max_registers_per_thread + 1
     row = np.where(registers >= 0, np.minimum(registers, last_row), last_row)
@@ -190,8 +190,8 @@ def occupancy(
 
 
 def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
-    """Return the bytes of an SM that remain for L1 while `blocks` blocks with `smem_bytes` each are resident. The
-    driver is assumed to select the smallest sufficient size of shared memory."""
+    """Return the bytes of an SM that remain for L1 while `blocks` blocks with `smem_bytes` each are resident. Assume
+    that the driver selects the smallest sufficient size of shared memory."""
     unit = limits.smem_allocation_unit
     per_block = -(-(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0)) // unit) * unit
     sizes = np.array(limits.carveouts)
@@ -201,10 +201,10 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return two tables of `blocks * 4 + limiter` as (table by registers and warps, length of its rows, table by shared
-    memory). Entries for impossible numbers have 0 blocks.
+    """Return (table indexed by registers and warps, length of its rows, table indexed by shared memory). Each entry is
+    `blocks * 4 + limiter`, with 0 blocks if a launch is impossible.
 
-    The minimum of two values selects the lower number of blocks and, in a tie, the resource that comes first in
+    So the minimum of two entries has the lower number of blocks and, in a tie, the resource that comes first in
     `LIMITERS`.
     """
     max_warps = limits.max_threads_per_block // _WARP

@@ -14,7 +14,7 @@ from kernrec.util.cache import shipped_toml
 _CATALOG = Path(__file__).with_name("catalog")
 _LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")
 
-# Map each key of a generation file to the `GPU` fields that it sets, so that each field gets the source of its key.
+# For each key of a generation file, the `GPU` fields that it sets. Each field cites the source that the key cites.
 _FIGURES = {
     "chip": ("chip", "sm"),
     "sms": ("sms",),
@@ -69,7 +69,7 @@ def find_gpu(name: str) -> GPU:
     folded = fold_gpu(name) if isinstance(name, str) else ""
     if reason := next((why for pattern, why in _UNSUPPORTED if re.match(pattern, folded)), None):
         raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec list gpus` lists them)")
-    # Suggest the names of GPUs before aliases.
+    # List names of GPUs first, so that they are suggested before aliases.
     gpus = {gpu: aliases for group in _file("names").values() for gpu, aliases in group.items()}
     names = [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
     raise UnknownGPU(str(unknown("GPU", name, names, see="kernrec list gpus")))
@@ -94,8 +94,8 @@ _added: dict[str, GPU] = {}
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Register a GPU outside the catalog, and return it. `find_gpu` then finds it in this process. If another GPU
-    already has the name, a hash of the new GPU's figures is added to its name, because answers are cached by name."""
+    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process. Return the registered GPU. If
+    its name belongs to another GPU, append a hash of the new GPU's figures, because answers are cached by name."""
     if catalog_gpu(gpu.name) == gpu:
         return gpu
     if catalog_gpu(gpu.name) is not None or _added.setdefault(gpu.name, gpu) != gpu:
@@ -182,7 +182,7 @@ def gpu_from(entry: Mapping[str, Any], **fields: Any) -> GPU:
     """Return the GPU that an entry of the catalog or a GPU file describes.
 
     Args:
-        entry: Figures in data-sheet units, with the keys of `_FIGURES` (all but `power_range`), `title` and `sm`.
+        entry: Figures in data-sheet units: all keys of `_FIGURES` except `power_range`, plus `title` and `sm`.
         fields: Fields of the `GPU` that the entry does not set.
     """
     clock, memory, power = entry["clock_mhz"], entry["memory"], entry["power_w"]

@@ -61,7 +61,7 @@ def read_gpu_file(path: Path) -> GPU:
 
 
 def gpu_name(gpu: str | Path | GPU) -> str:
-    """Return the name under which `find_gpu` finds a GPU. A GPU file or a `GPU` is first registered in this process."""
+    """Return a GPU's name for `find_gpu`. If `gpu` is a GPU file or a `GPU`, register it in this process first."""
     if isinstance(gpu, Path):
         return read_gpu_file(gpu).name
     return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu
@@ -126,7 +126,7 @@ def _check_consistent(gpu: GPU, f32_tflops: float, tables: Mapping[str, Mapping[
     for dtype, stated in tables["tensor_tflops"].items():
         if dtype not in gpu.tensor_fma_per_clk_sm:
             raise UsageError(f"tensor_tflops has {dtype}, but tensor_fma_per_clk_sm does not; give the rate as well")
-        # Data sheets state f64 tensor peaks at the boost clock, like the peaks of operations outside the tensor cores.
+        # Data sheets use the boost clock for tensor peaks of f64, and `tensor_clock_hz` for other tensor peaks.
         clock_hz = gpu.boost_clock_hz if dtype == "f64" else gpu.tensor_clock_hz
         rate = gpu.tensor_fma_per_clk_sm[dtype]
         shown = f"{gpu.sms} SMs x {rate} FMA x 2 x {clock_hz / 1e6:g} MHz"

@@ -27,7 +27,7 @@ _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
 `_MANY` for each of three or more."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_ENLARGED = 1 << 32
-"""kernrec enlarges a buffer only if the kernel accesses at most this many bytes of it."""
+"""Maximum byte offset of an access for which kernrec enlarges the accessed buffer."""
 _MOST_ENLARGED = 32
 """Maximum number of buffers to enlarge, because the launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)
@@ -39,11 +39,11 @@ def assumed_words(
 ) -> tuple[str, ...] | None:
     """Choose a value for each missing part of a launch, and return the values as arguments of `kernrec analyze`.
 
-    Return None if a missing part (such as a texture) needs a file.
+    Return None if a missing part, such as a texture, can only be read from a file.
 
     Args:
         missing: Missing parts, in the form of `Draft.missing`.
-        axes: (number of grid axes, number of block axes) along which the kernel reads its position, 1 to 3 each.
+        axes: Number of grid axes and number of block axes along which the kernel reads its position, 1 to 3 each.
         threads: Maximum number of threads per block.
         unsized: C++ types of the elements of buffers with an unknown size, keyed by pointer parameter.
     """
@@ -83,7 +83,7 @@ def assumed_words(
 
 
 def _elements(source: str, kind: str) -> tuple[str, int]:
-    """Return (data type, number of elements) of an array with the size of a structure.
+    """Return (data type, number of elements) of an array that is as large as the structure `kind`.
 
     The array contains zeros (`zeros:f32`) if the members have several types, pointers or an unknown layout.
     """
@@ -98,12 +98,12 @@ def _elements(source: str, kind: str) -> tuple[str, int]:
 
 
 def is_size(name: str) -> bool:
-    """Return whether a variable is probably a size, instead of a position, a flag or a small count."""
+    """Return whether a variable's name suggests a size, and not a position, a flag or a small count."""
     return not (_PLACE.search(name) or _COUNT.search(name))
 
 
 def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
-    """Return the user's options, extended by the arguments from `assumed_words`."""
+    """Add the arguments `added`, which `assumed_words` returned, to the user's options."""
     options = {"--grid": words.grid, "--block": words.block, "--shared": words.shared}
     arguments, tunables = list(words.assumed), list(words.tunables)
     for word in added:
@@ -119,10 +119,10 @@ def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
 
 
 def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords | None:
-    """Return options with a larger buffer if the emulator refused an access beyond the end of a buffer.
+    """Enlarge the buffer beyond whose end the kernel accessed memory, and return the new options.
 
-    Return None if the user or the host code sized the buffer, or if larger buffers do not help. `words` and `draft`
-    describe the launch that failed, and `error` is the emulator's message.
+    Return None if the user or the host code chose the size, or if no larger size helps. `words` and `draft` describe
+    the failed launch, and `error` is the emulator's message.
     """
     match = OUTSIDE.search(error)
     if match is None or int(match[2]) < 0:
@@ -137,7 +137,7 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
         host_code = draft.launch.arguments if draft.launch is not None else ()
         sized = any(text.startswith(start) for text in host_code) and not draft.chosen
         if buffer and not sized and end <= _LARGEST_ENLARGED:
-            # Other blocks may read beyond `end`, so leave room for them.
+            # `end` is the end of the accesses so far. Other blocks may read beyond it, so make the buffer larger.
             factor = 8 if any(text.startswith(start) for text in words.assumed) else 2
             elements = 2 ** math.ceil(math.log2(factor * end / ELEMENT_BYTES[kind.removeprefix("zeros:")]))
             word = f"{buffer}[{elements}]"
@@ -148,7 +148,7 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
 
 
 def _is_side(body: str, name: str) -> bool:
-    """Return whether a size is probably a matrix's side: the code multiplies by it, or loops from zero up to it."""
+    """Return whether the size `name` is probably a matrix's side: `body` multiplies by it, or loops from 0 to it."""
     factor = rf"\*\s*{name}\b(?!\s*\*?\s*sizeof)|\b{name}\s*\*\s*(?!sizeof)\w"
     return re.search(rf"{factor}|\bfor\s*\([^;]*=\s*0\s*;[^;]*<=?\s*{name}\b", body) is not None
 

@@ -46,8 +46,8 @@ def bind_rows(
         (results, number of dropped results). A failed result is dropped if the spec's constraints exclude its config.
 
     Raises:
-        UsageError: A tunable is unknown or missing, a value is not in the spec, the spec excludes a config that ran, or
-            all results were dropped. The message names the tunable and the expected values.
+        UsageError: A tunable is unknown or missing, its value is not in the spec, the spec forbids a config that ran,
+            or no result is left. The message names the tunable and the expected values.
     """
     left_out = {name.casefold() for name in ignored}
     places = _places(file, kernel, left_out)
@@ -72,7 +72,7 @@ def bind_rows(
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
-    """Map names in the file's configs to tunables of the spec. Check the values of macros that the spec fixes."""
+    """Map names in the file's configs to tunables of the spec, and check the macros whose value the spec fixes."""
     tunables = {n.casefold(): t.name for t in kernel.tunables for n in (t.macro, t.name)}
     macros = {name.casefold(): value for name, value in kernel.macros.items()}
     places: dict[str, str] = {}
@@ -162,7 +162,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     for row in valid.tolist():
         config = space.config(row)
         launches = bind_launches(kernel, config, problem, gpu.sm)
-        if len(launches) == 1:  # Skip configs with several launches: profilers time one launch.
+        if len(launches) == 1:  # Profilers time one launch, so skip configs with several.
             configs[launches[0].grid, launches[0].block].append((launches[0].shared_bytes, config))
     return [replace(result, config=_only(result, configs, kernel, gpu)) for result in results]
 
@@ -192,7 +192,7 @@ def _only(
 def by_problem(
     results: Iterable[ForeignResult], wanted: StatedProblem, definition: Op | None = None, kernel: Kernel | None = None
 ) -> tuple[dict[Problem, list[ForeignResult]], list[str]]:
-    """Group results by problem. Skip results whose problem differs from the user's.
+    """Group results by problem. Skip results whose problem contradicts the user's.
 
     Args:
         wanted: Problem that the user specified, which may be incomplete.
@@ -225,7 +225,7 @@ def by_problem(
 def _problem(
     stated: StatedProblem, wanted: StatedProblem, definition: Op | None, kernel: Kernel | None
 ) -> Problem | None:
-    """Combine the file's and the user's statements about a problem. Return None if they contradict each other."""
+    """Complete the problem in a file with the user's problem. Return None if the two contradict each other."""
     if definition is None:
         name = wanted.op or stated.op
         if name is None:
@@ -260,8 +260,8 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
     """Compile a sample of the configs, and compare registers and shared memory with the recorded values.
 
     Returns:
-        (reason, note). The reason says how the recorded code differs from the kernel's. It is None if no difference
-        is known. The note describes the comparison. It is empty if there is a reason or nothing to compare.
+        (difference, note). The difference between recorded and compiled code is None if kernrec found no difference.
+        The note describes the comparison. It is empty if there is a difference or nothing to compare.
     """
     stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
     if not stated:
@@ -279,7 +279,7 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            reserved = gpu.limits.smem_reserved_per_block  # Only some tools include these bytes, so accept both.
+            reserved = gpu.limits.smem_reserved_per_block  # Not all tools include these bytes, so accept both.
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "
@@ -302,10 +302,10 @@ def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """Merge all results of each config into one with the median latency, and the latencies of all runs as samples.
+    """Merge the results of each config. A merged result has their median latency, and their latencies as samples.
 
-    Results at different power limits or clocks stay separate. Other values are those of the run nearest to the median.
-    A failed result is kept only if all runs of its config failed.
+    Results at different power limits or clocks stay separate. Other values come from the run nearest to the median. A
+    failed result is kept only if all runs of its config failed.
     """
     groups: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for row in results:

@@ -51,7 +51,7 @@ class DraftTunable:
 
 @dataclass(frozen=True)
 class Draft:
-    """Draft of a kernel's spec: the text of a kernel.toml, its missing parts and its assumptions."""
+    """Text of a drafted kernel.toml, with the parts that are missing and the values that kernrec assumed."""
 
     source: Path
     entry: str
@@ -69,10 +69,10 @@ class Draft:
     buffers: Mapping[str, str] = field(default_factory=dict)
     """Buffers that the user did not size, as text such as `x=f32` or `x=zeros:i32`, keyed by name in the spec."""
     chosen: tuple[str, ...] = ()
-    """Arguments of `kernrec analyze` that kernrec chose. The draft uses them if `missing` is empty."""
+    """Arguments of `kernrec analyze` that kernrec chose. They are part of the draft if `missing` is empty."""
 
     def kernel(self) -> Kernel:
-        """Return the described kernel. Raise `UsageError` if parts are missing or the text is not TOML."""
+        """Return the drafted kernel. Raise `UsageError` if parts of the draft are missing or it is not TOML."""
         if self.missing:
             raise UsageError(
                 f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` writes a draft)"
@@ -104,7 +104,7 @@ def analyze_command(source: Path, entry: str, gpu: str) -> str:
 
 
 def kernel_names(text: str) -> list[str]:
-    """Return the names of a CUDA program's kernels, as they follow the file in `FILE:NAME`.
+    """Return the names of a CUDA program's kernels, in the form that the argument `FILE:NAME` accepts.
 
     A template is listed once for each instance (`scale<float, 4>`), or by its name if the program has no instance.
     Kernels that the program never launches come last.
@@ -121,7 +121,7 @@ def _instances(text: str, template: Signature) -> list[str]:
 
 
 def includer_of(source: Path) -> Path | None:
-    """Return a program in the same folder that includes this file, or None."""
+    """Return the path of a program in the same folder that includes the file `source`, or None if there is none."""
     pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)
     for file in sorted(source.parent.glob("*.cu"))[:200]:
         with suppress(KernrecError):
@@ -155,7 +155,7 @@ def _example_instance(text: str, template: Signature) -> str:
 
 
 def example_entry(text: str, entry: str | None) -> str | None:
-    """Return an example instance if a kernel is a template that the program never instantiates, otherwise None."""
+    """Return an example instance of a template that the program never instantiates, or None for other kernels."""
     for signature in signatures(text):
         if signature.template and entry in (None, signature.name):
             instances = _instances(text, signature)
@@ -171,8 +171,8 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
         entry: Name of the kernel, or an instance of a template such as `scale<float, 4>`. None selects the only kernel.
 
     Raises:
-        UsageError: The kernel does not exist, several kernels or instances are possible, or `entry` is an instance but
-            the kernel is not a template.
+        UsageError: The kernel does not exist, `entry` does not select a single kernel or instance, or `entry` is an
+            instance but the kernel is not a template.
     """
     kernels = {signature.name: signature for signature in signatures(text)}
     if not kernels:
@@ -205,7 +205,7 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
 
 
 def compiled_name(signature: Signature, instance: str | None, entries: Mapping[str, int]) -> str:
-    """Return a kernel's name in the source, or in the compiled code if several overloads or instances have this name.
+    """Return the name that identifies a kernel: from the source if it is unique, or else from the compiled code.
 
     Args:
         instance: Instance such as `scale<float, 4>` of a template, or None for any other kernel.

@@ -59,7 +59,7 @@ class HostLaunch:
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
-    """Known arguments, as arguments of `kernrec analyze`: `n=4096` and `x=[n]`."""
+    """Known arguments in the notation of `kernrec analyze`, such as `n=4096` and `x=[n]`."""
 
 
 def host_launches(
@@ -69,8 +69,8 @@ def host_launches(
 
     Args:
         kernel: Name of the kernel, without template arguments.
-        parameters: Name and kind of each kernel parameter. The kind is None for a number. For a pointer, it is the data
-            type of the elements, or `STRUCTURE` if kernrec has no such data type.
+        parameters: Name and kind of each kernel parameter. The kind of a number is None. The kind of a pointer is the
+            data type of the elements, or `STRUCTURE` if kernrec does not have this type.
         argv: Command-line arguments of the program, if known.
     """
     if "<<<" not in text:
@@ -80,7 +80,7 @@ def host_launches(
     for call in nodes(program.root, "call_expression"):
         configuration = next((child for child in call.named_children if child.type == "kernel_call_syntax"), None)
         name = text_of(call.child_by_field_name("function"))
-        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Drop namespaces to compare with `kernel`.
+        name = name[name.partition("<")[0].rfind(":") + 1 :]  # Drop namespaces, because `kernel` has none.
         if configuration is not None and name.partition("<")[0].strip() == kernel:
             launches.append(_Launch(program, call, configuration, parameters).read(name))
     return tuple(launches)
@@ -108,7 +108,7 @@ def filled_variables(text: str) -> dict[str, str]:
 
 
 class _Launch:
-    """Reader of a single kernel launch in the syntax tree."""
+    """Converter of one kernel launch in the syntax tree to a `HostLaunch`."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements behind a pointer. Raise `UnknownError` if no allocation is found."""
+        """Return the number of elements of a pointer's buffer. Raise `UnknownError` if no allocation is found."""
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
             for name in _ALLOCATIONS:
@@ -230,12 +230,12 @@ class _Launch:
         raise UnknownError
 
     def _passed(self, variable: str, function: "Node | None") -> "Node | None":
-        """Return the value that the first call of a function passes for a parameter, or None."""
+        """Return the value that the first call of a function passes for a parameter, or None if there is no call."""
         names = _parameter_names(function) if function is not None else []
         if function is None or variable not in names:
             return None
         for call in self.program.calls.get(function_name(function), ()):
-            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # Calls may omit arguments.
+            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # A call may omit default arguments.
                 return inputs[names.index(variable)]
         return None
 
@@ -250,7 +250,7 @@ class _Launch:
         return [node]
 
     def _fields(self, node: "Node") -> "list[Node]":
-        """Return the last values that were assigned to the fields x, y and z of a `dim3` variable before its use."""
+        """Return the last values that the host code assigns to the fields of a `dim3` variable before `node`."""
         fields = []
         for axis in "xyz":
             values = self.program.assignments.get(f"{text_of(node)}.{axis}", ())
@@ -269,7 +269,7 @@ class _Launch:
         return next(iter(self._definitions(node)), None)
 
     def _definitions(self, node: "Node") -> "list[Node]":
-        """Return all values that were assigned to a variable before its use, last value first."""
+        """Return all values that the host code assigns to a variable before `node`, last value first."""
         name, function = text_of(node), _function_of(node)
         values: list[Node] = []
         for each in self.program.assignments.get(name, ()):
@@ -279,7 +279,7 @@ class _Launch:
             if each.end_byte <= node.start_byte or scope is None:
                 value = each.child_by_field_name("value") or each.child_by_field_name("right")
                 values += [value] if value is not None else []
-        if not values:  # Also look for `dim3 block(16, 16);`, which is parsed as a function.
+        if not values:  # The parser takes `dim3 block(16, 16);` for a function.
             for each in self.program.dim3_declarations:
                 if _function_of(each) == function:
                     for declarator in each.named_children:
@@ -333,7 +333,7 @@ class _Launch:
                     raise UnknownError
                 return resolved(
                     values.named_children[len(values.named_children) // 2]
-                )  # A loop may index every element of this array, so take the middle one as representative.
+                )  # A loop may use every element of the array. The middle one represents them.
             case "field_expression" if text[-2:] in (".x", ".y", ".z"):
                 variable = node.child_by_field_name("argument")
                 extents = self._extents(variable) if variable is not None else []
@@ -349,8 +349,8 @@ class _Launch:
                     return combined(resolved(factors[0]), "*", resolved(factors[1]))
             case "identifier" | "type_descriptor" | "parameter_declaration" | "type_identifier":
                 function = _function_of(node)
-                # A function that gets the address of a variable, such as scanf, may change the variable. So its value
-                # is unknown, except after a copy to a symbol, which only reads the variable.
+                # A function that gets the address of a variable, such as scanf, may change the variable. So treat its
+                # value as unknown. A copy to a symbol is an exception, because it only reads the variable.
                 setter = rf"(?<!ToSymbol)(?<!ToSymbolAsync)\s*\([^;{{}}()]*&\s*{re.escape(text)}\b"
                 if re.search(rf"\w{setter}", text_of(function)):
                     raise UnknownError
@@ -442,7 +442,7 @@ def _stripped_node(node: "Node") -> "Node":
 def _stripped(pointer: "Node") -> str:
     node = _stripped_node(pointer)
     while node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "+":
-        node = _stripped_node(node.named_children[0])  # For a pointer plus an offset, follow the pointer.
+        node = _stripped_node(node.named_children[0])  # Drop the offset from a pointer plus an offset.
     return text_of(node)
 
 

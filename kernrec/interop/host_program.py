@@ -28,7 +28,7 @@ _ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
 
 
 class UnknownError(Exception):
-    """The program's text does not determine the value of an expression."""
+    """Error for an expression whose value the program's text does not determine."""
 
 
 def literal(text: str) -> str:
@@ -63,7 +63,7 @@ def combined(left: str, operator: str, right: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return an expression, enclosed in parentheses if it needs them as an operand of another expression."""
+    """Return an expression that can be an operand of another expression. Add parentheses if necessary."""
     return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
 
 
@@ -83,7 +83,7 @@ def folded(text: str) -> str:
         raise UnknownError from None
     if (
         not isinstance(value, int | float) or not abs(value) < _LARGEST
-    ):  # A parameter named `max` evaluates to the function.
+    ):  # The name `max` alone evaluates to a Python function.
         raise UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
 
@@ -111,7 +111,7 @@ def rounded_up(left: str, right: str) -> str:
 
 
 def whole(text: str, rounded: Callable[[float], int]) -> str:
-    """Round a number that has decimals, and return any text without decimals unchanged.
+    """Apply `rounded` to a number that has decimals, and return any text without decimals unchanged.
 
     Raises:
         UnknownError: The text has decimals but is not a single number.
@@ -141,8 +141,8 @@ def divided(text: str, size: int) -> str:
 def by_block(text: str, axis: str, extent: int) -> str:
     """Convert an expression for the number of blocks along an axis to the spec's notation.
 
-    If the expression divides a size by the block's extent and rounds up, replace the extent by the name `block_x`,
-    `block_y` or `block_z`, so that the expression also holds for other block sizes.
+    If the expression divides a size by the block's extent and rounds up, replace the extent by `block_x`, `block_y` or
+    `block_z`. The expression then also holds for other block sizes.
 
     Args:
         axis: `x`, `y` or `z`.
@@ -187,7 +187,7 @@ class HostProgram:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Types behind the program's type aliases, keyed by alias."""
+        """Type that each of the program's type aliases names, keyed by alias."""
         return type_aliases(text_of(self.root))
 
     def size_of(self, kind: str) -> int:
@@ -223,7 +223,7 @@ class HostProgram:
         dtype, lanes = element_type(kind, self.aliases)
         if dtype is not None:
             return [(name, dtype)] * lanes
-        members = [each for each in self._members(kind) if not re.match(r"\w+\s*\(", each[1])]  # Skip functions.
+        members = [each for each in self._members(kind) if not re.match(r"\w+\s*\(", each[1])]  # Skip member functions.
         if not members or depth > 4:
             raise UnknownError
         fields: list[tuple[str, str]] = []

@@ -74,18 +74,19 @@ def import_results(
 
     Args:
         wanted: The measured problem, or the part of the problem that neither the file nor the kernel's spec states.
-        gpu: Name of the measured GPU, which is required if the file does not name it. If both name it, they must agree.
-        kernel: Kernel whose source is available. It is stored too, and the results become its measurements. If kernrec
-            has measured the same config, its own measurement takes precedence. Otherwise, the name of the kernel if the
-            file does not name it, or the kernel to import if the file has several.
+        gpu: Name of the measured GPU. It is required if the file does not name the GPU, and must not contradict the
+            file.
+        kernel: Kernel with its source, or only its name. A kernel with source is stored, and the results become its
+            measurements. kernrec's own measurements of the same config take precedence. A name is necessary if the file
+            names no kernel, and selects a kernel if the file has several.
         recorder: Source of the measurements, such as a person, a paper or a repository.
-        mapped: Columns of a table with other names or units.
+        mapped: Columns of a table whose name or unit differs from kernrec's.
         ignored: Columns of a table, or names in the file's configs, that are not tunables.
 
     Raises:
         UsageError: The file is invalid, does not determine the measured problem, contains impossible times, or names a
-            kernel of kernrec's library. Or its results do not match the spec, belong to several kernels, or have other
-            registers and shared memory than the compiled source.
+            kernel of kernrec's library. With a spec, the error also means that results do not match the spec, belong to
+            several kernels, or differ from the compiled source in registers or shared memory.
     """
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
     own = kernel if isinstance(kernel, Kernel) else None
@@ -150,7 +151,7 @@ def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
 def _bound(
     file: ForeignResults, ignored: tuple[str, ...], kernel: Kernel, problem: Problem, measured_gpu: GPU
 ) -> tuple[ForeignResults, list[str]]:
-    """Match the results of one problem with a kernel's configs, and check them. Return (matched results, notes)."""
+    """Match the results of one problem with a kernel's configs, and check the matches. Return (results, notes)."""
     kernel.require(problem.dtype, problem.layout, measured_gpu.sm)
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, measured_gpu))
@@ -220,7 +221,7 @@ def _measured_gpu(file: ForeignResults, name: str | None, path: Path) -> GPU:
     try:
         gpu_of_file = measured_gpu if file.device is None else find_gpu(file.device)
     except UnknownGPU:
-        gpu_of_file = measured_gpu  # The catalog lacks the file's GPU, so trust the user's --gpu.
+        gpu_of_file = measured_gpu  # The catalog does not contain the file's GPU, so trust the user's --gpu.
     if gpu_of_file != measured_gpu:
         raise UsageError(f"{path} was measured on {file.device}, not on {measured_gpu.title}")
     return measured_gpu

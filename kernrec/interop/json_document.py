@@ -21,8 +21,7 @@ MOST_BYTES = 512 * 2**20
 MOST_VALUES = 8_000_000
 """Maximum number of values in a JSON document. An empty list takes two bytes of text, but 64 bytes of memory."""
 MOST_RATIO = 100
-"""Maximum ratio of uncompressed to compressed bytes after the first `_RATIO_FREE` bytes. The ratio of recordings is
-10 to 30."""
+"""Maximum ratio of uncompressed to compressed bytes after the first 32 MiB. The ratio of recordings is 10 to 30."""
 _RATIO_FREE = 2**25
 
 _CHUNK = 2**16
@@ -36,7 +35,7 @@ _STUMP = re.compile(
 
 
 class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
-    """A file is truncated."""
+    """Error for a file that is truncated."""
 
 
 def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
@@ -142,7 +141,7 @@ def whole_document(text: str, largest: int | None = None, infinity: bool = False
     """Parse a text, which must contain exactly one JSON value.
 
     Args:
-        largest: Maximum number of characters, or None for no limit.
+        largest: Maximum number of characters, or None if there is no limit.
         infinity: Whether to accept `Infinity`, which Python writes, as a number.
 
     Raises:

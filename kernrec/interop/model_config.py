@@ -30,7 +30,7 @@ LEAST_GROUP = 32
 
 @dataclass(frozen=True)
 class Quantization:
-    """Quantization of a model's weights and activations."""
+    """Format and scales of a model's quantized weights and activations."""
 
     kind: str | None
     """Name in serving engines, such as `int4_w4a16`, or None if no engine has tuned files for this quantization."""
@@ -39,9 +39,9 @@ class Quantization:
     method: str = ""
     """Value of `quant_method` in the config, or an empty string."""
     elsewhere: bool = False
-    """Whether serving engines run this quantization with kernels that have no tuned files."""
+    """Whether serving engines use kernels without tuned files for this quantization."""
     by_row: bool = False
-    """Whether each weight row and each token has its own scale. Otherwise, each matrix, block or group has a scale."""
+    """Whether each weight row and each token has its own scale, instead of each matrix, block or group."""
     group: int = 0
     """Number of weight columns that share a scale. It is 0 if activations do not have 16 bits."""
     zero_points: bool = False
@@ -59,7 +59,7 @@ class Experts:
     top: int
     """Number of active experts per token."""
     width: int
-    """Intermediate size of an expert. Its first matmul has twice as many columns: a gate and an up half."""
+    """Intermediate size of an expert. The first matmul has twice as many columns, for gate and up projection."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class Linear:
     rows: int
     depth: int
     split: str
-    """Dimension that tensor parallelism splits, `rows` or `depth`. Empty if each GPU has the whole layer."""
+    """Dimension that tensor parallelism splits: `rows`, `depth`, or an empty string if each GPU has the whole layer."""
     shared_heads: int = 0
     """Number of key/value heads. They are split between GPUs too, but each GPU has at least one head."""
     shared_rows: int = 0
     """Number of rows that each key/value head adds to the layer for its keys and values."""
 
     def of_rank(self, tp: int) -> tuple[int, int] | None:
-        """Return (rows, depth) of the layer's part on one of `tp` GPUs, or None if `tp` does not divide the layer."""
+        """Return (rows, depth) of one GPU's part of the layer, or None if `tp` GPUs cannot split it equally."""
         if (self.split == "rows" and self.rows % tp) or (self.split == "depth" and self.depth % tp):
             return None
         rows = self.rows // tp if self.split == "rows" else self.rows
@@ -185,7 +185,7 @@ class ConfigFields:
         self.place = place
 
     def number(self, *names: str) -> int | None:
-        """Return the first of the fields `names` that is not zero, or None if there is none.
+        """Return the value of the first field in `names` that is not zero, or None if there is none.
 
         Raises:
             UsageError: The value is not an integer from 0 to `_MOST`.
@@ -343,7 +343,7 @@ class ConfigFields:
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
     """Return the quantization of integer weights that share a scale per group.
 
-    Set `elsewhere` if serving engines have no tuned files for the group size or the number of bits.
+    Set `Quantization.elsewhere` if serving engines have no tuned files for the group size or the number of bits.
     """
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):

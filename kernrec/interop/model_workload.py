@@ -59,7 +59,7 @@ class Decoder:
     kv_heads: int
     head_dim: int
     latent: Latent | None
-    """Sizes of multi-head latent attention, or None for ordinary attention."""
+    """Sizes of multi-head latent attention, or None if the model has ordinary attention."""
     intermediate: int
     """Intermediate size of the dense feed-forward networks, or 0 if all layers have experts."""
     experts: Experts | None
@@ -133,7 +133,7 @@ class _DecoderFields(ConfigFields):
         return Latent(self.number("q_lora_rank") or 0, keys, rope, plain, value)
 
     def sparse_layers(self, layers: int) -> int:
-        """Return the number of layers with experts: all except the first ones (DeepSeek), or every n-th one (Qwen)."""
+        """Return how many of `layers` layers have experts: all but the first ones (DeepSeek), or every n-th (Qwen)."""
         dense = self.fields.get("mlp_only_layers")
         dense = {layer for layer in dense if type(layer) is int} if isinstance(dense, list) else set()
         step, first = self.number("decoder_sparse_step") or 1, self.number("first_k_dense_replace") or 0
@@ -167,7 +167,7 @@ class Family:
     head_norms: bool = False
     """Whether each attention head normalizes its queries and keys."""
     tied: bool = False
-    """Value of `Decoder.tied` if the config does not state it."""
+    """Whether output projection and token embedding share their weights if the config does not state it."""
     missing: str = ""
     """Description of parts of the model that are not in the list of layers, or an empty string."""
 
@@ -268,7 +268,7 @@ class _Layers:
     def linear(
         self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
     ) -> dict[str, Any]:
-        """Return a linear layer. `split` is the side that tensor parallelism splits: `out`, `in`, or empty for none."""
+        """Return a linear layer. Tensor parallelism splits the side `split` (`out`, `in`, or an empty string)."""
         rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
         entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
         if rows > MOST_VECTORS or dtype:
@@ -334,7 +334,7 @@ class _Layers:
         yield self.linear("attention q_b_proj", heads * (sizes.plain + sizes.rope), into, count, "out", quantized=True)
         if self.decode:
             absorbed = {"op": "matmul", "count": count, "batch": heads, "m": 1, "split": ["batch"], "items": "m"}
-            # Number of weights in the matmuls below
+            # Number of weights in the next two matmuls
             self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)
             yield absorbed | {"name": "attention absorbed k_b", "n": sizes.keys, "k": sizes.plain}
             yield absorbed | {"name": "attention absorbed v_b", "n": sizes.value, "k": sizes.keys}

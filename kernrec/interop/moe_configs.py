@@ -29,7 +29,7 @@ TILES = {
     "num_warps": ("num_warps",),
     "num_stages": ("num_stages",),
 }
-"""Possible names of a kernel's tunable, keyed by member of a config in the file."""
+"""Possible names of the tunable in a kernel's spec, keyed by the name of the member in a file."""
 
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0, "SPLIT_K": 1}
 """Optional members of configs, with defaults: blocks per cluster, loads by TMA, swapped operands, and parts of a split
@@ -48,7 +48,7 @@ VERSION = "triton_version"
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Mixture-of-experts layer, GPU and number of tokens, which determine a file and an entry in it."""
+    """Mixture-of-experts layer on a GPU, and a number of tokens. Together they select an entry of a file."""
 
     experts: int
     width: int
@@ -62,7 +62,7 @@ class ExpertLayer:
     block: tuple[int, int] | None = None
     """Rows and columns (n, k) of a block of weights with a common scale, or None if scales are not per block."""
     by_row: bool = False
-    """Whether each row of the weights has its own scale. SGLang's file names contain this property."""
+    """Whether each row of the weights has its own scale. SGLang's file names state this."""
 
     @classmethod
     def parse(cls, text: str) -> "ExpertLayer":
@@ -131,10 +131,10 @@ class ExpertLayer:
 
 
 def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
-    """Convert a kernel's config to the form that the files of vLLM and SGLang contain.
+    """Convert a kernel's config to an entry for a file of vLLM or SGLang.
 
     Raises:
-        UsageError: The kernel's tunables differ from those of the expert matmuls in vLLM and SGLang.
+        UsageError: The kernel's tunables differ from the tunables of the expert matmuls in vLLM and SGLang.
     """
     values = {tunable.macro: config[tunable.name] for tunable in kernel.tunables}
     tiles = {}
@@ -196,7 +196,7 @@ def _configs(document: Any, needed: tuple[str, ...]) -> tuple[dict[int, dict[str
 
 
 def write_moe_configs(configs: Mapping[int, Mapping[str, int]], version: str | None = None) -> str:
-    """Return the text of a file with tuned configs. `version` is the member `triton_version` of vLLM, or None."""
+    """Return the text of a file with tuned configs. `version` becomes the member `triton_version` unless it is None."""
     document: dict[str, Any] = {VERSION: version} if version else {}
     return json.dumps(document | {str(tokens): dict(configs[tokens]) for tokens in sorted(configs)}, indent=4) + "\n"
 

@@ -44,7 +44,7 @@ _COUNT = {"": 1.0, "register/thread": 1.0}
 _SIZES = re.compile(r"\(?(\d{1,10}), *(\d{1,10}), *(\d{1,10})\)?")
 
 _Metrics = Mapping[str, tuple[str, str]]
-"""(value, unit) of each metric of a launch, as text, keyed by metric name."""
+"""Metrics of a launch: (value as text, unit), keyed by metric name."""
 
 
 def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
@@ -78,7 +78,7 @@ def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _kernel_name(names: Iterable[str], options: ReadOptions) -> str:
-    """Select the kernel to read, by default the only one. Raise `UsageError` if there are several, or no launches."""
+    """Return the name of the kernel to read, by default the only one. Raise `UsageError` if it is not unique."""
     there = list(dict.fromkeys(names))
     folded = {name.casefold() for name in options.kernels}
     if chosen := [name for name in there if name.casefold() in folded]:
@@ -106,7 +106,7 @@ def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
     code = {"registers": _metric(metrics, _REGISTERS, _COUNT)}
     if static is not None and dynamic is not None and (static + dynamic).is_integer():
         exact = all(metrics[name][1].startswith("byte") for name in (*_STATIC, *_DYNAMIC) if name in metrics)
-        code["smem_bytes"] = static + dynamic if exact else None  # A size rounded to kilobytes is not exact.
+        code["smem_bytes"] = static + dynamic if exact else None  # Kilobytes are rounded, so they are not exact.
     launch = _sizes(row, "Grid Size"), _sizes(row, "Block Size"), dynamic
     clock_hz = _metric(metrics, _CLOCKS, _HERTZ)
     return ran({}, latency_of(latency, 1.0), code, sm_clock_hz=clock_hz, launch=launch)
@@ -121,7 +121,7 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
 
 
 def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
-    """Return the first available metric in SI units, or None. `units` maps units to conversion factors."""
+    """Return the first of `names` in SI units, or None if all are missing. `units` maps units to factors."""
     for name in names:
         if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
             unit = metrics[name][1].strip()

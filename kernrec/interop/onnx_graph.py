@@ -14,7 +14,7 @@ from kernrec.util.optional import import_optional
 MOST_BYTES = 2 << 30
 """Maximum size of a file in bytes. Larger models keep their weights in separate files."""
 _SMALL = 1024
-"""Maximum number of elements in a constant that is kept, because it may contain a shape."""
+"""Maximum number of elements of a constant to keep. Small constants may contain a shape."""
 _DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 """kernrec's data types, keyed by ONNX element type."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
@@ -26,7 +26,7 @@ class Value:
 
     shape: tuple[int, ...] | None
     dtype: str | None
-    """Data type, or None for integers, booleans and types that kernrec's ops do not support."""
+    """Data type, or None if kernrec's ops do not support the type. They do not support integers and booleans."""
     constant: bool = False
 
 
@@ -56,7 +56,7 @@ class Graph:
     """Index of the node that writes each tensor, keyed by tensor name."""
 
     def value(self, node: Node, position: int) -> Value:
-        """Return an input of a node, or a tensor with unknown shape and data type if the input is missing."""
+        """Return the input of a node at `position`, or a tensor of unknown shape and data type if it is missing."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.values.get(name, Value(None, None))
 
@@ -65,12 +65,12 @@ class Graph:
         return self.values.get(node.outputs[0] if node.outputs else "", Value(None, None))
 
     def writer(self, node: Node, position: int) -> Node | None:
-        """Return the node that writes an input of a node, or None if there is none."""
+        """Return the node that writes the input of a node at `position`, or None if no node does."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the only reader of a node's first output, or None if several nodes read it or it is a model output."""
+        """Return the node that reads a node's first output, or None if this is not the output's only use."""
         name = node.outputs[0]
         readers = self.readers.get(name, ())
         return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None
@@ -92,7 +92,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
         raise UsageError(f"{path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception:  # Hide protobuf's errors, which do not help users.
+    except Exception:  # protobuf's errors do not help users.
         raise UsageError(f"{path} is not an ONNX model") from None
     if not model.graph.node:
         raise UsageError(f"{path} has no nodes")
@@ -159,7 +159,7 @@ def _graph(onnx: Any, graph: Any) -> Graph:
         made = Node(name, kind, tuple(node.input), tuple(node.output), attributes)
         whole = all(values.get(name, Value(None, None)).constant for name in made.inputs if name)
         if whole and (made.inputs or made.kind == "Constant"):
-            # Runtimes compute nodes with only constant inputs once, at loading. So treat the outputs as constants.
+            # If all inputs are constant, runtimes compute the node once, at loading. So its outputs are constant.
             for name in made.outputs:
                 before = values.get(name, Value(None, None))
                 values[name] = Value(before.shape, before.dtype, True)

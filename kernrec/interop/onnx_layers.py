@@ -1,8 +1,8 @@
 """Convert the nodes of an ONNX graph to problems of kernrec's ops, and list nodes that no op supports.
 
-`workload_files` runs this module in a child process with limited resources, because a model is untrusted and may make
-the parser or shape inference crash, hang or exhaust memory. Nodes that only rename or reshape tensors, or compute
-shapes, are treated as free. `Workload.unknown` lists fused nodes and nodes that no op supports.
+`workload_files` runs this module in a child process with limited resources. An untrusted model may make the parser or
+shape inference crash, hang or exhaust memory. Nodes that only rename or reshape tensors, or compute shapes, are treated
+as free. `Workload.unknown` lists fused nodes and nodes that no op supports.
 """
 
 import json
@@ -29,7 +29,7 @@ _BEHIND_CONVOLUTIONS = {
     "BatchNormalization", "Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "HardSigmoid", "Mish",
 }  # fmt: skip
 FEW_ROWS = 16
-"""Maximum number of rows with which a matmul by constant weights is treated as a matvec."""
+"""Maximum number of input rows for which a matmul with constant weights becomes a matvec."""
 
 _Read = Callable[[Graph, Node], Problem | None]
 
@@ -52,7 +52,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     absorbed: set[int] = set()
     for node in graph.nodes:
         result = graph.result(node)
-        # Constant, integer and boolean results are treated as free.
+        # Assume that constant, integer and boolean results cost nothing.
         free = node.kind in FREE or result.constant or (result.dtype is None and result.shape is not None)
         if id(node) in absorbed or free:
             continue
@@ -64,7 +64,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
                 problem = _product(graph, node, absorbed)
             else:
                 problem = _READERS[node.kind](graph, node) if node.kind in _READERS else None
-        except UsageError:  # The op does not support these sizes or data types.
+        except UsageError:  # kernrec's op does not support these sizes or data types.
             problem = None
         if problem is None:
             unknown[printable(node.kind)] += 1
@@ -148,7 +148,7 @@ def _convolution(graph: Graph, node: Node) -> Problem | None:
 
 
 def _rows(op: str) -> _Read:
-    """Return a converter from nodes to problems of `op`. It converts a node along any axis but the last to None."""
+    """Return a function that converts a node to a problem of `op`, or to None unless its axis is the last one."""
 
     def read(graph: Graph, node: Node) -> Problem | None:
         x = graph.value(node, 0)
@@ -235,7 +235,7 @@ _READERS: dict[str, _Read] = {
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Write the workload of a model to `workload.json`, and return its number of layers or the reason of a failure.
+    """Write a model's workload to `workload.json`. Return the number of layers, or the reason why this failed.
 
     Args:
         request: JSON object with path and title of the model, its fixed dimensions, and the folder to write to.

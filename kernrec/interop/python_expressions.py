@@ -32,7 +32,7 @@ def _tree(what: str, text: str) -> ast.expr:
 
 
 class Translator:
-    """Translator of expressions with the names and values of a kernel's tuning parameters."""
+    """Translator of the expressions in one file, which use the tuning parameters of a kernel."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Translator:
         Args:
             names: Name of each parameter in kernel.toml, keyed by its original name.
             values: Values of each parameter, keyed by its original name.
-            noun: Noun for a name in error messages.
+            noun: Description of a parameter in error messages, such as `tuning parameter`.
         """
         self.noun = noun
         self.names = names
@@ -125,7 +125,7 @@ class Translator:
 
 
 class _RefusedError(Exception):
-    """Part of an expression is not supported."""
+    """Error for a part of an expression that is not supported."""
 
 
 def _called(function: ast.expr) -> str:

@@ -1,4 +1,4 @@
-"""Detect the format of a file that another tool wrote, and read its results or the configs that it selects.
+"""Detect the format of a file that another tool wrote, and read its results or an autotuner's configs.
 
 A file has the first format in `FORMATS` whose pattern, file ending or JSON member matches.
 """
@@ -42,7 +42,7 @@ class Format:
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
     """Function that reads results, or None. It may raise `ValueError`, `UsageError` or `CutShort`."""
     tuned: Callable[[TextFile], TunedCache] | None = None
-    """Function that reads an autotuner's selections for `kernrec audit`, or None. It may raise the errors of `results`.
+    """Function that reads an autotuner's configs for `kernrec audit`, or None. It raises the same errors as `results`.
     """
 
 

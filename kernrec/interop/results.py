@@ -1,7 +1,7 @@
 """Represent results of another tool in SI units, and convert them to measurements.
 
 Imported measurements have protocol 0, so kernrec's own measurements take precedence. The session name is derived from
-the file's first result. So a file may be imported again, or completely after a part of it, without adding duplicates.
+the file's first result. So importing a file again adds no duplicates, even if the file has grown in the meantime.
 """
 
 import re
@@ -43,7 +43,7 @@ MOST_SAMPLES = 100_000
 MOST_TUNABLES = 256
 MOST_CHARACTERS = 200
 
-# Range of plausible power. Outside it, the energy is not in joules or is not the energy of one launch.
+# Plausible power of a GPU. Outside this range, the energy has another unit or is not of one launch.
 _LEAST_W, _MOST_W = 0.1, 5e3
 
 Scalar = int | float | str | bool
@@ -51,7 +51,7 @@ Scalar = int | float | str | bool
 
 @dataclass(frozen=True)
 class StatedProblem:
-    """Parts of the measured problem that a file or the user states. Other parts are None or empty."""
+    """Possibly incomplete description of the measured problem. Unknown parts are None or empty."""
 
     op: str | None = None
     dims: tuple[tuple[str, int], ...] = ()
@@ -60,7 +60,7 @@ class StatedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "StatedProblem":
-        """Return a `StatedProblem` with all parts of a complete problem."""
+        """Convert a complete problem to a `StatedProblem`."""
         return cls(problem.op, problem.dims, problem.dtype, problem.layout)
 
 
@@ -94,12 +94,12 @@ class ReadOptions:
     """Information that a file of results lacks."""
 
     names: tuple[str, ...] = ()
-    """Columns of a table that the spec defines as tunables, or as macros with fixed values. Empty if unknown."""
+    """Columns of a table that are tunables, or macros with fixed values, in the spec. Empty if there is no spec."""
     mapped: "tuple[MappedColumn, ...]" = ()
     ignored: tuple[str, ...] = ()
     """Columns of a table that are not tunables."""
     kernels: tuple[str, ...] = ()
-    """Possible names of the kernel to read, if a file has results of several kernels. Empty if unknown."""
+    """Possible names of the kernel to read from a file with several kernels. It is empty if the kernel is unknown."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def text_of(value: object, what: str) -> str:
-    """Return `value` if it is a short, printable line of text. Otherwise, raise a `ValueError` that names `what`."""
+    """Return `value`. Raise a `ValueError` that names `what` unless it is a short, printable line of text."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"{what} is {value!r:.40}; expected printable text of at most {MOST_CHARACTERS} characters")
     return value
@@ -266,7 +266,7 @@ _LIMITS = {
     "nvml_gr_clock": ("locked_sm_clock_hz", 1e6),
     "nvml_mem_clock": ("locked_memory_clock_hz", 1e6),
 }
-"""Field of `ForeignResult` and factor to its unit, keyed by Kernel Tuner's name of a limit."""
+"""(field of `ForeignResult`, factor to the SI unit) of each power or clock limit, keyed by Kernel Tuner's name."""
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
@@ -292,7 +292,7 @@ def time_of(value: object) -> datetime:
         return UNKNOWN_TIME
     try:
         text = value if isinstance(value, str) else ""
-        # KTT's times need strptime, because fromisoformat rejects seconds with a single digit.
+        # KTT writes seconds with a single digit, which fromisoformat rejects.
         time = datetime.strptime(text, _UTC) if text.endswith(" UTC") else datetime.fromisoformat(text)
         return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     except (ValueError, OverflowError):
@@ -318,7 +318,7 @@ def samples_of(values: object, unit_s: float) -> tuple[float, ...]:
     return tuple(latency_of(value, unit_s) for value in values)
 
 
-# Pairs of fields, best first: energy of one launch in joules, and power in watts from the same sensor.
+# Pairs of fields from the same sensor, best sensor first: energy of a launch in joules, and power in watts
 ENERGIES = (
     ("ps_energy", "ps_power"),  # PowerSensor, an external power meter
     ("powersensor2_energy", "powersensor2_power"),  # PowerSensor 2, read by the library PMT
@@ -337,7 +337,7 @@ def ran(
     samples_s: tuple[float, ...] = (),
     **fields: Any,
 ) -> ForeignResult:
-    """Return the result of a config that ran.
+    """Return a `ForeignResult` for a config that ran.
 
     Args:
         values: Energies in joules, powers in watts, registers, and shared memory in bytes, keyed by the names in
@@ -351,7 +351,7 @@ def ran(
 
 
 def _energy_of(values: Mapping[str, object], latency_s: float) -> dict[str, Any]:
-    """Return energy fields of a `ForeignResult` for a launch, or an empty dictionary if no value is plausible."""
+    """Return a launch's energy as fields of `ForeignResult`, or an empty dictionary if no value is plausible."""
     quantities = {name: finite(values[name], name) for pair in ENERGIES for name in pair if name in values}
     for energy_name, power_name in ENERGIES:
         energy, power, method = quantities.get(energy_name), quantities.get(power_name), energy_name

@@ -40,7 +40,7 @@ _LARGEST = 2**31 - 1
 
 @dataclass
 class SpecTensor:
-    """Tensor of a drafted spec: the buffer behind a pointer, or a device variable."""
+    """Tensor of a drafted spec: the buffer to which a parameter points, or a device variable."""
 
     parameter: Parameter
     """Kernel parameter that points to the tensor, or device variable that contains the tensor."""
@@ -48,9 +48,9 @@ class SpecTensor:
     values: str | None = None
     dtype: str | None = None
     shape: tuple[str, ...] = ()
-    """Extents as expressions. Empty until `size_buffers` sets them."""
+    """Extents as expressions. The tuple is empty until `size_buffers` sets the shape."""
     symbol: str | None = None
-    """Name of the device variable in the compiled code, or None for a kernel parameter."""
+    """Name of the device variable in the compiled code, or None if the tensor is a kernel parameter."""
 
     def line(self, name: str) -> str:
         shape = ", ".join(map(quoted, self.shape)) if self.shape else MARK
@@ -68,7 +68,7 @@ class SpecArguments:
     """Dimensions, tensors and launch arguments of a drafted spec."""
 
     names: dict[str, str] = field(default_factory=dict)
-    """Name of each dimension in the spec, keyed by its names in the source and in the spec."""
+    """Name of each dimension in the spec. Both its name in the source and its name in the spec are keys."""
     dims: dict[str, int | None] = field(default_factory=dict)
     """Value of each dimension, or None if the user must fill it in, keyed by its name in the spec."""
     tensors: dict[str, SpecTensor] = field(default_factory=dict)
@@ -79,16 +79,16 @@ class SpecArguments:
     missing: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
-    """Name of the tensor or dimension behind a parameter, keyed by the parameter's name in the compiled code."""
+    """Name of the tensor or dimension that a parameter passes, keyed by the parameter's name in the compiled code."""
     variables: list[str] = field(default_factory=list)
     """Device variables whose contents are tensors, by their names in the source."""
     unset: str = ""
     """Note on device variables without a value, or an empty string."""
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
-        """Set the shape of every buffer, from the user's description or from the dimensions.
+        """Set the shape of every buffer to the user's description, or else to a product of dimensions.
 
-        `expression` translates an expression to the spec's notation. Its first argument is the option named in errors.
+        `expression(option, text)` translates `text` to the spec's notation. Error messages name the option.
         """
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
@@ -161,7 +161,7 @@ class SpecArguments:
         return lines + [tensor.line(name) for name, tensor in self.tensors.items()]
 
     def _usual_size(self, lanes: int) -> str | None:
-        """Return the default size of a buffer: the product of the two largest dimensions, or None if unknown."""
+        """Return a default size, the product of `lanes` and the two largest dimensions, or None if unknown."""
         names = [name for name, size in self.dims.items() if size != 0]
         if len(names) > 2:
             sizes = {name: size for name in names if (size := self.dims[name]) is not None}
@@ -269,7 +269,7 @@ def read_arguments(
                 arguments.assumed.append(f"{parameter.name} = 1")
         else:
             value = None if text is None else _whole(parameter.name, text, dtype)
-            if value is not None and not 0 <= value <= _LARGEST:  # It cannot be the size of a dimension.
+            if value is not None and not 0 <= value <= _LARGEST:  # Such a value cannot be a dimension's size.
                 arguments.passed.append(f"{dtype} {value}")
                 continue
             if value is None:
@@ -308,7 +308,7 @@ def read_arguments(
 
 
 def _structure(arguments: SpecArguments, name: str, text: str, taken: set[str]) -> str:
-    """Add the buffers to which a structure such as `struct(i32:4,f32[16])` points, and return the argument's text."""
+    """Add a tensor for each buffer to which a structure such as `struct(i32:4,f32[16])` points. Return the argument."""
     raw, pointers = read_structure(text.removeprefix("struct(").removesuffix(")"))
     passed = f"bytes {raw.hex()}"
     for number, (offset, buffer) in enumerate(pointers):
@@ -324,7 +324,7 @@ def _structure(arguments: SpecArguments, name: str, text: str, taken: set[str]) 
 
 
 def _special(text: str) -> str:
-    """Translate a null pointer, a pointer or a structure to a spec's notation. Return "" for any other argument."""
+    """Translate a null pointer, a pointer or a structure to a spec's notation. Return "" if it is something else."""
     if re.fullmatch(r"null(?:ptr)?", text):
         return "u64 0"
     if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):

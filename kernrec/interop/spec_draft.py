@@ -59,7 +59,7 @@ _WHEELS = (
     ("curand", "nvidia-curand"),
     *((start, "nvidia-cuda-cccl") for start in ("cub/", "thrust/", "cuda/", "nv/", "cooperative_groups")),
 )
-"""Pairs (start of a header's name, wheel with the header), for headers that kernrec's extras may not install."""
+"""Pairs (start of a header's name, Python package that contains the header) for headers that may not be installed."""
 _AXES = "xyz"
 _BLOCKS = {
     1: ((64,), (128,), (256,), (512,)),
@@ -94,10 +94,10 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     chosen = drafter.assumed_words()
     if chosen is None or not assume:
         return replace(draft, chosen=chosen or ())
-    with suppress(UsageError, CompileError):  # If the chosen values are invalid, keep the draft.
+    with suppress(UsageError, CompileError):  # If the chosen values are invalid, return the draft without them.
         drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
         complete = drafter.draft()
-        if complete.missing and (further := drafter.assumed_words()):  # Retry if a 0 left a size unknown.
+        if complete.missing and (further := drafter.assumed_words()):  # If a chosen 0 left a size unknown, retry.
             chosen = (*chosen, *further)
             complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete
@@ -146,7 +146,7 @@ class _Drafter:
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _filled(self) -> dict[str, str]:
-        """Return the values of the device variables that the host code sets. Omit single integers of unknown value."""
+        """Return the device variables that the host code sets, with their values. Omit scalars of unknown value."""
         filled = filled_variables(self._with_defines(self.whole))
         types = {each.name: each for each in self.facts.variables if each.typed}
         return {
@@ -236,7 +236,6 @@ class _Drafter:
         return Draft(self.source, entry, text, missing, assumed, self.launch, self.arguments.unset, buffers)
 
     def assumed_words(self) -> tuple[str, ...] | None:
-        """Return values for the missing parts (see `kernrec.interop.assumed_words`)."""
         tensors = [tensor for name, tensor in self.arguments.tensors.items() if name not in self.arguments.stated]
         unsized = {each.parameter.name: each.parameter.ctype for each in tensors if each.parameter.pointer}
         axes = self.facts.grid_axes, self.facts.block_axes
@@ -335,7 +334,7 @@ class _Drafter:
     def _launch(self) -> tuple[list[str], list[str], str, dict[str, str]]:
         """Return (grid, block, shared memory, constraints on the block with their reasons), as expressions."""
         block, constraints = self._block()
-        if block == [MARK] and self.launch is not None:  # The grid may use these names.
+        if block == [MARK] and self.launch is not None:  # Let the grid use the names of the block's axes.
             self.names |= {f"block_{axis}": f"block_{axis}" for axis in _AXES}
         shared = "0"
         if self.words.shared is not None:
@@ -410,7 +409,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Add a tunable for each axis along which the blocks to try differ. Return the same values as `_block`."""
+        """Add a tunable for each axis along which `blocks` differ. Return (extents, constraints) as `_block` does."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: kernel {self.signature.name} does not use blockDim, and no macro with a"

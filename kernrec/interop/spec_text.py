@@ -16,7 +16,7 @@ class LaunchWords:
     """Command-line options that describe a kernel's launch."""
 
     entry: str | None = None
-    """Name of the kernel, or None for the only kernel of the file."""
+    """Name of the kernel, or None to select the only kernel of the file."""
     grid: str | None = None
     """Number of blocks along each axis, as comma-separated expressions such as `ceil(n/block_x)`."""
     block: str | None = None
@@ -34,7 +34,7 @@ class LaunchWords:
     options: Sequence[str] = ()
     """Options for NVRTC and nvcc, such as `-std=c++20` or `-use_fast_math`."""
     assumed: Sequence[str] = ()
-    """Arguments that kernrec added, such as sizes of buffers whose assumed sizes were too small."""
+    """Arguments that kernrec added to those of the user, such as larger sizes of buffers."""
     note: str = ""
     """Note on the origin of macros, options and folders that the user did not pass."""
 
@@ -56,7 +56,7 @@ def one_line(text: str) -> str:
 
 
 def refuse_marks(text: str, place: str) -> None:
-    """Raise a `UsageError` with `place` and the line numbers if a spec contains `MARK`."""
+    """Raise a `UsageError` that names `place` and the marked lines if a spec contains `MARK`."""
     marked = [
         number for number, line in enumerate(text.splitlines(), 1) if MARK in line and not line.lstrip().startswith("#")
     ]
@@ -66,7 +66,7 @@ def refuse_marks(text: str, place: str) -> None:
 
 
 def whole_numbers(wrong: str, text: str) -> list[int]:
-    """Parse a comma-separated list of distinct integers. Raise `UsageError(wrong)` for any other text."""
+    """Parse a comma-separated list of distinct integers. Raise `UsageError(wrong)` if the text is something else."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"-?\d{1,9}", part) for part in parts) or len(set(parts)) < len(parts):
         raise UsageError(wrong)
@@ -74,7 +74,7 @@ def whole_numbers(wrong: str, text: str) -> list[int]:
 
 
 def blocks_to_try(text: str) -> list[tuple[int, ...]]:
-    """Parse distinct blocks such as `64,128` or `16x16,32x8` of at most 1024 threads. Raise `UsageError` otherwise."""
+    """Parse distinct blocks such as `64,128` or `16x16,32x8`. Raise `UsageError` if one exceeds 1024 threads."""
     blocks = []
     for part in text.split(","):
         extents = part.strip().split("x")
@@ -104,5 +104,5 @@ def split_expressions(text: str) -> list[str]:
 
 
 def listed(expressions: Sequence[str]) -> str:
-    """Return expressions as a TOML list of strings. `MARK` stays unchanged."""
+    """Format expressions as a TOML list of strings. `MARK` is not quoted."""
     return f"[{', '.join(text if text == MARK else quoted(text) for text in expressions)}]"

@@ -147,7 +147,7 @@ class _T1Reader:
         if dimensions and (divided or "GlobalSize" not in self.kernel):
             grid = []
             for axis, letter in enumerate(_AXES[:dimensions]):
-                # By default, Kernel Tuner divides by the block along x.
+                # Kernel Tuner's default: divide the grid's x extent by the block's x extent.
                 divisors = self.list(self.kernel, f"GridDiv{letter}", [block[axis]] if axis == 0 else [])
                 texts = [self.translate(f"GridDiv{letter}", divisor) for divisor in divisors]
                 whole = f"problem_size_{letter.lower()}"
@@ -167,7 +167,7 @@ class _T1Reader:
         return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Return (tensors, launch arguments, sizes). The sum of `sizes` is the dynamic shared memory in bytes."""
+        """Return (tensors, launch arguments, sizes in bytes of all parts of the dynamic shared memory)."""
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []
@@ -240,7 +240,7 @@ class _T1Reader:
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
         """Return (element type of an argument, number of elements per vector). For float4, the number is 4."""
         kind = str(self.need(argument, "Type"))
-        if kind in _TYPES:  # int8 is an 8-bit integer, not a vector.
+        if kind in _TYPES:  # int8 is an integer of 8 bits, not a vector of eight.
             return _TYPES[kind], int(argument.get("TypeSize", 1)) if kind == "custom" else 1
         if match := _VECTOR.fullmatch(kind):
             return _TYPES[match[1]], int(match[2])

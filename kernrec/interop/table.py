@@ -78,7 +78,7 @@ def csv_rows(text: str) -> tuple[list[str], Iterator[Mapping[str, str]]]:
 
 
 def unlike(columns: list[str]) -> list[str]:
-    """Return the column names unchanged. Raise `ValueError` if two names differ only in case."""
+    """Return `columns`. Raise `ValueError` if two names differ only in case."""
     if len({name.casefold() for name in columns}) < len(columns):
         raise ValueError("it names a column twice")
     return columns
@@ -103,7 +103,7 @@ _QUANTITIES: dict[str, tuple[str, float | None]] = {
     "energy_j": ("energy", 1.0), "energy_mj": ("energy", 1e-3), "power_w": ("power", 1.0), "power_mw": ("power", 1e-3),
 }  # fmt: skip
 """Quantity and factor to its SI unit of each known column. The factor is None if the values stay unchanged."""
-_NOT_RUN = ("", "none", "null")  # Outcomes of configs that never ran
+_NOT_RUN = ("", "none", "null")  # Outcomes of configs that were not run
 
 
 def is_parquet(path: Path) -> bool:

@@ -33,7 +33,7 @@ Times = tuple[float, float, float]
 """Times of a config in seconds: median, 20th and 80th percentile."""
 
 _LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
-"""Default of each compiler option, or None if it has none. An option that never differs from its default is dropped."""
+"""Default of each compiler option, or None if there is none. Options that always have their default are dropped."""
 _ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
 _LATER = {"ir_override"}
 """Attributes of configs in Triton 3.4 and later."""
@@ -111,7 +111,7 @@ def _config_and_times(entry: object) -> tuple[Config, Times | None]:
 
 
 TEMPLATE = "triton::mm"
-"""Inductor's matmul template. Its tunables are those of kernrec's kernel `matmul_triton`."""
+"""Inductor's matmul template. kernrec's kernel `matmul_triton` has the same tunables."""
 
 TUNABLES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
 _TYPES = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "tf32": "torch.float32"}

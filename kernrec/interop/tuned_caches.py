@@ -2,8 +2,8 @@
 
 | file | GPU | versions | entries |
 |---|---|---|---|
-| Triton `<function>.autotune.json` | from compiled kernels nearby | likewise | all configs, with times |
-| Inductor `<hash>.best_config` | from the compiled kernel nearby | likewise | one config |
+| Triton `<function>.autotune.json` | from compiled kernels | Triton, from compiled kernels | all configs, with times |
+| Inductor `<hash>.best_config` | from the compiled kernel | Triton, from the compiled kernel | one config |
 | FlashInfer `autotune_configs.json` | its name | FlashInfer, CUDA, cuBLAS, cuDNN | a runner and a tactic per problem |
 | Helion `<hash>.best_config` | its name | CUDA | one config |
 
@@ -40,9 +40,9 @@ class TunedEntry:
     """Name of the kernel, or operator and shapes, as the autotuner writes them."""
     config: Mapping[str, Any]
     times_s: tuple[float, float, float] | None = None
-    """Measured (median, 20th percentile, 80th percentile) in seconds; None if the file has no times."""
+    """Measured (median, 20th percentile, 80th percentile) in seconds, or None if the file has no times."""
     error: str = ""
-    """Reason why the config did not run when it was tuned; empty if it ran."""
+    """Reason why the config did not run when it was tuned, or an empty string if it ran."""
     smem: int = 0
     """Bytes of shared memory of the compiled kernel, or 0 if unknown."""
 
@@ -54,7 +54,7 @@ class TunedCache:
     tool: str
     entries: tuple[TunedEntry, ...]
     gpu: str = ""
-    """Name of the GPU according to its driver; empty if the file does not state it."""
+    """Name of the GPU according to its driver, or an empty string if the file does not state it."""
     sm: int | None = None
     """Compute capability times 10, or None if unknown."""
     versions: Mapping[str, str] | None = None

@@ -37,8 +37,8 @@ CLBlast's tuner file (`clblast_xgemm_1_32.json`), whose format has not changed s
      "clblast_device_name": "NVIDIA GeForce RTX 3060", "results": [
       {"kernel": "Xgemm", "time": 0.62, "parameters": {"MWG": 64, "NWG": 64}}]}
 
-Times are those of the OpenCL kernel in milliseconds. The header stores numbers as text. A time of 0 means that the time
-is less than the file's resolution of one microsecond.
+Times are OpenCL kernel times in milliseconds. The header stores numbers as text. A time of 0 means that the time is
+less than the file's resolution of one microsecond.
 """
 
 import re
@@ -87,7 +87,7 @@ def outcome_of(error: str) -> Outcome:
 
 
 def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Read the results in a Kernel Tuner cache, which may be truncated. Errors are those of `read_results.Format`."""
+    """Read a Kernel Tuner cache, which may be truncated. For the errors that it raises, see `read_results.Format`."""
     document, dropped = _closed(file.text)
     entries = document.get("cache") if isinstance(document, dict) else None
     if not isinstance(entries, dict):

@@ -41,7 +41,8 @@ def find_workload(
         fixed: Values of an ONNX model's symbolic dimensions, keyed by dimension name.
         context: For `decode`, the number of tokens to which a new token attends. For `prefill`, the number of tokens in
             the prompt. None selects the default.
-        phase: `decode` (default) or `prefill`, for a model with a `config.json`. None for other workloads.
+        phase: `decode` (default) or `prefill` if the workload is a model with a `config.json`. It must be None
+            otherwise.
 
     Raises:
         UsageError: The workload or file does not exist, the file is invalid, or an argument does not apply to the
@@ -87,7 +88,7 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
 
 def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     """Read an ONNX workload in a separate process (`onnx_layers`), because the model is untrusted."""
-    import tempfile  # imported here, because only ONNX needs it
+    import tempfile  # Import late: only ONNX needs this.
 
     from kernrec.store.reader import read_apart
     from kernrec.util.optional import require_optional
@@ -168,7 +169,7 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
 
 
 def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
-    """Create a workload from (line number, entry) pairs. Entries with equal problems form one layer."""
+    """Merge (line number, entry) pairs of equal problems to layers, in file order or with the most frequent first."""
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
     strange: Counter[str] = Counter()
@@ -220,7 +221,7 @@ def append_query(path: Path, problem: Problem) -> None:
         try:
             os.write(
                 descriptor, json.dumps(line).encode() + b"\n"
-            )  # Write once, so that lines of concurrent programs do not mix.
+            )  # Write everything at once, because programs that run at the same time append to the same file.
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -76,7 +76,7 @@ Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
 
 
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
-    """Return the launches that run `config` on `problem`, in order. Launches whose `when` is false are omitted.
+    """Return the launches that run `config` on `problem`, in order. Omit launches whose condition `when` is false.
 
     Pointers and tensor maps use the problem's tensor names, even if the kernel's op has other names. Use
     `Kernel.misfit` to check whether the GPU can run the config.
@@ -99,7 +99,7 @@ def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
     """Return the small problems (probes) that are emulated to profile launch number `launch` of a config."""
-    # Omit the problem's dimensions, because each probe defines its own.
+    # Use no dimensions of the user's problem, because each probe defines its own.
     names = kernel.static_names(config, dtype, layout, sm)
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
     return tuple(
@@ -141,7 +141,7 @@ def _workspaces(kernel: Kernel, names: Mapping[str, Any]) -> tuple[Scratch, ...]
 def _bound(
     kernel: Kernel, index: int, names: Mapping[str, Any], problem: Problem, scratch: Sequence[Scratch]
 ) -> BoundLaunch | None:
-    """Return launch number `index` with the values of its expressions, or None if its `when` is false."""
+    """Return launch number `index` with the values of its expressions, or None if its condition `when` is false."""
     launch = kernel.launches[index]
     if launch.when is not None and not launch.when.evaluate(names):
         return None

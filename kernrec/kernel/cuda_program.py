@@ -114,18 +114,21 @@ def text_of(node: "Node | None") -> str:
 
 
 def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
-    """Yield the descendants of a syntax node with one of the given kinds, in source order."""
+    """Yield the descendants of a syntax node with one of the given kinds, in source order, except those in `#if 0`."""
     stack = [root]
     while stack:
         node = stack.pop()
         if node.type in kinds:
             yield node
-        stack += reversed(node.named_children)
+        children = node.named_children
+        if node.type == "preproc_if" and text_of(node.child_by_field_name("condition")) == "0":
+            children = [child for child in children if child == node.child_by_field_name("alternative")]
+        stack += reversed(children)
 
 
 @lru_cache(maxsize=8)
 def has_host_code(text: str) -> bool:
-    """Return whether NVRTC cannot compile a part of the source."""
+    """Return whether the source has a part that NVRTC cannot compile."""
     if "<<<" in text or re.search(r"\bmain\s*\(", text):
         return True
     return any(not DEVICE_HEADER.match(name) for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"\n]+)', text, re.M))
@@ -162,7 +165,8 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
                 edits.append((node, f"#include <{name}>"))
             continue
         instead = next((text for start, text in _BRINGS.items() if name.startswith(start)), "")
-        if not headers:  # A condition such as `#ifdef _WIN32` may skip the header, but the source needs the prelude.
+        # The source needs the prelude even if a condition such as `#ifdef _WIN32` skips this header.
+        if not headers:
             prelude, condition = _PRELUDE + (_STD if uses_std else ""), _outer_condition(node)
             if condition is None:
                 instead = prelude + instead
@@ -232,7 +236,7 @@ def _type_name(node: "Node") -> str:
     ):
         return ""
     name = text_of(node.child_by_field_name("name") or node.child_by_field_name("declarator"))
-    return name.partition("<")[0].strip()  # A specialization such as `Tile<float>` has its template's name.
+    return name.partition("<")[0].strip()  # `Tile<float>` is a specialization of the template `Tile`.
 
 
 def without(text: str, edits: "list[tuple[Node, str]]") -> str:

@@ -43,7 +43,7 @@ _VECTORS = {
 
 
 class Parameter(NamedTuple):
-    """Parameter of a kernel in the source."""
+    """Parameter in a kernel's declaration."""
 
     name: str
     pointer: bool
@@ -58,7 +58,7 @@ class Parameter(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """Declaration of a kernel."""
+    """Declaration of a kernel in a CUDA C++ source."""
 
     name: str
     parameters: tuple[Parameter, ...]

@@ -58,14 +58,14 @@ _NUMBER, _TRUTH, _TEXT = "number", "truth", "text"
 
 
 class Expression:
-    """Parsed expression."""
+    """Parsed expression of a `kernel.toml`, with the names that it uses."""
 
     __slots__ = ("is_truth", "names", "text", "tree")
 
     def __init__(self, text: str, names: frozenset[str], tree: Tree, is_truth: bool) -> None:
         self.text = text
-        self.names = names  # Without names of functions.
-        self.is_truth = is_truth  # Whether the value is a truth value.
+        self.names = names  # Names of variables, without names of functions
+        self.is_truth = is_truth  # Whether the result is true or false, not a number
         self.tree = tree
 
     @property
@@ -74,7 +74,7 @@ class Expression:
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """Return the value: an array if the value of any name is an array, else a Python scalar.
+        """Return the expression's value. It is an array if the value of any name is an array, else a Python scalar.
 
         Args:
             names: value of each name, an integer, a float, text or an array. Unused names are ignored.
@@ -100,7 +100,7 @@ class Expression:
         return value != 0 if self.is_truth else value
 
     def whole_number(self, names: Namespace, least: int, place: str) -> int:
-        """Return the value of an expression. Raise `UsageError` unless it is an integer of at least `least`."""
+        """Return the expression's value. Raise `UsageError` if it is not an integer of at least `least`."""
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
             sizes = ", ".join(f"{name}={names[name]}" for name in sorted(self.names - {self.text}))
@@ -159,7 +159,7 @@ def parse(text: str) -> Expression:
 
 
 def implication(condition: Expression, rule: Expression) -> Expression:
-    """Return an expression that is true if `condition` is false or `rule` is true."""
+    """Return an expression for "`condition` implies `rule`": true if `condition` is false or `rule` is true."""
     return parse(f"not ({condition.text}) or {rule.text}")
 
 
@@ -224,7 +224,7 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """Return (tree, kind). The kind is number, truth value or text. Names count as numbers."""
+        """Return (tree, kind of the value). The kind is number, truth value or text. Names count as numbers."""
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1

@@ -1,7 +1,7 @@
 """Define the measurements that every contributor takes.
 
-According to the analytical model, a single resource such as DRAM limits the time of each measurement. The measurements
-detect GPUs that deviate, for example because of throttling, and check the model's constants.
+In the analytical model, a single resource such as DRAM limits the time of each measurement. The measurements check the
+model's constants, and detect unusual GPUs, such as throttled GPUs.
 """
 
 from collections.abc import Mapping
@@ -46,8 +46,8 @@ def fixed_part() -> tuple[FixedMeasurement, ...]:
         _config("threads=128 vector=1 packets=1 passes=1"),
         _config("threads=256 vector=4 packets=1 passes=1"),
     )
-    # `small` reads each operand twice as often as `large`, because a warp has 32 x 32 accumulators instead of 64 x 64.
-    # Every GPU can run two stages.
+    # `small` reads each operand twice as often as `large`, because its warps have 32 x 32 accumulators instead of 64 x
+    # 64. Both have two stages, because every GPU can run two.
     large = "block_m=128 block_n=128 block_k=64 warp_m=64 warp_n=64 vector=8 stages=2 fragments=2 raster=8 split_k=1"
     small = "block_m=64 block_n=128 block_k=32 warp_m=32 warp_n=32 vector=1 stages=2 fragments=1 raster=8 split_k=1"
     blocked = (

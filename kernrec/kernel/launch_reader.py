@@ -10,11 +10,9 @@ from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArg
 from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
 from kernrec.kernel.toml_table import Table, mentions
 
-# The pattern may miss kernels, because it only finds suggestions for error messages.
+# This pattern need not find every kernel, because it only makes suggestions in error messages.
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")
-_ENTRY = re.compile(
-    r"[A-Za-z_][A-Za-z0-9_]{0,4095}"
-)  # Maximum length of a name, because mangled names of templates are long.
+_ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # Mangled names of templates are long.
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)? *")
 
@@ -31,7 +29,7 @@ class LaunchReader:
         pointers: Collection[str],
         images: Mapping[str, ImageLayout],
     ) -> None:
-        """Create a reader. Expressions of probes may only use `static_names`, which do not depend on dimensions."""
+        """Create a reader. Expressions of probes may use only `static_names`, which do not depend on dimensions."""
         self._source = source
         self._names, self._static_names, self._dims = names, static_names, dims
         self._pointers, self._images = pointers, images
@@ -115,7 +113,7 @@ class LaunchReader:
         ctype, _, value = text.strip().partition(" ")
         if not value or value.startswith("+"):
             self._check_tensor(table, key, ctype)
-            # A late dimension of the op (`Dim.late`) with a tensor's name decides whether the problem has this tensor.
+            # A late dimension (`Dim.late`) with a tensor's name counts as used if the kernel uses the tensor.
             table.named.add(ctype)
             return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self._names) if value else None)
         if ctype == "bytes":

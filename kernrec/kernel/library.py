@@ -65,7 +65,7 @@ def _load(name: str) -> Kernel:
     folder, spec = _FOLDER / name, _spec(name)
     path = folder / "kernel.toml"
     if spec is None or not (folder / str(spec.get("source"))).is_file():
-        load_kernel(path)  # This raises an error.
+        load_kernel(path)  # Raise the error that describes the defect.
     kernel = kernel_from(spec or {}, f"{name}/kernel.toml", _source(folder, (spec or {})["source"]))
     if kernel.name != name:
         raise UsageError(f"{name}/kernel.toml: name: expected {name!r} as the folder, got {kernel.name!r}")
@@ -88,7 +88,7 @@ def all_kernels() -> tuple[Kernel, ...]:
 
 
 def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: int | None = None) -> list[Kernel]:
-    """Return the kernels of an op (empty: any op) whose specs list the dtype and layout and allow `sm`."""
+    """Return the kernels of `op` (of all ops if it is empty) whose specs list the dtype and layout and allow `sm`."""
     names = (
         name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout, sm)
     )
@@ -106,9 +106,9 @@ def triton_kernels(
 def kernels_for(
     op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
 ) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of an op for a dtype, layout and architecture. None stands for any.
+    """Return the CUDA C++ kernels of an op for a dtype, layout and architecture. None matches all values.
 
-    A constraint may still exclude the architecture (`Kernel.runs_on`).
+    A kernel's constraints may still exclude the architecture (`Kernel.runs_on`).
     """
     op = find_op(op).name
     return tuple(kernel for kernel in _of_op(op, False, dtype, layout, sm) if kernel.op == op)

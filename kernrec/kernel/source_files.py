@@ -47,7 +47,7 @@ def read_source(path: Path, include: Sequence[str] = (), instance: str | None = 
         UsageError: a file cannot be read.
         KernrecError: the source has host code, and tree-sitter is not installed.
     """
-    from kernrec.kernel.cuda_program import device_code  # Import lazily, because a query reads cached sources.
+    from kernrec.kernel.cuda_program import device_code  # Import late: a query reads cached sources.
 
     text = whole_source(path, include)
     return text if whole else device_code(text, instance).text
@@ -68,7 +68,7 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
         if not text:
             continue
         begins = text.endswith("\n")
-        if begins:  # The line after the last line break is empty, and belongs to the next piece.
+        if begins:  # The text after the last line break belongs to the next piece.
             origins.pop()
     return origins
 
@@ -99,7 +99,7 @@ def _inline(
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
-    text, start, line = _read_program(path, place), 0, 1  # Raise an error for a path that cannot be resolved.
+    text, start, line = _read_program(path, place), 0, 1  # This raises an error if the path cannot be resolved.
     seen.add(path.resolve())
     if len(seen) > _MOST_FILES:
         raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
@@ -191,7 +191,7 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
 
 
 def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "strict") -> str:
-    """Return the text of a file of at most `most_bytes`. Error messages call the file `place`.
+    """Return the text of a file of at most `most_bytes` bytes.
 
     Args:
         place: name of the file in messages.
@@ -227,7 +227,7 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_text(path, place))
-    # TOMLDecodeError, or Python's ValueError for an integer with thousands of digits.
+    # This is a TOMLDecodeError, or Python's ValueError for an integer with thousands of digits.
     except ValueError as error:
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
@@ -244,18 +244,18 @@ _LARGEST = 64 << 20
 
 @dataclass(frozen=True)
 class CompileFlags:
-    """Compiler flags of a source."""
+    """Compiler flags of a source: macros, options and folders with headers."""
 
     defines: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     """Options such as `-std=c++20` and `-use_fast_math`."""
     include: tuple[str, ...] = ()
     note: str = ""
-    """Note on the origin of flags other than the user's, or an empty string if there are none."""
+    """Note on the source of flags that the user did not state, or an empty string if there are none."""
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
-    """Return the compiler flags of a CUDA file: the user's, then those in its `compile_commands.json`.
+    """Return the compiler flags of a CUDA file: the user's flags, then the flags in its `compile_commands.json`.
 
     Args:
         stated: macros `NAME=VALUE` and options such as `-std=c++20` from the user.
@@ -284,14 +284,14 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
 
 
 def _once(options: Sequence[str]) -> tuple[str, ...]:
-    """Return at most one `-std` and one fast-math option, in the spelling that both NVRTC and nvcc accept."""
+    """Keep one `-std` and one fast-math option, if present, in the spelling that both NVRTC and nvcc accept."""
     standard = next((f"-std={match[1]}" for each in options if (match := _STANDARD.fullmatch(each))), None)
     fast = any(_FAST_MATH.fullmatch(each) for each in options)
     return (*([standard] if standard else []), *(["-use_fast_math"] if fast else []))
 
 
 def _listed(database: Path, source: Path) -> CompileFlags | None:
-    """Return the flags of a source in a `compile_commands.json`, or None."""
+    """Return the flags of a source in a `compile_commands.json`, or None if it has none for the source."""
     try:
         if database.stat().st_size > _LARGEST:
             return None
@@ -318,7 +318,7 @@ def _flags_of(words: Sequence[str], folder: Path) -> CompileFlags:
                 defines[name] = value or "1"
         elif word.startswith("-I"):
             path = folder / (word[2:] or following)
-            # Compilers find the folders of the CUDA toolkit themselves.
+            # Skip folders of the CUDA toolkit, because compilers find them.
             is_toolkit = (path / "cuda_runtime.h").is_file()
             if str(path).isprintable() and not is_toolkit:
                 include.append(str(path))

@@ -31,9 +31,9 @@ class Variants:
     """Compiled variants of a space. Configs that differ only in run-time tunables share a variant."""
 
     index: np.ndarray
-    """Index of each config's variant; int64 (configs,)."""
+    """Index of each config's variant, as int64 of shape (configs,)."""
     rows: np.ndarray
-    """Row of each variant's first config in the space; int64 (variants,)."""
+    """Row of each variant's first config in the space, as int64 of shape (variants,)."""
     keys: list[str]
     """Keys from `Kernel.variant_key`, or from `Kernel.sample_keys` if each config is a separate variant."""
 
@@ -49,7 +49,7 @@ class Space:
 
     @classmethod
     def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
-        """Return the space for the dtype and layout of a problem, which the kernel's op must be able to express."""
+        """Return the space for a problem's dtype and layout. Raise `UsageError` if the op does not fit the problem."""
         form = kernel.form(problem)
         return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
 
@@ -92,7 +92,7 @@ class Space:
         return {name: column.item(row) for name, column in self.columns.items()}
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
-        """Return the row of each config as an int64 array. The row is -1 if the space lacks the config."""
+        """Return the row of each config as an int64 array, with -1 for configs that are not in the space."""
         values = {tunable.name: tunable.values for tunable in self.kernel.tunables}
         digits = [(name, {v: i for i, v in enumerate(choices)}) for name, choices in values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
@@ -105,7 +105,7 @@ class Space:
                     place = place * len(digit) + position
                 else:
                     places[number] = place
-        # Rows are sorted by their position in the product of all values.
+        # `_places` is sorted, because configs are in the order of the product of all values.
         rows = np.searchsorted(self._places, places)
         inside = rows < len(self)
         inside[inside] = self._places[rows[inside]] == places[inside]
@@ -140,7 +140,7 @@ class Space:
         return fixed
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return an equivalent problem of the kernel's op. Raise `UsageError` for another data type or layout."""
+        """Convert a problem to the kernel's op. Raise `UsageError` if the space has another dtype or layout."""
         if problem.op != self.kernel.op:
             problem = self.kernel.form(problem)
         if (problem.op, problem.dtype, problem.layout) != (self.kernel.op, self.dtype, self.layout):
@@ -151,16 +151,16 @@ class Space:
         return problem
 
     def at(self, problem: "Problem") -> "ProblemSpace":
-        """Return the space on one problem."""
+        """Return the space's configs on one problem."""
         return ProblemSpace(self, problem)
 
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Return (static, dynamic) constraints.
+        """Divide constraints into static and dynamic constraints.
 
-        A static constraint does not depend on the problem's dimensions. It is a pair (n, constraint) that can be
-        checked once the first n tunables have values.
+        A static constraint does not depend on the problem's dimensions. Its form is (n, constraint): the engine can
+        check it as soon as the first n tunables have values.
         """
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
@@ -209,8 +209,7 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Return a Boolean array of shape (rows,): whether each config is valid. No config is valid if a tensor needs
-        64-bit indices."""
+        """Whether each config is valid, as a Boolean array (rows,). None is valid if a tensor needs 64-bit indices."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:
@@ -225,5 +224,5 @@ class ProblemSpace:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Return an int64 array with the rows of configs that satisfy the problem's constraints."""
+        """Return the rows of the configs that are valid on this problem, as an int64 array."""
         return np.flatnonzero(self.valid)

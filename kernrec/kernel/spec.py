@@ -107,7 +107,7 @@ class Workspace:
     dtype: str
     elements: Expression
     when: Expression | None
-    """Condition for allocating the workspace, or None."""
+    """Condition for allocating the workspace, or None to allocate it always."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class PointerArgument:
 
     name: str
     offset: Expression | None = None
-    """Offset in elements. None stands for 0."""
+    """Offset in elements, or None for no offset."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Launch:
 
     entry: str
     when: Expression | None
-    """Condition for executing the launch, or None."""
+    """Condition for executing the launch, or None to execute it always."""
     grid: tuple[Expression, Expression, Expression]
     block: tuple[Expression, Expression, Expression]
     blocks: Expression
@@ -157,8 +157,7 @@ class Launch:
     """Axes that divide the output into tiles, with their numbers of tiles. Consecutive blocks visit tiles in this
     order, fastest axis first."""
     visits: Expression
-    """Number of tiles that all blocks visit together. It is the number of blocks unless a block visits several
-    tiles."""
+    """Number of tiles that all blocks visit together. It equals the number of blocks if each block visits one tile."""
     reads: Mapping[str, tuple[str, ...]]
     """Axes of `order` that select the tile to read, for each tensor or workspace that a block reads."""
     writes: Mapping[str, tuple[str, ...]]
@@ -223,7 +222,7 @@ class Kernel:
     listed: "ConfigList | None" = None
     """Configs that the spec lists, or None for all combinations that satisfy the constraints."""
     triton: "TritonFunction | None" = None
-    """Parameters and specialization of a Triton function, else None."""
+    """Parameters and specialization of a Triton function, or None if the source is not Triton."""
     owner: str | None = None
     """Origin of the source, for messages. None if the source comes from kernrec or the user."""
 
@@ -242,7 +241,7 @@ class Kernel:
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return an equivalent problem of the kernel's op. Raise `UsageError` if there is none."""
+        """Convert a problem to the kernel's op. Raise `UsageError` if the op cannot express the problem."""
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:
@@ -269,7 +268,7 @@ class Kernel:
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
     def config(self, config: Config) -> dict[str, int]:
-        """Return `config` with tunables in the kernel's order. Raise `UsageError` if tunables or values are wrong."""
+        """Return `config` with tunables in the kernel's order. Raise `UsageError` if a tunable or value is wrong."""
         names = [tunable.name for tunable in self.tunables]
         for name in config:
             if name not in names:
@@ -327,6 +326,6 @@ class Kernel:
         return names
 
     def misfit(self, config: Config, problem: "Problem", limits: "SmLimits") -> str | None:
-        """Return the first constraint that a config violates on a problem and GPU. Return None if it violates none."""
+        """Return the first constraint that a config violates on a problem and GPU, or None if it violates none."""
         names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
         return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)

@@ -25,7 +25,7 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
     """Return the kernel of a spec file. Its source is the file that the spec names, in the same folder.
 
     Args:
-        data: content of the file, if already parsed.
+        data: content of the file, if the caller has parsed it.
 
     Raises:
         UsageError: the file cannot be read, is not TOML, or does not describe a kernel.
@@ -123,7 +123,7 @@ class _Reader:
             lets=lets,
             constraints=constraints,
             implied=(
-                # A kernel supports only the default of a late dimension (`Dim.late`) that its spec does not use.
+                # If the spec does not use a late dimension (`Dim.late`), only its default is supported.
                 *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in top.named),
                 *(constraint for launch in launches for constraint in launch_limits(launch)),
             ),
@@ -138,7 +138,7 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """Return (op of the spec, None), or the result of `declared_problem`."""
+        """Return (op that the spec names, None), or the result of `declared_problem` if the spec has `[problem]`."""
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:

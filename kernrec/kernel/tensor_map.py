@@ -76,7 +76,7 @@ def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
 
 
 class EncodedMap:
-    """Tensor map in the driver's encoding, updated whenever the tensor's address changes."""
+    """Tensor map in the driver's encoding. It is encoded again when the tensor's address changes."""
 
     def __init__(self, handle: MapHandle) -> None:
         self._handle = handle

@@ -7,7 +7,7 @@ lists configs explicitly instead:
     columns = ["block_m", "num_warps", "grid_x"]
     rows = [[64, 4, 4096], [128, 8, 2048]]
 
-Each tunable has a column. Expressions may also use the numbers in further columns.
+Each tunable has a column. Expressions may also use the numbers in other columns.
 """
 
 import re
@@ -47,7 +47,7 @@ class Table:
     """TOML table. `done` raises an error if the table has a key that `take` did not read."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Open a table, which messages call `place`. Add the names in its expressions to `named`."""
+        """Wrap the table `data`, which messages call `place`. Parsing its expressions adds their names to `named`."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -68,7 +68,7 @@ class Table:
         self.taken.append(key)
         value = self.data.get(key, default)
         if value is _REQUIRED:
-            # A similar unread key is probably a misspelling of the missing key.
+            # If the file has a similar key that nothing reads, it is probably a misspelling.
             close = [k for k in nearest(key, self.data) if k not in self.taken]
             hint = f" (is {close[0]!r} a misspelling of it?)" if close else ""
             raise self.error(f"{key} is missing, expected {expected}{hint}")
@@ -95,7 +95,7 @@ class Table:
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Parse the expression `text` under a key, which may use `names`. Messages call such a name a `noun`."""
+        """Parse the expression `text` of a key, which may use `names`. Messages call an unknown name a `noun`."""
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
@@ -179,7 +179,7 @@ class ConfigList:
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
-    """Read the `[configs]` table of the spec `top`, or return None.
+    """Return the list of configs in the spec `top`, or None if it has no `[configs]` table.
 
     Args:
         values: values of each tunable.

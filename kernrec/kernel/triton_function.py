@@ -65,9 +65,9 @@ class TritonFunction:
     types: Mapping[str, str]
     """Triton's type of each parameter whose type differs from its argument's."""
     key: str
-    """Triton's cache key of the code. Empty: the kernel's hash depends on the source."""
+    """Triton's cache key of the code. If empty, the kernel's hash depends on the source instead."""
     module: str = ""
-    """Installed module to import as the source. Empty: execute the source."""
+    """Installed module to import as the source. If empty, the source is executed."""
     descriptors: Mapping[str, TritonDescriptor] = field(default_factory=dict)
 
 
@@ -82,7 +82,7 @@ def fields_name(name: str) -> str:
 
 
 def items_of(name: str, names: Collection[str]) -> list[str]:
-    """Return those of `names` that are items of the tuple argument `name`, in order."""
+    """Return the items of the tuple argument `name` that are in `names`, in order."""
     return list(takewhile(names.__contains__, (_ITEM.format(name=name, index=index) for index in count())))
 
 

@@ -33,7 +33,7 @@ from kernrec.version import __version__
 
 
 class Folder:
-    """Folder whose files the tools may read. If its path is None, they may read no files.
+    """Folder whose files the tools may read. If the folder's path is None, tools may read no files.
 
     Raises:
         UsageError: The folder does not exist.
@@ -167,8 +167,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
     block = Annotated[list[int], Field(description="Threads of a block.", min_length=1, max_length=3)]
     entry = Annotated[str | None, Field(description="Name of the kernel; needed if there are several.", max_length=400)]
 
-    # Run only one request of each kind at a time. Waiting requests do not occupy a thread, so requests of other kinds
-    # can run.
+    # Run one request of each kind at a time. Waiting requests hold no thread, so requests of other kinds can run.
     listing, asking, running = (CapacityLimiter(1) for _ in range(3))
 
     def tool(limiter: CapacityLimiter, name: str | None = None) -> Callable[[Callable[..., dict[str, Any]]], Any]:

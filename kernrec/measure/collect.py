@@ -39,7 +39,7 @@ def collect(
 
     Args:
         report: Function to call with each measurement and each note.
-        stopping: Function that is called often. Once it returns True, the campaign ends.
+        stopping: Function that the campaign calls often. If it returns True, the campaign ends.
 
     Returns:
         Result of the campaign. It contains the error if one occurs after the campaign has begun.
@@ -108,12 +108,11 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Run a campaign at each operating point of a GPU, but stop after a campaign that ends early. Return each point
-    with its result.
+    """Run a campaign at each operating point of a GPU. Return pairs of a point and its result. Skip the remaining
+    points after a campaign that ends early.
 
     Args:
-        points: Power limits and clocks. All of them are checked before the first campaign. At the end, the GPU's
-            settings are restored.
+        points: Power limits and clocks, checked before the first campaign. The GPU's settings are restored at the end.
         request, report, stopping: See `collect`, also for errors. The request must be for one GPU of this machine.
     """
     if tuple(points) == (DEFAULT_POINT,):
@@ -140,8 +139,7 @@ def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> t
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser for a request on a GPU model. The strategy must not be `Strategy.ALL`, which has no
-    chooser."""
+    """Return the chooser for a request on a GPU model. Do not call this for `Strategy.ALL`, which has no chooser."""
     if request.strategy is Strategy.PLAN:
         return gpu_plan(gpu, request)
     if request.strategy is Strategy.REFINE:
@@ -151,7 +149,7 @@ def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
 
 @contextmanager
 def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Journal, int]]:
-    """Move rows of interrupted runs to the database. Yield the open journal and the number of moved rows."""
+    """Open the journal, and move rows of interrupted runs to the database. Yield (journal, number of moved rows)."""
 
     def note(text: str) -> None:
         report(Progress("", "", "", 0, 0, note=text))
@@ -165,8 +163,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Move the journal's remaining rows to the database. Return the result with the number of moved rows added, or with
-    the error if one occurred."""
+    """Move the journal's remaining rows to the database. Return the result with their number, and with any error."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)
@@ -179,7 +176,7 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
 
 
 def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
-    """Return the device that a request names. Its temporary files go to the folder `scratch`. Raise the errors of
+    """Return the device that a request names. Its temporary files go to `scratch`. Raise the same errors as
     `collect`."""
     if request.recording is not None:
         (gpu,) = chosen_gpus(request.recording, request.gpu)

@@ -52,7 +52,7 @@ class Diagnosis:
     problems: tuple[str, ...]
     """Reasons why this machine cannot compile or find GPUs, each in one line."""
     engine: str
-    """Compiler of kernrec's C++ engine, or the reason why there is no engine."""
+    """Compiler that built kernrec's C++ engine, or the reason why there is no engine."""
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def _diagnose_gpu(device: LocalGpu, sms: tuple[int, ...], compiles: bool) -> Gpu
     try:
         gpu = find_gpu(device.name)
         name = gpu.name
-        if not compiles:  # Probing runs kernels, which must be compiled.
+        if not compiles:  # The probe runs kernels, which must be compiled.
             raise KernrecError("not probed without a compiler")
         if gpu.sm not in sms:
             raise KernrecError(f"the compiler does not support sm_{gpu.sm}")

@@ -78,7 +78,8 @@ def gpus_coverage(stack: Stack) -> list[GpuCoverage]:
 
 
 def _of_gpu(name: str, rows: Sequence[tuple[Any, ...]], layers: _Layers) -> GpuCoverage:
-    """Return the coverage of a GPU, given (op, keys of problems, configs, energies, last day) of its measurements."""
+    """Return the coverage of a GPU. `rows` are tuples (op, keys of problems, configs, energies, last day), one for each
+    op."""
     measured = {key for _, keys, *_ in rows for key in keys}
     gpu = catalog_gpu(name)
     ops = {}

@@ -6,8 +6,7 @@
 
 The problems are the layers of the standard workloads or of a recording. Every op has the same weight.
 
-A model that was trained only on configs with fast predictions would not learn the prediction errors of other configs.
-So the survey chooses:
+The survey also measures configs with slow predictions, so that models learn their prediction errors, too. It chooses:
 
     kernel      each kernel of each op in turn, in a new random order every round
     problem     among the kernel's problems, the one with the fewest draws so far
@@ -45,7 +44,7 @@ _POOL = 16 * CONFIGS
 
 
 class Survey:
-    """Random survey of the configs of all kernels. It draws each config at most once."""
+    """Random survey of the configs of all kernels, which draws each config at most once."""
 
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int
@@ -53,7 +52,7 @@ class Survey:
         """Create a survey of the problems in `subject`. The function `kernels` returns a problem's kernels."""
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
-        # problems, keyed by (op, kernel); problems with the fewest draws come first
+        # problems, keyed by (op, kernel); problems with the fewest draws are first
         self._problems: dict[tuple[str, str], list[WantedProblem]] = {}
         for number in self._draw.permutation(len(subject.wanted)).tolist():
             wanted = subject.wanted[number]
@@ -103,7 +102,12 @@ class Survey:
     def _by_time(
         self, kernel: SampledKernel, problem: Problem, among: Sequence[Config] | None, taken: set[Key]
     ) -> list[Config]:
-        """Draw at most `CONFIGS` configs of a kernel, spread over the range of predicted times."""
+        """Draw at most `CONFIGS` configs of a kernel, spread over the range of predicted times.
+
+        Args:
+            among: Configs to draw from, or None for all configs that can run the problem.
+            taken: Keys of configs that must not be drawn again.
+        """
         table = kernel.table
         assert table is not None
         space = table.space.at(problem)
@@ -141,7 +145,7 @@ class GpuPlan(Chooser):
         self._fixed = list(fixed)
         self._survey, self._planner = survey, planner
         self._refining = False  # whether the refinement planner chose the visit in progress
-        # configs measured for the planner minus configs measured for the survey, after the survey's first round
+        # number of measured configs, after the survey's first round: the planner's minus the survey's
         self._ahead = 0
         self._visits = 0
 
@@ -179,14 +183,13 @@ class GpuPlan(Chooser):
             self._planner.learn(measurement)
 
     def done(self, visit: PlannedProblem, seconds: float) -> None:
-        # Do not report the duration of visits with energies, which take longer than other visits.
+        # Visits with energies take longer. Report a duration of 0, so that they do not distort the planner's estimates.
         if self._planner is not None and self._refining:
             self._planner.done(visit, 0.0 if self._measures_energy else seconds)
 
 
 def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
-    """Return the measuring plan for the GPU `name`. If the request names a recording, this is the name of a recorded
-    GPU."""
+    """Return the measuring plan for the GPU `name`. It is a recorded GPU if the request names a recording."""
     gpu = find_gpu(name)
     fixed = fixed_problems(gpu, request.recording)
     if request.recording is None:
@@ -230,13 +233,11 @@ def fixed_problems(gpu: GPU, recording: Path | None = None) -> list[PlannedProbl
 
 
 def asked_problems(gpu: GPU) -> list[WantedProblem]:
-    """Return the layers of the standard workloads that kernels can run on a GPU.
-
-    The weights of an op's layers add up to one. If no kernel computes a bf16 layer, the same layer in f16 replaces it.
-    """
+    """Return the layers of the standard workloads that kernels can run on a GPU. The weights of an op's layers add up
+    to one."""
     layers: dict[Problem, tuple[str, float]] = {}
     for layer in select_layers("all", None, None, None, None) or ():
-        if (able := _able(layer.problem, gpu)) is not None:
+        if (able := _runnable_problem(layer.problem, gpu)) is not None:
             layers.setdefault(able, (layer.name, layer.count))
     totals: dict[str, float] = {}
     for problem, (_, count) in layers.items():
@@ -244,9 +245,9 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
     return [WantedProblem(name, problem, count / totals[problem.op]) for problem, (name, count) in layers.items()]
 
 
-def _able(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return the problem if a kernel can run it on a GPU. Otherwise, if the problem is in bf16, try the same problem in
-    f16. Return None if no kernel can run it."""
+def _runnable_problem(problem: Problem, gpu: GPU) -> Problem | None:
+    """Return the problem if a kernel can run it on a GPU. If not, but a kernel can run it in f16 instead of bf16,
+    return the f16 problem. Return None if no kernel can run either."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)

@@ -63,12 +63,12 @@ class MeasuringDevice:
 
     def compile_queue(self) -> CompileQueue | None:
         """Return a queue that compiles configs, or None for a replay, which needs no code."""
-        # Leave one CPU core free for the worker process, which must not be delayed.
+        # Leave one CPU core to the worker process, because a delay would distort its measurements.
         processes = max(1, (os.cpu_count() or 1) - 1)
         return None if self.replayed else CompileQueue(self.sm, processes)
 
     def earlier(self, database: Path, problem: Problem) -> list[Measurement]:
-        """Return the measurements of a problem in a database that this device made."""
+        """Return this device's own measurements of a problem from a database."""
         rows = earlier_measurements(database, problem, self.gpu)
         return [measurement for measurement in rows if measurement.device.device_uuid_hash == self.uuid_hash]
 

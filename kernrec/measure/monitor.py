@@ -107,7 +107,7 @@ class TraceFile:
             raise UsageError(cannot_be("written", self.path, self._full)) from None
 
 
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses that a shell would return
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses of a shell that cannot start the command
 
 
 class NvmlReader:
@@ -155,7 +155,7 @@ ShowSample = Callable[[SensorReading], None]
 def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, show: ShowSample) -> int:
     """Run a command, and read the sensors until the command ends.
 
-    Ctrl-C and other signals that ask the monitor to end reach the command. The command's child processes may continue.
+    The command receives Ctrl-C and other signals that ask the monitor to end. Its child processes may continue.
 
     Args:
         period_s: Seconds between two readings.
@@ -179,8 +179,8 @@ def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, s
     def take_sample() -> None:
         show(reader.read(time.monotonic() - start_s))
 
-    # The terminal sends the first two signals to the command, too. Install handlers instead of ignoring the signals,
-    # because the command would inherit ignored signals, but not handlers.
+    # The terminal also sends the first two signals to the command, so do nothing here. Do not ignore them, because the
+    # command would inherit that. It does not inherit handlers.
     handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), lambda *_: None)
     handlers |= dict.fromkeys(_signals("SIGTERM", "SIGHUP"), pass_on)
     with _handled(handlers):
@@ -192,7 +192,7 @@ def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, s
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
         try:
-            for number in received:  # Pass on signals that arrived while the command was starting.
+            for number in received:  # These signals arrived while the command was starting.
                 process.send_signal(number)
             due_s = time.monotonic() + period_s
             while not _has_ended(process, due_s - time.monotonic()):

@@ -25,8 +25,8 @@ def select_layers(
     """Return the layers that a user names on the command line, each problem once. Return None if there are no names.
 
     Args:
-        op: Name or alias of an op. None or `all` stands for every op that some kernel computes.
-        shape: Dimensions of one problem, such as `m=4096,n=4096,k=4096`. None stands for the layers of a workload.
+        op: Name or alias of an op. If it is None or `all`, select every op that some kernel computes.
+        shape: Dimensions of one problem, such as `m=4096,n=4096,k=4096`, or None for the layers of a workload.
         workload: Name or file of a workload, by default the standard workload of each op.
         dtype: Data type, by default that of the op or the layer.
         layout: Tensor layout, by default the layout that recommendations use on the GPU (`layers_on`).
@@ -51,8 +51,8 @@ def select_layers(
     for request in wanted:
         for layer in layers_of(request)[1]:
             problem = layer.problem
-            # If the user named all ops, skip layers that no kernel computes. If the user named one op, an error follows
-            # later.
+            # If the user named all ops, skip layers that no kernel computes. If the user named one op, report the
+            # missing kernel later.
             if not every_op or kernels_for(problem.op, problem.dtype, None if layer.layout_free else problem.layout):
                 before = layers.get(problem)
                 layers[problem] = layer if before is None else replace(before, count=before.count + layer.count)
@@ -64,8 +64,7 @@ def select_layers(
 
 
 def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path) -> list[WantedProblem]:
-    """Return the wanted problems. If the user did not name a layout, use the layout that recommendations use on the
-    GPU."""
+    """Return the wanted problems. If the user named no layout, use the layout of recommendations for the GPU."""
     free = [each for each in wanted if isinstance(each, Layer) and each.layout_free]
     moved = {}
     if free:
@@ -105,7 +104,7 @@ def context_of(request: CollectRequest, with_rows: bool) -> Context:
     true, add the measurements in the database."""
     stored = [request.database] if with_rows and request.database.exists() else []
     models = ModelStore(request.database.parent / "models", Stack(stored))
-    return Context(stored, models=models, triton=False)  # Exclude Triton kernels: devices measure only CUDA kernels.
+    return Context(stored, models=models, triton=False)  # Devices measure only CUDA kernels.
 
 
 def _wanted(wanted: Layer | WantedProblem, problem: Problem) -> WantedProblem:

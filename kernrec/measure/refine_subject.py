@@ -1,7 +1,7 @@
 """Define the subject of a refinement: a GPU model, the candidate configs of each problem, and their posterior.
 
 The candidate configs of a problem are called contenders. They are the configs that the recommender ranks best. If
-kernrec cannot predict the configs of a recording, they are a random sample of these configs.
+kernrec cannot predict the configs of a recording, the contenders are a random sample of these configs.
 """
 
 import math
@@ -43,8 +43,7 @@ from kernrec.store.measurement import Measurement, Outcome
 MOST_UNPREDICTED = 128
 """Maximum number of contenders for a problem without predictions."""
 _UNPREDICTED_DEVIATION = 0.4
-"""Standard deviation of the logarithm of costs that cannot be predicted. It is the median of this standard deviation
-over recorded spaces."""
+"""Standard deviation of a config's log cost if it cannot be predicted: the median over recorded spaces."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class SampledKernel:
     table: StaticTable | None
     """Table for predicting the kernel's configs, or None if they cannot be predicted."""
     configs: Sequence[Config] | None = None
-    """Configs that can be measured, or None for all configs that can run the problem."""
+    """Configs that can be measured, or None if all configs that can run the problem can be measured."""
     measured: Collection[Key] = ()
     """Configs that were measured earlier. They may belong to any kernel that computes the problem."""
 
@@ -84,8 +83,14 @@ class RefineSubject:
 
 
 def subject_on(name: str, request: CollectRequest, able_only: bool = False) -> RefineSubject:
-    """Return the contenders of the requested problems on a GPU model. Raise `UsageError` if no config can run a
-    problem, or a recording has none of the problems. If `able_only`, omit problems of a GPU that no config can run."""
+    """Return the contenders of the requested problems on a GPU model.
+
+    Args:
+        able_only: Whether to omit problems that no config can run on the GPU, instead of raising an error.
+
+    Raises:
+        UsageError: No config can run a problem, or a recording has none of the problems.
+    """
     if request.recording is not None:
         return _recorded(name, request)
     gpu = find_gpu(name)
@@ -167,8 +172,7 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
     context, kernels = databases.on(gpu), _kernels([recording for _, recording in recorded], databases)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
-        """Return the recorded configs that the recommender ranks best. If it cannot predict them, return a random
-        sample."""
+        """Return the recorded configs that the recommender ranks best, or a random sample if it cannot predict them."""
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)
@@ -251,8 +255,8 @@ class Knowledge:
     def measured(self, problem: int, measurement: Measurement) -> Measured | None:
         """Return the cost in a new measurement, or None if the measurement adds no cost.
 
-        A measurement adds no cost if it failed or lacks the objective's cost, if its config is no contender, or if the
-        objective is latency and the config's latency is known. A failed config is no longer a contender.
+        A measurement adds no cost if it failed, lacks the objective's cost, or measured a config that is no contender.
+        For latency, only a contender's first measurement adds a cost. A failed config is no longer a contender.
         """
         identity = measurement.identity
         place = self.subject.contenders[problem].place(key_of(identity.kernel, identity.config))
@@ -275,8 +279,7 @@ class Knowledge:
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best contender has changed. `before` has the index of each problem's earlier best
-        contender."""
+        """Yield the problems whose best contender has changed. `before` has the index of each problem's old best."""
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

@@ -54,7 +54,8 @@ class CollectRequest:
     """Everything that determines a campaign: what to measure, on which device, how, and into which database."""
 
     problems: Sequence[Layer | WantedProblem] | None
-    """Problems to measure. None stands for all problems of the recording, or for those that `Strategy.PLAN` chooses."""
+    """Problems to measure. If None, measure all problems of the recording, or the problems that `Strategy.PLAN`
+    chooses."""
     database: Path
     gpu: str = "auto"
     """GPU to measure on: `auto`, `all` (of a cluster or recording), an index, a UUID or the name of a recorded GPU."""
@@ -95,7 +96,7 @@ class CollectRequest:
         return self.effort if self.strategy is Strategy.ALL else chosen
 
     def check(self, many_gpus: bool = False) -> None:
-        """Raise `UsageError` for mistakes that can be found without a device. `many_gpus` is true on a cluster."""
+        """Raise `UsageError` for mistakes that can be found without a device. `many_gpus` is True on a cluster."""
         if self.recording is not None and self.recording.absolute() == self.database.absolute():
             raise UsageError("a recording cannot be collected into itself: give another --db")
         if self.gpu == "all" and not many_gpus:

@@ -29,7 +29,7 @@ WEIGHTS = {
 }
 """Exponents of latency and energy in the product to minimize, keyed by objective. A Pareto front has no product."""
 _ORDERED = 2
-"""Minimum number of configs that must have run before the cost models can choose the configs of another round."""
+"""Minimum number of configs that must have run before the cost models choose the configs of another round."""
 _LEAST_TOGETHER = 2
 """Minimum number of configs in a visit, because each visit also costs a run of the reference kernels."""
 
@@ -78,12 +78,12 @@ class SearchRounds(Chooser):
         self._place = {task.key: place for place, task in enumerate(self.planned.tasks)}
         self._rows: list[list[Measurement]] = [[] for _ in self.planned.tasks]
         self._left = math.inf if request.budget.configs is None else request.budget.configs
-        self._round, self._size = 0, 0  # number of the current round, and how many configs it has
+        self._round, self._size = 0, 0  # number and size (in configs) of the current round
         self._latencies: list[int] = []  # configs of the current round that are not in any visit yet
         self._energies: list[int] = []  # configs for energy measurements that are not in any visit yet
         # round of each visit in progress, keyed by the id of its tasks; None if the visit measures energies
         self._pending: dict[int, int | None] = {}
-        self._round_over = True  # whether a round has just ended, so that its energy measurements must be chosen
+        self._round_over = True  # whether a round has just ended and its energy measurements are to be chosen
         self._energy_gpu: str | None = None
 
     @property
@@ -100,7 +100,7 @@ class SearchRounds(Chooser):
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
         if self._left <= 0 and not self._latencies and not self._energies:
-            return None  # Skip the energy measurements of the last round.
+            return None  # Skip the last round's energies, because no round follows.
         self._ask_energies()
         if self._energies and (self._energy_gpu == gpu or self._energy_gpu not in gpus):
             self._energy_gpu = gpu
@@ -125,10 +125,9 @@ class SearchRounds(Chooser):
         return bool(self._energies)
 
     def _begin_round(self) -> bool:
-        """Begin another round of latency measurements. Return whether there are any configs to measure in this
-        round."""
+        """Begin another round of latency measurements. Return whether it has any configs to measure."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
-            return False  # Wait: there are too few results to choose better configs than in the first round.
+            return False  # Wait, because more results are needed to choose better configs than in the first round.
         self._latencies = self._steps.latency_round()
         if self._left < len(self._latencies):
             self._latencies = self._latencies[: int(self._left)]

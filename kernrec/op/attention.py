@@ -59,7 +59,7 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 SCALES = ("q_scale", "k_scale", "v_scale")
-"""Scales of q, k and v for 8-bit types."""
+"""Names of the tensors with the scales of 8-bit q, k and v."""
 
 OUTPUTS = ("bf16", "f16")
 """Types of o for 8-bit q, k and v, indexed by the dimension `output`."""
@@ -69,8 +69,8 @@ def pairs(d: Names) -> int:
     queries, keys = d["queries"], d["keys"]
     masked = queries * (queries - 1) // 2 if d["causal"] else 0
     if 0 < (window := d["window"]) < keys:
-        # Without a window, the i-th query from the end attends to `keys - i` keys, of which a window excludes the first
-        # `keys - i - window`.
+        # Without a window, the i-th query from the end attends to `keys - i` keys. A window excludes the first `keys -
+        # i - window` of them.
         longer = min(queries, keys - window)
         masked += longer * (keys - window) - longer * (longer - 1) // 2
     return queries * keys - masked
@@ -142,7 +142,7 @@ ATTENTION = Op(
     outputs=("o",),
     workload="llama-3-8b-prefill",
     shapes=_shapes,
-    # Like published figures, count both matmuls for unmasked pairs, without the softmax.
+    # Count both matmuls for unmasked pairs but not the softmax, as published figures do.
     flops=lambda d: 4 * d["batch"] * d["heads"] * pairs(d) * d["head_dim"],
     reference=_reference,
     derive=_derive,

@@ -57,7 +57,7 @@ def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
     """
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:
-        return size  # No position between consecutive outputs and taps is skipped.
+        return size  # With stride 1 and dilation 1, every position is read.
     covered: dict[int, int] = {}
     count = 0
     for tap in range(taps):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import UsageError
 from kernrec.op.problem import Problem
 
-# Import NumPy inside functions, because a query needs problems but no tensor values.
+# Import NumPy late: a query needs no tensor values.
 if TYPE_CHECKING:
     import numpy as np
 

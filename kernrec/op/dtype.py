@@ -46,8 +46,7 @@ class Format:
 
     @property
     def activation_scale(self) -> str:
-        """Return the type of the activation scales. It is the type of the weight scales if groups have scales, and
-        otherwise f32."""
+        """Return the type of the activation scales: the type of the weight scales if groups have scales, else f32."""
         return self.scale if self.activation_group else "f32"
 
 

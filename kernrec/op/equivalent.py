@@ -14,9 +14,9 @@ MOST_VECTORS = next(dim.maximum for dim in MATVEC.dims if dim.name == "n")
 
 _SAME: Mapping[str, str] = {}
 _ROWS = {"a": "b", "x": "a", "y": "c"}
-"""Matmul tensor of each matvec tensor if vectors are rows of the matmul's first matrix."""
+"""Name of the matmul tensor for each matvec tensor, if the vectors are the rows of the matmul's first matrix."""
 _COLUMN = {"a": "a", "x": "b", "y": "c"}
-"""Matmul tensor of each matvec tensor if the matmul has a single column."""
+"""Name of the matmul tensor for each matvec tensor, if the matmul has a single column."""
 
 
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
@@ -32,7 +32,7 @@ def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
     """Return the equivalent problems, one per op, in a fixed order."""
-    if problem.layout == ANY_LAYOUT:  # A spec's op has no equivalent, even if its name is `matmul` or `matvec`.
+    if problem.layout == ANY_LAYOUT:  # A spec's own op has no equivalent, even if its name is `matmul` or `matvec`.
         return (problem,)
     if problem.op == MATVEC.name:
         return as_matmul(problem), problem
@@ -41,15 +41,14 @@ def equivalents(problem: Problem) -> tuple[Problem, ...]:
 
 
 def as_op(problem: Problem, op: str) -> Problem | None:
-    """Return the equivalent problem of another op, or None."""
+    """Return the problem or its equivalent, whichever belongs to `op`, or None if neither does."""
     if problem.op == op:
         return problem
     return next((form for form in equivalents(problem) if form.op == op), None)
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Map names of tensors from `op` to the op of a problem. `op` is the problem's own or its equivalent (matmul or
-    matvec)."""
+    """Map the tensor names of `op` to names of the problem's op. The ops are equal, or are matmul and matvec."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:

@@ -124,14 +124,14 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
     {"issue.alu": 1.0, "issue.setp": 1.0},
     *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
 )
-"""Instructions of each activation per 32 results, indexed by the dimension `activation`. Emulating the tiled kernels
-yields these counts (`tests/model/analytical/test_launch_time.py`)."""
+"""Instructions that each activation function needs per 32 results, indexed by the dimension `activation`. Emulating the
+tiled kernels yields these counts (`tests/model/analytical/test_launch_time.py`)."""
 
 
 def _finishing(d: Names) -> dict[str, float]:
     counts = dict(_BIAS) if d["bias"] else {}
     if d["scaled"] and OUTPUTS[d["output"]] == "f32":
-        counts["global.c.write_sectors"] = 2.0  # Profiles count 16 bits per element of c.
+        counts["global.c.write_sectors"] = 2.0  # Profiles assume 16 bits per element of c.
     for metric, count in _ACTIVATIONS[d["activation"]].items():
         counts[metric] = counts.get(metric, 0.0) + count
     return counts

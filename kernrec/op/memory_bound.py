@@ -54,7 +54,7 @@ SOFTMAX = _row_op(
     aliases=("row softmax",),
     workload="gpt2",
     reference=_softmax,
-    # With this deviation, about columns / exp(9) elements dominate a row's sum, as in trained networks.
+    # With this deviation, about columns / exp(9) elements dominate the sum of a row, as in trained networks.
     values=lambda d: {"x": (0, 3)},
 )
 
@@ -136,7 +136,7 @@ def _elementwise(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.nda
     return {"y": np.maximum(tensors["a"] * tensors["x"] + tensors["b"], 0)}
 
 
-# With a = 1, this op adds the branches of a residual block. Other activations would move the same bytes.
+# With a = 1, this is the addition of the branches of a residual block. Another activation would move the same bytes.
 ELEMENTWISE = _op(
     name="elementwise",
     title="fused multiply-add with ReLU, y[n] = relu(a x[n] + b[n])",

@@ -6,8 +6,8 @@ Nemotron-H.
 
 Each of `tp` x `ep` GPUs has experts / ep experts, and intermediate / tp columns of each. A problem is the work of the
 first GPU for all `tokens`, and y is this GPU's part of the sum over all GPUs. `routing` is the unevenness of the
-router: 0 gives all experts equally many tokens, otherwise their shares follow a power law with the exponent routing /
-100. It affects only predicted times, because the scores are inputs.
+router: the experts' numbers of tokens follow a power law with the exponent routing / 100. With 0, they are equal. It
+affects only predicted times, because the scores are inputs.
 
 Activations are bf16 (or f16) in every dtype, and the op quantizes them itself. FLOPs count the matmuls of tokens x topk
 / ep passes through an expert, which is the mean number of passes on a GPU.

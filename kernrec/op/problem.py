@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Names = Mapping[str, int]
-"""Values of all dimensions, given and derived."""
+"""Value of each dimension, given or derived, keyed by name."""
 
 Normal = tuple[float, float]
 """Mean and standard deviation of a tensor's values."""
@@ -39,7 +39,7 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Dim:
-    """Dimension of an op."""
+    """Dimension of an op, such as `m` of a matmul, with its default and range."""
 
     name: str
     meaning: str
@@ -49,8 +49,8 @@ class Dim:
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
-    """Whether the dimension was added after problems had been stored. `dims` and `key` omit the dimension if it has its
-    default value, so that stored keys stay valid. The default is a number."""
+    """Whether the dimension was added after users had stored problems. `Problem.dims` and `Problem.key` omit it if it
+    has its default value (a number), so that stored keys stay valid."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _nothing(names: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """Operator. Its functions receive the values of all dimensions (`Names`)."""
+    """Operation such as a matmul, defined by functions of the values of all its dimensions (`Names`)."""
 
     name: str
     title: str
@@ -97,24 +97,23 @@ class Op:
     workload: str
     """Shipped workload for requests without a shape."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
-    """Returns the shape of each tensor, inputs first, for dimensions and layout."""
+    """Function that returns the shape of each tensor, inputs first, for dimensions and layout."""
     flops: Callable[[Names], int]
-    """Returns floating-point operations. A multiply-add counts as two."""
+    """Function that returns the number of floating-point operations. A multiply-add counts as two."""
     reference: "Callable[[Names, str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]"
-    """Returns the float64 outputs for dimensions, layout and float64 inputs."""
+    """Function that returns the float64 outputs for dimensions, layout and float64 inputs."""
     of_dtype: Callable[[str], dict[str, int]] = _nothing
-    """Returns derived dimensions that depend only on the data type."""
+    """Function that returns the derived dimensions that depend only on the data type."""
     derive: Callable[[Names], dict[str, int]] = _nothing
-    """Returns all other derived dimensions. Raises `UsageError` if the given dimensions are inconsistent."""
+    """Function that returns all other derived dimensions. It raises `UsageError` for inconsistent dimensions."""
     untouched: Callable[[Names], dict[str, int]] = _nothing
-    """Returns the number of elements of each tensor that no kernel needs to read."""
+    """Function that returns the number of elements of each tensor that no kernel needs to read."""
     values: Callable[[Names], dict[str, Normal]] = _nothing
-    """Returns mean and standard deviation of each input that is not standard normal."""
+    """Function that returns the mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Returns the epilogue's work, which profiles exclude, as counts per 32 results, keyed by metric of the
-    emulator."""
+    """Function that returns the epilogue's work, which profiles exclude, per 32 results, keyed by emulator metric."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
-    """Returns the dtype of each tensor that differs from the problem's."""
+    """Function that returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
     """Default layout of each dtype whose default is not the first of `layouts`."""
 
@@ -141,13 +140,13 @@ class Op:
         """Return the problem of this op with these dimensions.
 
         Args:
-            dtype: any spelling of an accepted data type, or None for the default.
-            layout: accepted layout, or None for the default.
-            dims: dimensions as integers. Omitted ones have their default values.
+            dtype: any spelling of an accepted data type. None selects the default.
+            layout: accepted layout. None selects the default.
+            dims: dimensions as integers. Omitted dimensions get their default values.
 
         Raises:
-            UsageError: a dimension is unknown, missing, not an integer or out of range, the dimensions are
-                inconsistent, or the dtype or layout is unknown.
+            UsageError: a dimension is unknown, missing, not an integer, out of range or inconsistent with the others.
+                Also raised if the dtype or layout is unknown.
         """
         sizes = self._sizes(dims)
         try:
@@ -165,7 +164,7 @@ class Op:
         return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
-        """Return all dimensions, given and derived. Raise `UsageError` if the dimensions are inconsistent."""
+        """Return `sizes` with the derived dimensions added. Raise `UsageError` if dimensions are inconsistent."""
         names = {**sizes, **self.of_dtype(dtype)}
         names.update(self.derive(names))
         return names
@@ -230,8 +229,7 @@ class Problem:
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """(name, value) of each given dimension, in the op's order. A late dimension (`Dim.late`) with its default value is
-    omitted."""
+    """(name, value) of each given dimension in the op's order, except late dimensions (`Dim.late`) at the default."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
@@ -250,13 +248,13 @@ class Problem:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Return all dimensions, including derived ones such as a convolution's output height."""
+        """Return all dimensions, including derived dimensions such as a convolution's output height."""
         return self.definition.named({**self.definition.late, **dict(self.dims)}, self.dtype)
 
     @cached_property
     def names(self) -> dict[str, int | str]:
         """Return the values of names in a kernel's spec: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports `FORMATS`, so their size does not matter.
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports `FORMATS`, so any size will do.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
@@ -280,7 +278,7 @@ class Problem:
 
     @cached_property
     def too_large(self) -> str | None:
-        """Describe the first tensor that needs more than 32-bit indices, or return None."""
+        """Return a description of the first tensor that needs more than 32-bit indices, or None if there is none."""
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
@@ -288,7 +286,7 @@ class Problem:
 
     @cached_property
     def flops(self) -> int:
-        """Return floating-point operations. A multiply-add counts as two."""
+        """Return the number of floating-point operations. A multiply-add counts as two."""
         return self.definition.flops(self.sizes)
 
     @cached_property

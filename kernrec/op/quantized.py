@@ -26,19 +26,19 @@ def format_number(dtype: str) -> dict[str, int]:
 
 
 def format_of(d: Names) -> Format | None:
-    """Return the quantization format of a problem's dimensions, or None."""
+    """Return the quantization format of a problem, given its dimensions, or None if it is not quantized."""
     return _BY_NUMBER.get(d.get("format", 0))
 
 
 def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of weights (rows, k), keyed by the tensor's suffix."""
+    """Return the shape of the scales of weights (rows, k), keyed by the suffix of the scale tensor's name."""
     if not quantized.group:
         return {"_scale": (rows, 1)}
     return {"_scale": (-(-rows // quantized.rows), -(-k // quantized.group))}
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of activations (rows, k), keyed by the tensor's suffix. It is empty for bf16."""
+    """Return the shape of the scales of activations (rows, k), keyed by suffix. The result is empty for bf16."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}
@@ -52,7 +52,7 @@ def operand_values(quantized: Format, activations: str, weights: str, wide: floa
     types = {activations: quantized.activations, weights: quantized.weights}
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in types.items()}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}
-    if quantized.weights == quantized.activations == "f4e2m1":  # An 8-bit scale cannot represent `wide`.
+    if quantized.weights == quantized.activations == "f4e2m1":  # `wide` does not fit in an 8-bit scale.
         scale[weights] = 1 / spread[weights]
     values: dict[str, Normal] = {name: (0, deviation) for name, deviation in spread.items()}
     values |= {f"{name}_scale": (value, value / 8) for name, value in scale.items()}
@@ -64,8 +64,8 @@ def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, ro
 
     Args:
         values: elements, (..., rows, k).
-        scale: scales, (..., row groups, groups), or None for 1.
-        group: elements along k that share a scale. 0: broadcast `scale` to the elements.
+        scale: scales, (..., row groups, groups). None leaves the elements unchanged.
+        group: elements along k that share a scale. If 0, NumPy broadcasts `scale` to the elements.
         rows: rows that share a scale.
     """
     if scale is None:

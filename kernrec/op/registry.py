@@ -1,4 +1,4 @@
-"""Return ops by name or alias, and problems from shapes (`m=4096,n=4096,k=4k`) or keys."""
+"""Find ops by name or alias, and create problems from shapes (`m=4096,n=4096,k=4k`) or keys."""
 
 import copyreg
 import re
@@ -72,7 +72,7 @@ copyreg.pickle(Op, _pickled)
 
 
 def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: str | None = None) -> Problem:
-    """Return the problem of a shape such as `m=4096,n=4096,k=4096`. Raise `UsageError` if it is impossible."""
+    """Return the problem with a shape such as `m=4096,n=4096,k=4096`. Raise `UsageError` if the shape is not valid."""
     return find_op(op).problem(dtype, layout, **parse_shape(shape))
 
 
@@ -80,10 +80,10 @@ def problem_from_key(key: str, own: Op | None = None) -> Problem:
     """Return the problem with a key such as `matmul[m=1,n=2,k=3]f32,nn`.
 
     Args:
-        own: op of a kernel's spec, which takes precedence over a registered op of its name.
+        own: op that a kernel's spec declares. It takes precedence over a registered op of the same name.
 
     Raises:
-        UsageError: the key is malformed or impossible.
+        UsageError: the key is malformed, or the op has no such problem.
     """
     if not (match := _KEY.fullmatch(key)):
         raise UsageError(f"{key[:60]!r} is not a problem key; expected a key such as matmul[m=1,n=2,k=3]f32,nn")

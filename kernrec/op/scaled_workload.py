@@ -1,9 +1,9 @@
 """Convert a workload to another batch size or context, or to one GPU's part under tensor parallelism.
 
-A batch multiplies the rows, images or sequences of each layer. A linear layer is a `matvec` up to 16 rows, else a
-`matmul`. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions in `split`: output features
-of the first linear layer of a pair, input features of the second, heads of attention. Every GPU runs layers without a
-split, such as normalization, completely.
+A batch multiplies the rows, images or sequences of each layer. A linear layer with up to 16 rows is a `matvec`. With
+more rows, it is a `matmul`. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions in
+`split`: output features of the first linear layer of a pair, input features of the second, heads of attention. Every
+GPU runs layers without a split, such as normalization, completely.
 """
 
 from dataclasses import replace
@@ -21,16 +21,16 @@ _ITEMS = {
 
 
 MOST_PARTS = 1024
-"""Maximum number of passes of `in_parts`."""
+"""Maximum number of passes into which `in_parts` splits a layer."""
 
 
 def items_dimension(op: str, batched: bool = False) -> str:
-    """Return the dimension of an op that counts independent items, such as images, sequences or rows."""
+    """Return the dimension of an op that counts independent items: for a matmul, `batch` if `batched`, else `m`."""
     return _ITEMS.get(op) or ("batch" if batched else "m")
 
 
 def padded_dimension(op: str, layout: str, batched: bool = False) -> str | None:
-    """Return the `items_dimension` of an op, or None if kernels must not pad it.
+    """Return the `items_dimension` of an op, or None if this dimension must not be padded.
 
     Padding the contiguous rows of a transposed first matrix would change their alignment.
     """
@@ -101,7 +101,7 @@ def in_parts(layer: Layer) -> Layer:
     """Split a layer into the smallest number of equal passes whose tensors kernels can index. The items of a pass are
     rounded up.
 
-    The layer is returned unchanged if `MOST_PARTS` passes are not enough.
+    Return the layer unchanged if `MOST_PARTS` passes are not enough.
     """
     problem = layer.problem
     if problem.too_large is None:
@@ -159,7 +159,7 @@ def _shard(layer: Layer, gpus: int) -> Problem:
     heads, outputs = layer.shared
     for name in layer.split:
         if name == "kv_heads" and sizes[name] < gpus and gpus % sizes[name] == 0:
-            sizes[name] = 1  # Several GPUs share a key/value head if there are more GPUs than heads.
+            sizes[name] = 1  # With more GPUs than key/value heads, several GPUs share a head.
             continue
         if heads and heads < gpus and gpus % heads == 0 and (own := sizes[name] - heads * outputs) % gpus == 0:
             sizes[name] = own // gpus + outputs

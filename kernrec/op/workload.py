@@ -50,7 +50,7 @@ class Layer:
     count: int
     """Occurrences in one pass through the network."""
     layout_free: bool = False
-    """Whether the workload leaves the layout open. The problem then has the op's default."""
+    """Whether the workload states no layout, so that the problem has the op's default layout."""
     split: tuple[str, ...] = ()
     """Dimensions that tensor parallelism divides."""
     quantized: bool = False
@@ -221,6 +221,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the data type that is most similar to the network's among those that an op supports."""
+    """Return the data type most similar to `dtype` that an op supports, or `dtype` if there is none."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

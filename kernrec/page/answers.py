@@ -1,5 +1,4 @@
-"""Answer the page's requests. Every name in a request's parameters must be a name that kernrec knows, so that a URL
-cannot open a file."""
+"""Answer the page's requests. kernrec must know every name in the parameters, so that a URL cannot open a file."""
 
 import shlex
 import threading
@@ -44,9 +43,8 @@ class Answers:
     Args:
         workload: A network of the user, listed first.
         most_points: Maximum number of points in an answer about a front.
-        kernel: A kernel to list in addition to those of the user's databases.
-        backend: Backends for the totals of networks, in the form that `backends_named` accepts. None stands for all
-            backends.
+        kernel: A kernel to list in addition to the kernels in the user's databases.
+        backend: Backends for the totals of networks, in the notation of --backend. None selects all backends.
     """
 
     def __init__(

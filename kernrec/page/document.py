@@ -49,7 +49,7 @@ def content(name: str) -> str:
     spec = importlib.util.find_spec("bokeh")
     assert spec is not None
     assert spec.origin is not None
-    # Do not import Bokeh, because the page needs only its scripts.
+    # Read the file without importing Bokeh, because the page needs only Bokeh's scripts.
     return (Path(spec.origin).parent / "server" / "static" / "js" / name).read_text(encoding="utf-8")
 
 
@@ -71,7 +71,7 @@ def offline_document(data: dict[str, Any]) -> str:
 
 
 def _document(head: str, data: dict[str, Any], scripts: str) -> str:
-    # Escape `<` in JSON, because it could start the end tag of the script element.
+    # Escape `<`, because `</script>` in the data would end the script element.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     page = content("page.html")
     parts = {
@@ -88,7 +88,7 @@ def _document(head: str, data: dict[str, Any], scripts: str) -> str:
 MOST_BYTES = 6_000_000
 """Maximum bytes of a report. Emails and tickets usually accept attachments of this size."""
 _EXPLAINED = 40
-"""Maximum number of points for which a report contains explanations, for each front."""
+"""Maximum number of points per front for which a report contains explanations."""
 _POINTS, _LEAST_POINTS = 20_000, 200
 """Maximum number of points in a report, counted over all fronts, and minimum number of points for each front. A point
 takes 110 bytes."""
@@ -102,12 +102,12 @@ def points_of_each(fronts: int) -> int:
 def report(
     answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None, inputs: str = RANDOM
 ) -> tuple[str, list[str]]:
-    """Return (HTML of the report, one line for each part that could not be added).
+    """Return (HTML of the report, a message for each part that could not be added).
 
     Args:
         gpus: GPUs to compare, at least one.
-        subjects: Subjects of the fronts.
-        workload: Name of a network to show; None to show no network.
+        subjects: Problems whose Pareto fronts to show.
+        workload: Name of a network to show, or None to show no network.
         inputs: Data that the kernels of the network compute on, as in `Query.inputs`.
 
     Raises:
@@ -172,12 +172,12 @@ def report(
 
 
 def key(path: str, parameters: Mapping[str, str]) -> str:
-    """Return the key of an answer in a report, equal to the key that the page's script constructs."""
+    """Return the key of an answer in a report. The page's script constructs the same key."""
     return f"{path}?{urlencode(sorted(parameters.items()))}"
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Return the parameters (kernel, config, power limit, clock) of point number `number` in the answer to a `front`
+    """Return kernel, config, power limit and clock of point number `number` in `front`, the answer to a `front`
     request."""
     points = front["points"]
     kernel = points["kernel"][number]

@@ -28,13 +28,13 @@ class Subject:
 
     problem: Problem
     kernel: Kernel | None = None
-    """The only kernel to consider; None for all kernels of the op."""
+    """The only kernel to consider, or None to consider all kernels of the op."""
     clocks: bool = False
     """Whether to also consider locked core clocks."""
     inputs: str = RANDOM
     """Data that kernels compute on, as in `Query.inputs`."""
     layout_free: bool = False
-    """Whether to use the best layout on each GPU."""
+    """Whether to use the best layout for each GPU instead of the problem's layout."""
 
     @property
     def query(self) -> Query:
@@ -48,8 +48,8 @@ class Subject:
         return on_gpu.answer_kernel(self.kernel, self.problem, self.query)
 
     def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
-        """Return the candidate configs at all power limits, in the layout that `answer` selects. If `clocks` is set,
-        also include locked core clocks.
+        """Return the candidate configs at all power limits, and at all core clocks if `clocks` is true. The layout is
+        the one that `answer` selects.
 
         Raises:
             KernrecError: No kernel runs the problem.
@@ -70,7 +70,7 @@ class Subject:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return the parameters from which `subject_of` creates an equal subject."""
+        """Return the request parameters from which `subject_of` creates an equal `Subject`."""
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
         how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
@@ -79,9 +79,9 @@ class Subject:
 
 
 BEST = "best"
-"""Value of the parameter `layout` for any layout."""
+"""Value of the parameter `layout` that selects the best layout for each GPU."""
 PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
-"""Names of the parameters that describe a subject. A request has either `op` or `kernel`, not both."""
+"""Names of the request parameters that describe a `Subject`. A request has either `op` or `kernel`, not both."""
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
@@ -112,8 +112,7 @@ def default_dims(kernel: Kernel) -> dict[str, int]:
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """Return the kernels that the page offers. The first is `shown` unless it is None. The kernels in the user's
-    databases follow."""
+    """Return the kernels that the page offers: `shown` if it is not None, then the kernels in the user's databases."""
     kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
     for name in recommender.context.own_kernels():
@@ -156,10 +155,10 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
 
     Returns:
         Plain values. `points` has one list per column. `kernel`, `point`, `source` and `bottleneck` index the lists
-            `kernels`, `operating_points`, `sources` and `bottlenecks`; `config` indexes the `values` of the kernel in
+            `kernels`, `operating_points`, `sources` and `bottlenecks`. `config` indexes the `values` of the kernel in
             `configs`. `front` has the indices of the points on the front, fastest first. `measured` has the provenance
-            of measured points, keyed by index. If no kernel runs the problem, there are no points; `no_kernel` gives
-            the reason, and `baselines` the costs of backends.
+            of measured points, keyed by index. If no kernel runs the problem, there are no points. `no_kernel` then
+            gives the reason, and `baselines` the costs of backends.
 
     Raises:
         KernrecError: Neither a kernel nor a backend runs the problem.
@@ -211,16 +210,15 @@ def _described(answer: Answer, notes: Sequence[str]) -> dict[str, Any]:
 
 
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Return (indices of the points to show, number of dropped points). The indices refer to the flattened arrays of
-    costs, and ascend.
+    """Return (ascending indices of the points to show in the flattened arrays of costs, number of dropped points).
 
-    Measured points and points on the front are preferred, then points near the front.
+    Points that are measured or on the front are selected first, then points near the front.
     """
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
     if len(places) <= most:
         return places, 0
-    # Smallest distance from each point to a point of the front, in terms of log latency and log energy.
+    # For each point, compute the distance to the nearest point of the front, in log latency and log energy.
     x, y = np.log(latency[places]), np.log(energy[places])
     behind = np.full(len(places), np.inf)
     for place in front:
@@ -309,8 +307,8 @@ def rounded(value: Any) -> Any:
 
 
 def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """Return the index of an operating point in `candidates.points`, or -1 if it is missing. None stands for the
-    default power limit, or for an unlocked clock."""
+    """Return the index of an operating point in `candidates.points`, or -1 if there is none. A power limit of None is
+    the default, and a clock of None is unlocked."""
     for number, point in enumerate(candidates.points):
         if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
             return number

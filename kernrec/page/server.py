@@ -28,7 +28,7 @@ class PageServer(ThreadingHTTPServer):
 
     Args:
         answers: Answers to the page's requests.
-        port: Port; 0 for any free port.
+        port: Number of the port, or 0 for any free port.
         chosen: Initial selection on the page: `gpus`, and either the parameters of a problem or a `workload`.
 
     Raises:
@@ -37,9 +37,9 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    # Maximum number of waiting connections. With the default of 5, further connections would be reset.
+    # Let this many connections wait. With the default of 5, the system would reset further connections.
     request_queue_size = 512
-    # If a second server used the same port, it would get requests that are meant for the first.
+    # A second server on the same port would get some of the requests, so do not allow it.
     allow_reuse_address = False
 
     def __init__(self, answers: Answers, port: int, chosen: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class PageServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     server_version, sys_version = "kernrec", ""
-    protocol_version = "HTTP/1.0"  # one request per connection, so an unread body is never parsed as the next request
+    protocol_version = "HTTP/1.0"  # Close after one request, so that an unread body is not parsed as a request.
     timeout = 30
 
     def do_GET(self) -> None:
@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = self.server.answers.answer(asks, _parameters(query))
             except KernrecError as error:
                 status, answer = HTTPStatus.BAD_REQUEST, {"error": str(error)}
-            except Exception as error:  # Show it to the reader, so that it does not stop the page.
+            except Exception as error:  # Send any error to the browser, so that the page keeps working.
                 status, answer = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}
             self._send(status, "json", json.dumps(answer, separators=(",", ":")))
         else:

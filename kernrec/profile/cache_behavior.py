@@ -53,7 +53,7 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return the number of requests since each unit (sector or line) was last requested.
+    """Return, for each request, the number of requests since its unit (sector or line) was last requested.
 
     The number is very large for the first request of a unit.
     """
@@ -65,7 +65,7 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Estimate, for each request, how many distinct cache lines were requested since the sector's previous request.
+    """Estimate, for each request, how many distinct cache lines were requested since its sector was last requested.
 
     The number is infinite for the first request of a sector.
     """
@@ -85,7 +85,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # Later warps of a step wait as long as the first warp, so only use a sector's first request in a step.
+    # All warps of a step wait for a sector as long as its first reader. So use only a sector's first request per step.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -121,7 +121,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Return sorted numbers that encode each sector a block reads (or writes) and the step of its first access."""
+    """Return sorted numbers. Each encodes a sector that a block reads (or writes) and the step of its first access."""
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -131,16 +131,16 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue.
 
-    `other` continues a run at one end if it accesses the sector at this end or the sector beyond it. Runs are counted
-    separately for lower and upper ends, and the smaller number is returned.
+    `other` continues a run at one end if it accesses the sector at this end or the sector beyond it. The result is the
+    smaller one of two counts: at lower ends and at upper ends.
     """
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 
 def atomic_metrics(addresses: Sequence[Array]) -> Iterator[tuple[str, float]]:
-    """Yield the probabilities that two atomic operations of a block (`atomic.own`), or one of each of two blocks
-    (`atomic.meet`), access the same sector, and the same aligned 512 bytes (with the ending `.512`).
+    """Yield the probability that two atomic operations of a block (`atomic.own`), or of two blocks (`atomic.meet`),
+    access the same sector. Metrics that end in `.512` are for the same aligned 512 bytes.
 
     Args:
         addresses: addresses of each block's atomic operations, one per lane.
@@ -176,7 +176,7 @@ def shared_reads(reads: Mapping[str, Sequence[Array]], count: int) -> Iterator[t
         count: maximum number of consecutive blocks.
     """
     for name, parts in reads.items():
-        # Sorted by sector and block, reads of one sector by consecutive blocks are adjacent.
+        # Sort by sector and block. Then reads of one sector by consecutive blocks are adjacent.
         ordered = np.sort(np.concatenate(parts))
         size = 2
         while size <= count:
@@ -192,8 +192,8 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return the metrics `wave.<buffer>.<n>`. They are empty if the grid is small or has several axes, or if
-    neighboring blocks share few reads.
+    """Return the metrics `wave.<buffer>.<n>`, or none if the grid is small or has several axes, or if neighboring
+    blocks share few reads.
 
     Args:
         budget: maximum number of PTX instructions of a block.
@@ -210,7 +210,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Last barrier up to which blocks may run.
+    # Number of the last barrier that blocks may reach
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: dict[str, list[Array]] | None = None
@@ -224,7 +224,8 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[Array]] | None:
-    """Emulate the blocks of a window, each within an instruction budget, and return their reads for `shared_reads`.
+    """Emulate the blocks of a window, each within an instruction budget. Return their reads as `shared_reads` expects
+    them.
 
     Return None for launches with clusters, whose blocks wait for each other.
     """
@@ -233,7 +234,7 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
     if len(emulation.whole_clusters([0])) > 1:
         return None
     for block in window:
-        # Ignore errors, because most blocks exceed the budget, and some wait for warps that were not started.
+        # Ignore errors: most blocks exceed the budget, and some wait for warps that do not run here.
         with contextlib.suppress(EmulationError):
             emulation.run([block])
     reads: dict[str, list[Array]] = {}
@@ -244,7 +245,7 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
-    """Return whether a block's writes do not change what it reads, so that it can be emulated twice."""
+    """Return whether a block can be emulated twice, because its writes do not change what it reads."""
     if not data_dependences(function):
         return True
     pointers, buffers = global_pointers(function), [a for a in launch.arguments if isinstance(a, str)]

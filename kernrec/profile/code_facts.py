@@ -17,7 +17,7 @@ from kernrec.ptx.ir.program import Function, Module
 from kernrec.util.light_dataclass import dataclass
 
 _BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
-"""Probable element type of an array that PTX declares as bytes, keyed by alignment. Others are f32."""
+"""Probable element type of an array that PTX declares as bytes, keyed by alignment. The default is f32."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols of variables that a kernel may read: all symbols if the origin of an address is unknown."""
+    """Return the symbols of variables that a kernel may read. Return all symbols if the origin of an address is
+    unknown."""
     read: set[str] = set()
     for ins in function.instructions:
         if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):
@@ -82,7 +83,7 @@ def _read(function: Function) -> set[str]:
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
     """Return a note on variables that the kernel reads as zero, because neither the code nor an argument sets them.
 
-    Return an empty text if there are no such variables. `stated` contains the names of variables that arguments set.
+    The note is empty if there are no such variables. `stated` contains the names of variables that arguments set.
     """
     names = set(stated)
     unset = [variable for variable in variables if variable.unset and variable.name not in names]
@@ -96,10 +97,10 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
 def taken_out(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Return the variables that arguments set, keyed by the argument's position.
+    """Return the variables that arguments of a launch set, keyed by the argument's position.
 
-    If a launch has n more arguments than the kernel has parameters, the last n arguments that are named like a variable
-    set these variables.
+    If a launch has n more arguments than its kernel has parameters, n arguments set variables. They are the last n
+    arguments that are named like a variable.
 
     Args:
         order: arguments in order.
@@ -136,14 +137,14 @@ class CodeFacts:
     grid_axes: int
     """Number of axes, 1 to 3, of the block position that the code reads."""
     required_block: tuple[int, ...] | None
-    """Block size for which the code was compiled (`.reqntid`), or None for any."""
+    """Block size for which the code was compiled (`.reqntid`), or None if it allows any."""
     most_threads: int | None
-    """Maximum number of threads per block (`.maxntid`), or None."""
+    """Maximum number of threads per block (`.maxntid`), or None if the code states none."""
     static_shared: bool
     dynamic_shared: bool
     """Whether the code uses shared memory whose size the launch sets."""
     indexes: dict[str, Index]
-    """Buffers of indices into other buffers, keyed by PTX parameter."""
+    """Buffers whose values are indices into other buffers, keyed by PTX parameter."""
     names: tuple[str, ...]
     tiles: tuple[int, int, int] = (0, 0, 0)
     """Extent of a block's tile along each axis: the constant by which the code multiplies the block's position, or 0 if

@@ -19,7 +19,7 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, Structure, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""Element type of the tensor map that copies elements of a data type, if the two differ, keyed by data type."""
+"""Element type that a tensor map uses instead of a data type, keyed by data type."""
 _ODD = 0x5B
 """Arbitrary initial value of integer workspaces."""
 
@@ -54,7 +54,7 @@ def emulate_config(
     scratch = {}
     for space in workspaces(kernel, config, problem, sm):
         kind = np.dtype(ELEMENTS[space.dtype])
-        # A kernel must not depend on the initial content of a workspace.
+        # Do not fill workspaces with zeros, because a kernel must not depend on their initial content.
         scratch[space.name] = np.full(space.elements, np.nan if kind.kind == "f" else _ODD, kind)
     launches = bind_launches(kernel, config, problem, sm)
     buffers = {**tensors, **scratch}
@@ -115,7 +115,7 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
 
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
-    """Describe how a launch's arguments do not fit the parameters of the PTX kernel `name`, or return None."""
+    """Describe how a launch's arguments do not fit the parameters of the PTX kernel `name`. Return None if they fit."""
     passed = [
         a.nbytes if isinstance(a, np.generic) else len(a) if isinstance(a, bytes) else 8 for a in _arguments(bound)
     ]

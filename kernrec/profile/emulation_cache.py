@@ -94,5 +94,5 @@ def emulator_hash() -> str:
     modules = [_ROOT / "profile" / f"{name}.py" for name in _MODULES]
     modules += [_ROOT / "compile" / f"{name}.py" for name in _MACHINE_CODE]
     modules += (_ROOT / "ptx").rglob("*.py")
-    # The engine's file name holds a hash of its sources, which a confined process cannot read.
+    # A confined process cannot read the engine's sources, but the engine's file name contains a hash of them.
     return CompileCache.key(files_hash(_ROOT, modules), Path(module().__file__).name)

@@ -1,6 +1,6 @@
 """Parse short descriptions of the arguments of a launch.
 
-They are in the order of the kernel's parameters. Further descriptions set `__constant__` and `__device__` variables:
+They follow the order of the kernel's parameters. Further descriptions set `__constant__` and `__device__` variables:
 
     a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
     a=zeros:f32[4096]  a buffer of zeros. `nan:` fills it with NaNs, to show elements that a kernel does not write, and
@@ -60,7 +60,7 @@ class BufferDescription:
     path: Path | None = None
     """NumPy file with the content, or None if the other fields describe the content."""
     fill: str | None = None
-    """`zeros`, `nan` or `unwritten`. None stands for random values."""
+    """`zeros`, `nan` or `unwritten`, or None for random values."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     """Extents, slowest first."""
@@ -232,7 +232,8 @@ def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """Parse `content`, the buffer in the description `text`. `view` is an example of a texture or map for messages."""
+    """Parse `content`, the buffer in the description `text`. Error messages show the example `view` of a texture or
+    map."""
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):

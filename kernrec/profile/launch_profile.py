@@ -28,8 +28,7 @@ VERSION = "version"
 """Metric with the `COUNTS_VERSION` of a sampled launch."""
 
 Terms = Mapping[str, int]
-"""Executions of each part of a launch. `block` stands for the number of thread blocks. Each other key is a loop, whose
-executions are summed over all blocks."""
+"""Number of thread blocks (key `block`), and number of trips of each loop (key: its name), summed over all blocks."""
 
 
 class ProfileError(KernrecError):
@@ -41,9 +40,9 @@ class Profile:
     """Event counts of a launch as a linear function of its number of blocks and trips."""
 
     metrics: tuple[str, ...]
-    """Names of the counters of `kernrec.ptx.execution.emulator`."""
+    """Names of the metrics, which are counters of `kernrec.ptx.execution.emulator`."""
     terms: tuple[str, ...]
-    """`block`, then the loops."""
+    """Names of the terms: `block`, then the loops."""
     coefficients: np.ndarray
     """Events per block and per trip, as a float64 array of shape (metrics, terms)."""
 

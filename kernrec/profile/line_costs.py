@@ -96,7 +96,7 @@ def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], P
                 access.requests += counts.requests
                 access.lanes += counts.lanes
                 access.bytes += counts.bytes
-                # Local memory is interleaved by lane, so accesses of warps move only full sectors.
+                # In local memory, the words of a warp's lanes are adjacent, so an access moves only full sectors.
                 access.moved += counts.bytes // 32 if space == "local" else counts.moved
                 access.ideal += counts.ideal
                 access.widest = max(access.widest, counts.bytes // counts.lanes)

@@ -71,7 +71,7 @@ def profile_variant(
         except ProfileError as error:
             raise KernrecError(f"kernel {kernel.name}, {launch.entry}, {dict(configs[0])}: {error}") from error
         if fitted is None:
-            continue  # No config of this variant has this launch.
+            continue  # This launch does not occur in any config of this variant.
         resources = compiled.resources[launch.entry]
         profiles.append(LaunchProfile(index, launch.entry, resources, fitted, compiled.ptx_hash, compiled.compiler))
     return profiles
@@ -80,7 +80,7 @@ def profile_variant(
 def profile_architectures(
     kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """Profile variants with the same preprocessed source, and emulate equal launches of equal PTX once.
+    """Profile variants with the same preprocessed source, but emulate each distinct launch of a PTX text only once.
 
     Args:
         variants: variants with the same preprocessed source.
@@ -106,9 +106,10 @@ _parsed = lru_cache(maxsize=1)(parse)
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: ProbeCounts) -> Profile | None:
-    """Fit a profile to one more probe than it has unknown coefficients. Return None if there are no probes.
+    """Fit a profile to emulated probes, or return None if there are no probes.
 
-    Emulate a probe with buffers of zeros unless its counts are cached.
+    Use at least one probe more than there are `unknowns`, to check the fit. If the counts of a probe are not cached,
+    emulate it with buffers of zeros.
     """
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
@@ -128,7 +129,7 @@ def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: Pro
 
 
 _Profiles = list[list[tuple[int, LaunchProfile]]]  # (architecture, profile) pairs of each variant.
-# Limit memory: maximum number of compiled variants per process that wait for emulation.
+# Maximum number of compiled variants per process that wait for emulation, to limit memory
 _MOST_WAITING = 4
 
 

@@ -1,8 +1,7 @@
 """Profile every config of a user's kernel on one problem and architecture, from samples of its blocks.
 
-Equivalent configs share their work: those that differ only in unused macros are compiled once, and those with the same
-code, launch and arguments are emulated once. Each profile is yielded as soon as it is known, so an interrupted
-run can be continued.
+Configs that differ only in unused macros are compiled once. Configs with equal code, launch and arguments are emulated
+once. Each profile is yielded as soon as it is known, so that an interrupted run can be continued.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator
@@ -28,7 +27,7 @@ from kernrec.util.process import collect_rarely
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
-_MOST_WAITING = 4  # Limit memory: maximum number of waiting tasks per process.
+_MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
@@ -148,8 +147,8 @@ def _compile(
 ) -> Iterator[tuple[CompileJob, Result]]:
     """Compile jobs of one source, and yield (job, result).
 
-    If the source is PTX, only assemble it. Otherwise, first remove kernels outside `entries` from the source. If the
-    shorter source does not compile, compile the whole source.
+    Only assemble a source that is PTX. For CUDA C++, first remove kernels outside `entries`, and use the whole source
+    if the shorter one does not compile.
     """
     source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):

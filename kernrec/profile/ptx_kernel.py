@@ -162,7 +162,7 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
         if end < 1:
             continue
         draw = np.random.default_rng(0)
-        if index.ascending:  # The last of several range offsets is the end of the indexed buffer.
+        if index.ascending:  # These values are the offsets of ranges. The last offset is the end of the indexed buffer.
             values[...] = np.sort(draw.integers(0, end + 1, values.size))
             values.flat[0], values.flat[-1] = 0, end
         else:
@@ -198,7 +198,9 @@ def _compiled(job: CompileJob) -> Compiled:
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
     """Return the PTX name of the kernel with the C++ or PTX name `entry`, or of the only kernel if `entry` is None.
-    Raise `UsageError` if the kernel does not exist, or `entry` is None and there are several kernels.
+
+    Raises:
+        UsageError: The kernel does not exist, or `entry` is None and there are several kernels.
     """
     if entry is None:
         if not module.entries:
@@ -269,7 +271,7 @@ def kernel_of_ptx(
         "source": path.name,
         **_oldest_sm(module),
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
-        # Put the given shape first, because it is correct.
+        # List the given shape first, because it is known to be correct.
         "tunables": {
             "block_x": {"values": [bx, *(width for width in widths if width != bx)], "launch": True},
             "block_y": {"values": [by, *(height for height in heights if height != by)], "launch": True},

@@ -87,7 +87,7 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 # Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Sharing of a buffer between blocks is measured if at least this fraction of a block's reads is from the buffer."""
+"""Minimum fraction of a block's reads that a buffer must have for measuring how blocks share the buffer."""
 _EDGE_SHARE = 0.02  # Always emulate an end that represents at least this fraction of the grid's blocks.
 _MOST_KINDS = 12
 _CROWDED = 0.9  # Basic blocks with more than this fraction of the maximum live registers are assumed to spill.
@@ -104,9 +104,9 @@ class BlockSample:
     axes: tuple[int, ...]
     """Axes along which the grid has several blocks: 0, 1 and 2 for x, y and z."""
     ends: Mapping[int, int]
-    """Number of blocks that each block at an end of an axis represents."""
+    """Number of blocks that each sampled block at an end of an axis represents, keyed by the sampled block."""
     not_corners: frozenset[int]
-    """Blocks of `ends` that differ from the middle block's position along one axis only."""
+    """Blocks in `ends` that are in the middle of all axes except one."""
     total: int
 
 
@@ -143,7 +143,8 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Choose one block from each level of work in a one-dimensional grid. Start with the level with the most work."""
+    """Choose one block from each level of work in a one-dimensional grid. The level with the most total work comes
+    first."""
     most = max(levels, key=lambda level: level.count * level.work)
     others = {level.block: level.count for level in levels if level is not most}
     beside = most.block + (1 if most.block + 1 not in others and most.block + 1 < total else -1)
@@ -198,10 +199,7 @@ def profile_by_sampling(
 
 @lru_cache(maxsize=4)
 def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
-    """Return (parsed PTX, empty dictionary).
-
-    The caller stores modules with merged memory accesses in the dictionary, keyed by kernel.
-    """
+    """Return (parsed PTX, empty dictionary in which callers cache modules by kernel)."""
     return parse(ptx), {}
 
 
@@ -291,8 +289,8 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
     """Emulate thread blocks. Return (event counts, executions of each basic block by each warp).
 
-    The executions are an array of shape (basic blocks, warps). A block in a cluster is emulated with its whole cluster,
-    and counts like the cluster's average block.
+    The executions have the shape (basic blocks, warps). If a block is in a cluster, emulate the whole cluster, and
+    count its average block.
     """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)

@@ -75,7 +75,7 @@ DRAWN_BYTES = 64 << 20
 """Maximum bytes of random values of a tensor. Larger tensors repeat these values, which share memory."""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
-_MOST_BYTES = 16 << 30  # Maximum total size of the tensors. Untouched zeros take no memory, but address space.
+_MOST_BYTES = 16 << 30  # Maximum size of all tensors. Zeros that were never written use only addresses.
 
 
 class Tensors:

@@ -52,11 +52,11 @@ class _CallReader:
         self.tensors: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, int] = {}
         self.defines: dict[str, str] = {}
-        self.types: dict[str, str] = {}  # Triton's type of tensors that have another memory format.
+        self.types: dict[str, str] = {}  # Triton's type of each tensor whose format in memory differs
         self.descriptors: dict[str, dict[str, Any]] = {}
         self.unaligned: set[str] = set()
         self.numbers = integers(call.arguments)
-        # An argument with the name of a compiler option also sets this option.
+        # If an argument has the name of a compiler option, Triton also sets the option.
         self.options = {name: call.arguments[name] for name in OPTIONS if type(call.arguments.get(name)) is int}
 
     def kernel(self) -> Kernel:
@@ -104,7 +104,7 @@ class _CallReader:
                     "grid": ["grid_x", "grid_y", "grid_z"],
                     "block": ["32 * num_warps"],
                     "arguments": [*(text for text, _, _ in passed.values()), *["u64 0"] * SCRATCH],
-                    # Shared memory holds num_stages - 1 loop steps, one of which is being computed.
+                    # Triton keeps num_stages - 1 loop steps in shared memory, and computes one of them.
                     "prefetch": "max(num_stages - 2, 0)",
                 }
             ],
@@ -172,7 +172,7 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def items(self, name: str, value: Any) -> Any:
-        """Return the items of a named tuple, and store its field names. Return any other argument unchanged."""
+        """Return the items of a named tuple, and store the names of its fields. Return any other argument unchanged."""
         if not isinstance(value, Mapping) or "fields" not in value:
             return value
         self.defines[fields_name(name)] = repr(" ".join(value["fields"]))
@@ -229,7 +229,7 @@ class _CallReader:
         extents = []
         for extent in block:
             if isinstance(extent, str) and not set(parse(extent.lower()).names) <= self.numbers.keys():
-                extents.append(extent.lower())  # The value of this constant depends on the config.
+                extents.append(extent.lower())  # The config decides the value of this constant.
             else:
                 extents.append(str(self.number(f"{place}: block", extent, self.numbers)))
         return {
@@ -277,7 +277,7 @@ class _CallReader:
         """Return (argument, type, divisible) of a parameter.
 
         `argument` is the text for the spec's launch, or empty if the parameter is a constant. `type` is the name of a
-        Triton type, or empty if it follows from the argument. `divisible` is true if Triton knows that the argument is
+        Triton type, or empty if it follows from the argument. `divisible` is True if Triton knows that the argument is
         a multiple of 16.
         """
         name, specialized = parameter["name"], parameter["specialized"]

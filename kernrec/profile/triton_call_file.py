@@ -52,7 +52,7 @@ class TritonCall:
     grid: str | Sequence[Any] | Callable[..., Any]
     """Extents as numbers or expressions, a function, or the name of a function in the file."""
     configs: Sequence[Mapping[str, Any]] | None = None
-    """Configs. None stands for the autotuner's configs, or for Triton's default options if there is no autotuner."""
+    """Configs, or None for the autotuner's configs. Without an autotuner, None means Triton's default options."""
     flops: str | None = None
     """Expression for the number of floating-point operations, or None."""
     place: str = "the call"
@@ -60,7 +60,7 @@ class TritonCall:
     module: str = ""
     """Installed module to import instead of executing the file, or an empty string."""
     decorated: Any = field(default=None, compare=False)
-    """Function object, if this process has loaded it."""
+    """Function object if this process has loaded it, or None."""
 
 
 def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] | None = None) -> TritonCall:
@@ -99,7 +99,7 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         if name.lower() not in spelling:
             raise unknown("integer argument", name, spelling.values())
         arguments[spelling[name.lower()]] = value
-    for argument in arguments.values():  # Files with values are in the folder of the TOML file.
+    for argument in arguments.values():  # Files with values are relative to the folder of the TOML file.
         items = argument.get("items", argument) if isinstance(argument, dict) else argument
         for value in items if isinstance(items, list) else [items]:
             if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):

@@ -43,9 +43,9 @@ class Level:
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
     """Return the levels of work in a one-dimensional grid, in block order, or none if all blocks do equal work.
 
-    Blocks are assumed to do equal work if no branch depends on the block, or if no loop stores to global memory and the
-    last two blocks are not idle. The first and the last block count like their neighbors, because their tiles may be
-    partial.
+    Work is assumed to be equal if no branch depends on the block. It is also assumed to be equal if no loop stores to
+    global memory, unless the last two blocks are idle. The first and the last block count like their neighbors, because
+    their tiles may be partial.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -84,7 +84,7 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
             longest = math.inf
         return bool(before_last < longest and emulation.run([last])["issue"] < longest)
     except EmulationError:
-        # The blocks are not idle, or an instruction is unsupported, which sampling reports later.
+        # The blocks have work, or an instruction is unsupported. Sampling reports the latter.
         return False
 
 
@@ -105,7 +105,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
     Args:
         work: function that returns a block's work. Neighboring blocks do similar work.
     """
-    first, last = 1, total - 2  # The tiles of the first and the last block may be partial.
+    first, last = 1, total - 2  # Skip the first and the last block, because their tiles may be partial.
     seen = {block: work(block) for block in dict.fromkeys((first, total // 2, last))}
     while len(seen) < _MOST_BLOCKS:
         blocks = sorted(seen)
@@ -121,7 +121,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)
             continue
-        # Assign half of the blocks between two emulated blocks to each level.
+        # Assign half of the blocks between two emulated blocks to each of their two levels.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
         parts.append(Level(middle, end - start, seen[block]))

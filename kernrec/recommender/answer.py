@@ -1,8 +1,10 @@
 """Build the answer to a query from a candidate set: recommendations with their ranks, notes and comparisons.
 
-Measured recommendations share a rank if their 90 % intervals overlap the interval of the best of them. Predicted
-recommendations rank by expected cost. A predicted rank is ambiguous if its interval overlaps that of a neighbor. Shared
-errors cancel out: all shared errors of configs of one kernel, and half of the shared variance of different kernels.
+Predicted recommendations rank by expected cost. A predicted rank is ambiguous if its 90 % interval overlaps that of a
+neighbor. Measured recommendations share a rank if their intervals overlap that of the best recommendation of this rank.
+
+The overlap ignores errors that affect both configs alike: all shared error of configs of one kernel, and half of the
+shared variance of configs of different kernels.
 """
 
 from collections.abc import Sequence
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 LIMIT_STEP_W = 10.0
 """Step in watts between the power limits that `saving_of` tries."""
 NO_LOSS = 2.0 * LATENCY_DRIFT
-"""Maximum slowdown, as a fraction, that does not count as a loss: the drift between two measurements."""
+"""Slowdown, as a fraction, up to which a config counts as equally fast. Two measurements can drift apart by as much."""
 WORTH_SAYING = 2.0 * ENERGY_DRIFT
-"""Minimum energy saving, as a fraction, that deserves a note: the drift between two measurements."""
+"""Minimum energy saving, as a fraction, that deserves a note. Two measurements can drift apart by as much."""
 
 
 def build_recommendations(
@@ -45,7 +47,7 @@ def build_recommendations(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> tuple[Recommendation, ...]:
-    """Return recommendations for candidates: with ranks for `picked`, then without ranks for `beside`.
+    """Return ranked recommendations for the candidates in `picked`, then unranked ones for those in `beside`.
 
     Args:
         picked: operating point and position of each candidate, best first.
@@ -82,7 +84,7 @@ def build_recommendations(
                 clock_hz=clock_hz,
                 bottleneck=BOTTLENECKS[bottleneck],
                 occupancy=occupancy,
-                # Both references keep their costs at the first operating point, whatever the candidate's `point` is.
+                # These references always have their costs at the first operating point, even if `point` is another.
                 fastest=fastest,
                 heuristic=heuristic,
                 measurement=measured,
@@ -102,7 +104,7 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return a row for each candidate in `picked` and `beside`, then the costs of the fastest candidate."""
+    """Return the engine's description of each candidate in `picked` and `beside`, then the costs of the fastest one."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
@@ -110,7 +112,7 @@ def described(
 
 
 def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
-    """Return a recommendation, without a rank, for one candidate at one operating point."""
+    """Return an unranked recommendation of the candidate at `position`, at the operating point with index `point`."""
     return build_recommendations(candidates, [], Objective.LATENCY, beside=[(point, position)])[0]
 
 
@@ -120,7 +122,7 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the largest energy saving of a candidate at an operating point at which it is not slower.
+    """Return the largest energy saving of a candidate among the operating points at which it is no slower.
 
     Return None if the saving is too small to mention, or if the query sets a power limit or clock.
     """
@@ -134,7 +136,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         gpu, (number, *nominal) = candidates.gpu, candidates.ranked.ranking.nominal(candidates.part, position)
         power, (core_s, dram_s, *_) = candidates.ranked.kernels[number].table.power, nominal
         if core_s * power.boost_hz > dram_s * power.running_hz:
-            return None  # The core clock is the bottleneck, so less power costs time.
+            return None  # The core clock is the bottleneck, so a lower limit costs time.
         limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
         repeated = NominalCosts(*(np.full(len(limits), part) for part in nominal))
         limited = power.apply_power_limit(repeated, limits)
@@ -152,8 +154,8 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
     """Return at most `query.top` measurements of kernels outside kernrec's library, best first.
 
-    The order is that of the objective (latency for a Pareto front). Measurements without energy are skipped if the
-    objective counts energy.
+    Rank by the objective, or by latency for a Pareto front. Skip measurements without energy if the objective counts
+    energy.
     """
     objective = query.objective.scalar
     valued = []
@@ -186,8 +188,8 @@ def answer(
     """Return the answer to a request about an op or about one kernel.
 
     Args:
-        candidates: candidates at the operating points from `op_points`, or from `kernel_points` for one kernel. For an
-            op, the set must not be empty.
+        candidates: candidates at the points of `op_points`, at least one, or at those of `kernel_points` for one
+            kernel.
         context: provider of baselines and of warnings about trained models; None to omit both.
         of_one_kernel: whether to add notes on the kernel's profiles, and the config of the occupancy heuristic.
 
@@ -198,12 +200,12 @@ def answer(
         raise none_runs(candidates.considered[0])
     first = 0
     if of_one_kernel and query.power_limit_w is not None:
-        # The first operating point, which has the default limit, is only the reference. Select at the requested limit.
+        # The first operating point has the default power limit, for comparison. Select at the requested limit.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
     others: Sequence[Picked] = ()
     if not (of_one_kernel or query.top == 1 or query.source):
-        # Pick the best config of a CUDA kernel if `picked` has only Triton kernels, and vice versa.
+        # If `picked` has only Triton kernels, also pick the best config of a CUDA kernel, and vice versa.
         ranking = candidates.ranked.ranking
         others = ranking.best_of_other_kind(candidates.part, picked, bounds_of(query), first)
     every = build_recommendations(candidates, picked, query.objective, alike, others)
@@ -223,7 +225,7 @@ def answer(
             "occupancy_heuristic": build_recommendation(candidates, 0, kernel.heuristic),
         }
         if kernel.table.kernel.declares_problem:
-            context = None  # Backends implement only ops, so omit baselines.
+            context = None  # Backends have no implementation of a user's own problem.
         lines = tuple(of_kernel(considered, recommendations[0]))
         remarks.append(lambda: lines)
     else:
@@ -260,8 +262,8 @@ def answer_by_baselines(context: "GpuContext", problem: Problem, query: Query, r
         reason: error that explains why no kernel runs the problem.
 
     Raises:
-        KernrecError: there is no baseline, or the data type is quantized and all baselines are predicted. Backends
-            support quantized types only in few shapes and layouts.
+        KernrecError: there is no baseline. For a quantized data type, predicted baselines do not count, because
+            backends support such types only in few shapes and layouts.
     """
     answer = Answer(
         problem=problem,

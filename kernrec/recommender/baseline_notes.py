@@ -92,9 +92,9 @@ def no_baselines(context: "GpuContext", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the data types of an op for which a recording can serve as a baseline.
+    """Return the data types of an op that have baselines.
 
-    They are the types that backends were recorded for, and the types that are about as fast as a recorded type.
+    A data type needs recordings of a backend, in this type or in a type that is about as fast.
     """
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
@@ -117,7 +117,7 @@ def without_baseline(
 
 
 def _padding(model: "VendorModel", problem: Problem, gpu: GPU, backends: Sequence[str]) -> Iterator[str]:
-    """Yield a note if padding the unaligned rows of a matmul would make the fastest backend much faster."""
+    """Yield a note if padding the sizes of a matmul to aligned rows would make the fastest backend much faster."""
     sizes = problem.dim
     if not (others := padded(problem)):
         return

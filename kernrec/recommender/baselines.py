@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import GpuContext
 
 NEARLY = 0.02
-"""Maximum relative difference between two latencies that count as equal."""
+"""Relative difference up to which two latencies count as equal."""
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED, PUBLISHED = str(Source.PREDICTED), "published"
 _NAMED = 4
-"""Maximum number of GPUs that the text of a transferred baseline names."""
+"""Maximum number of GPUs that the description of a transferred baseline names."""
 
 Interval = tuple[float, float]
 
@@ -47,7 +47,7 @@ class Baseline(JsonForm):
 
     backend: str
     version: str | None
-    """Version of the recorded backend, or range of versions; None if not stated."""
+    """Recorded version of the backend, or range of versions; None if the recordings do not state it."""
     source: str
     latency_s: Estimate
     power_w: float | None
@@ -59,13 +59,13 @@ class Baseline(JsonForm):
     learned_on: tuple[str, ...]
     """Catalog names of the GPUs whose recorded latencies the baseline is based on."""
     recorded_as: str | None
-    """Data type and layout of the recordings if they differ from those of the problem, otherwise None."""
+    """Data type and layout of the recordings; None if they are those of the problem."""
     power_transferred: bool
     """Whether the power is predicted or comes from recordings of other GPUs."""
     power_predicted: bool = False
     """Whether the power comes from the GPU's power model, not from recordings."""
     warm: str = ""
-    """Data that L2 must hold to reach this latency, such as `weights`; empty if L2 need not hold any data."""
+    """Data that must be in L2 for the backend to reach this latency, such as `weights`; empty for none."""
     provenance: Mapping[str, str] | None = None
     """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None
@@ -146,8 +146,8 @@ def baselines_of(
 ) -> tuple[Baseline, ...]:
     """Return the baselines of a problem on a GPU at an operating point, fastest first.
 
-    Without recordings of similar problems, a physical model predicts one baseline. The result is empty if the GPU lacks
-    the data type, no model covers the requested backends, or the context's input data are not random.
+    A physical model predicts one baseline if there are no recordings of similar problems. The result is empty in three
+    cases: the GPU lacks the data type, no model covers the requested backends, or the context's inputs are not random.
 
     Args:
         backends: backends to include; all by default.
@@ -169,7 +169,7 @@ def baselines_of(
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem) if is_number(each)])
     recorded = list(recordings.published(predictions, backends))
-    # A recorded variant, such as static scales, replaces only its own prediction, so keep those of other variants.
+    # A recording of a variant (such as static scales) replaces only the prediction of that variant.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
         each
@@ -187,8 +187,8 @@ def baselines_of(
             row_of_problem = None if has_epilogue(problem) else row
             baselines.append(_baseline(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
     else:
-        # Include all backends, because they share information about energy. Otherwise a baseline would depend on the
-        # requested backends.
+        # Include all backends, because they share information about energy. Otherwise, a baseline would change with the
+        # choice of backends.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
         others = [each for each in predictions if each.backend not in {baseline.backend for baseline in carried}]
         every = at_point([*carried, *others], gpu, point, problem)
@@ -204,9 +204,9 @@ def baselines_of(
 def _at_most_more_rows(
     context: "GpuContext", by_physics: "BaselinePrediction", problem: Problem
 ) -> "BaselinePrediction":
-    """Return `by_physics`, with its latency limited if the problem is a matmul with few rows.
+    """Return the prediction `by_physics`, with its latency reduced if a learned model limits it.
 
-    A matmul with fewer than `FEW_ROWS` rows takes at most the learned time of the matmul padded to `FEW_ROWS` rows.
+    The limit applies to a matmul with fewer than `FEW_ROWS` rows: the learned time of the matmul with `FEW_ROWS` rows.
     """
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
@@ -225,9 +225,9 @@ def _at_most_more_rows(
 def _of_versions(
     model: "VendorModel", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return the requested versions of backends: predictions, then recordings.
+    """Return predictions for the requested versions of backends, and the recordings of these versions.
 
-    A version that was recorded for the problem has no prediction.
+    Versions with a recording of the problem have no prediction. `others` names the versions whose recordings to ignore.
     """
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(recordings.published((), tuple(versions)))
@@ -241,7 +241,7 @@ def cold_baselines(
 ) -> "list[Baseline]":
     """Return the baselines of a network layer whose weights are not in L2, fastest first.
 
-    They are the baselines from `baselines_of`, adjusted by `read_cold`.
+    The function applies `read_cold` to the result of `baselines_of`.
     """
     baselines = [
         read_cold(baseline, problem, context.gpu) for baseline in baselines_of(context, problem, point, backends)
@@ -250,10 +250,7 @@ def cold_baselines(
 
 
 def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Return a baseline whose latency is at least the time to read the layer's data from DRAM.
-
-    The mean power does not change.
-    """
+    """Return a baseline with at least the time to read the layer's data from DRAM, at the same mean power."""
     latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
     if latency is baseline.latency_s:
         return baseline
@@ -261,7 +258,7 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return latency and energy of a layer, with the latency raised to at least `cold_seconds`.
+    """Return latency and energy of a network layer, with the latency raised to at least `cold_seconds`.
 
     The energy increases by the same factor, because the mean power does not change.
     """
@@ -278,7 +275,10 @@ def beside(
 ) -> tuple[Baseline, ...]:
     """Return copies of baselines with a comparison to the top recommendation for the same problem.
 
-    `interval_s` is the 90 % interval of `latency_s` in seconds; None if the latency is exact.
+    Args:
+        latency_s: latency of the top recommendation in seconds.
+        energy_j: energy of the top recommendation in joules.
+        interval_s: 90 % interval of `latency_s` in seconds; None if the latency is exact.
     """
     low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(

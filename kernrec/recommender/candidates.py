@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 POWER_LIMIT = "power limit"
-"""Bottleneck of a config whose core clock is lowered by the power limit."""
+"""Name of the bottleneck of a config whose core clock the power limit lowers."""
 BOTTLENECKS = (*RESOURCES, POWER_LIMIT)
 """Names of bottlenecks. The engine refers to a bottleneck by its index in this tuple."""
 OBJECTIVES = tuple(Objective)
@@ -38,7 +38,7 @@ Picked = tuple[int, int]
 
 
 class KernelCandidates:
-    """Candidates of one kernel in a candidate set."""
+    """Configs of one kernel in a `CandidateSet`, C in number."""
 
     def __init__(self, candidates: "CandidateSet", number: int, part: slice) -> None:
         self._set, self.number, self.part = candidates, number, part
@@ -46,10 +46,10 @@ class KernelCandidates:
         self.table, self.scope = kernel.table, kernel.scope_on(candidates.number)
         self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
         self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
-        """`rows`: row index of each candidate in the config space. `ran`: whether the kernel was measured, or has a
-        model trained on recordings of the kernel on this GPU."""
+        """`rows`: index of each candidate in the config space. `ran`: whether the kernel was measured, or has a model
+        trained on recordings of the kernel on this GPU."""
         self.heuristic = kernel.heuristics[candidates.number] or 0
-        """Position of the candidate that the occupancy heuristic picks, among the candidates of the kernel."""
+        """Position, within the kernel, of the candidate that the occupancy heuristic picks."""
 
     @cached_property
     def measurements(self) -> KernelMeasurements | None:
@@ -61,7 +61,7 @@ class KernelCandidates:
 
     @cached_property
     def shrinkage(self) -> Shrinkage:
-        """Lead of the kernel over the problem's reference time, and the fraction of the lead to keep."""
+        """Predicted speed advantage (lead) of the kernel over the reference time, and the fraction of it to keep."""
         return self._set.ranked.shrinkage(self.number, self._set.number)
 
     @property
@@ -75,12 +75,12 @@ class KernelCandidates:
 
     @property
     def costs(self) -> Costs:
-        """Expected costs of the kernel's C candidates after all corrections, (points, C)."""
+        """Expected costs of the kernel's C candidates after all corrections; arrays have shape (points, C)."""
         return self._set.costs.part(self.part)
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """Costs that the analytical model predicts for the kernel's C candidates, without corrections, (points, C)."""
+        """Uncorrected costs of the analytical model for the kernel's C candidates; arrays have shape (points, C)."""
         first, costs = self.prediction.column, self._set.ranked.limited.at(self._set.point_range)
         return costs.part(slice(first, first + len(self.rows)))
 
@@ -99,23 +99,26 @@ class KernelCandidates:
         return clock_hz, BOTTLENECKS[number]
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
-        """Return the measurements at an operating point, keyed by the position of the candidate in this kernel."""
+        """Return the measurements at an operating point, keyed by the candidate's position within this kernel."""
         return self.measurements.measured[point] if self.measurements else {}
 
     def config(self, position: int) -> dict[str, int]:
-        """Return the config of the candidate at `position` among the candidates of the kernel."""
+        """Return the config of the candidate at `position` within this kernel."""
         return self.table.config(self.rows.item(position))
 
 
 class CandidateSet:
-    """All C candidates of a problem, ordered by kernel. The position in this order identifies a candidate."""
+    """All C candidates of a problem, ordered by kernel. A candidate is identified by its position in this order."""
 
     def __init__(
         self, ranked: RankedSpace, number: int, kernels: range | None = None, points: range | None = None
     ) -> None:
         """Create a view of one problem's candidates. The first operating point is the reference for comparisons.
 
-        `kernels` and `points` contain indices; None for all.
+        Args:
+            number: index of the problem in `ranked`.
+            kernels: indices of the kernels to include; None for all.
+            points: indices of the operating points to include; None for all.
         """
         self.ranked, self.number = ranked, number
         self.problem, self.gpu = ranked.problems[number], ranked.gpu
@@ -125,9 +128,9 @@ class CandidateSet:
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
         self.every_point = len(points) == len(ranked.points)
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Indices that select the candidates in the engine: problem, first and end kernel, first and end point."""
+        """Engine indices that select the candidates: problem, kernels (first, end), operating points (first, end)."""
         self.starts = [0]
-        """Position of the first candidate of each kernel with candidates, then the total number of candidates."""
+        """Position of the first candidate of each kernel that has candidates, then the number of all candidates."""
         self._nonempty = []
         self.every_kernel: Sequence[RankedKernel] = ranked.kernels[self._numbers.start : self._numbers.stop]
         """All kernels, including kernels without a runnable config."""
@@ -135,8 +138,8 @@ class CandidateSet:
         self.runnable = 0
         """Number of runnable configs of all kernels, including configs that are not estimated."""
         self.any_measured = self.any_ran = False
-        """`any_measured`: whether any candidate was measured. `any_ran`: whether any candidate was measured, or
-        any kernel has a model trained on recordings of the kernel on this GPU."""
+        """`any_measured`: whether any candidate was measured. `any_ran`: whether `KernelCandidates.ran` is true for any
+        kernel."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
             self.runnable += kernel.counts[number]
@@ -153,7 +156,7 @@ class CandidateSet:
 
     @cached_property
     def considered(self) -> list[Prediction]:
-        """Predictions of the analytical model for all kernels, including kernels without a runnable config."""
+        """Predictions of the analytical model, one per kernel, including kernels without a runnable config."""
         return [kernel.on(self.number) for kernel in self.every_kernel]
 
     @cached_property
@@ -228,11 +231,10 @@ class CandidateSet:
 
     @cached_property
     def risk(self) -> Array | None:
-        """Factor by which each candidate's costs are multiplied in comparisons, (C,).
+        """Factor by which each candidate's costs are multiplied in comparisons, (C,); None if no config counts as run.
 
-        A config counts as run if it was measured, or if its kernel has a model trained on this GPU. The factor lets any
-        other config rank before such a config only if its lead is larger than its error. The property is None if no
-        config counts as run.
+        A config counts as run if it was measured, or if its kernel has a model trained on this GPU. Any other config
+        ranks before such a config only if its lead is larger than its error.
         """
         if not self.any_ran:
             return None
@@ -244,7 +246,7 @@ class CandidateSet:
         return number, self.kernels[number], position - self.starts[number]
 
     def at(self, point: int) -> "CandidateSet":
-        """Return a view of all candidates at the operating point with index `point` only."""
+        """Return a view of all candidates at one operating point, the one with index `point`."""
         if len(self.points) == 1:
             return self
         first = self.point_range.start + point
@@ -257,7 +259,7 @@ class CandidateSet:
 
 
 ROWS = 1 << 19
-"""Maximum product of the number of configs and the number of problems in a batch, to limit memory."""
+"""Maximum number of configs times problems in a batch, to limit memory."""
 TOGETHER = 128
 
 
@@ -274,7 +276,7 @@ def candidate_set(space: Space, problem: Problem, points: Sequence[OperatingPoin
 def candidate_sets(
     space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]
 ) -> Iterator[CandidateSet]:
-    """Yield the candidates of each problem in order, bit-identical to the result of `candidate_set`."""
+    """Yield the candidates of each problem in order. The results are bit-identical to those of `candidate_set`."""
     size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
     for first in range(0, len(problems), size):
         ranked = RankedSpace(space, problems[first : first + size], tuple(points))

@@ -1,7 +1,7 @@
 """Find the configs that may be best for a problem (contenders), and the expected loss of the recommended config.
 
-Part of a config's error is its own (`costs.Estimates.own`). Configs of one kernel share half of the remaining variance.
-The other half is common to all kernels on the problem and cancels out.
+A config's error has three parts: its individual error (`costs.Estimates.own`), and two equal parts of the remaining
+variance. Configs of one kernel share the second part. The third part is common to all kernels and cancels out.
 """
 
 import math
@@ -27,7 +27,7 @@ MOST = 48
 """Maximum number of contenders of a problem: the candidates of lowest expected cost."""
 LISTED = 8
 _FEATURES = 128
-"""Maximum number of features that describe how problems are related. Random projection reduces a larger number."""
+"""Maximum number of features that describe how problems are related. Random projection reduces larger numbers to it."""
 _LEAST_NOISE = 0.005
 """Minimum relative noise of a measurement, the difference between the medians of two sessions."""
 
@@ -41,23 +41,23 @@ def key_of(kernel: str, config: Mapping[str, int]) -> Key:
 
 @dataclass(frozen=True, eq=False)
 class ProblemContenders:
-    """Contenders of one problem. `side_by_side` combines several problems."""
+    """Contenders of one problem, C in number. `side_by_side` combines the contenders of several problems."""
 
     problem: Problem
     keys: tuple[Key, ...]
     """Key of each of the C contenders, lowest expected cost first."""
     expected: Array
     deviation: Array
-    """Standard deviation of the total error of `expected`, (C,)."""
+    """Standard deviation of the total error of the logarithm of `expected`, (C,)."""
     own_deviation: Array
-    """Standard deviation of the error that a config shares with no other config, (C,)."""
+    """Standard deviation of the error that affects only this config, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
-    """Features of each contender for a trained model, without tunables, (C, F); None if not needed."""
+    """Model features of each contender, without tunables, (C, F); None if no model needs them."""
 
     @cached_property
     def kernel_deviation(self) -> float:
-        """Standard deviation of the error that configs of one kernel share, but configs of other kernels do not."""
+        """Standard deviation of the error that only configs of the same kernel share."""
         common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
         return math.sqrt(0.5 * median(common))
 
@@ -76,11 +76,11 @@ def contenders_of(
     """Return the contenders among the candidates of a problem at the first operating point.
 
     Args:
-        candidates: candidates whose costs were predicted without measurements of the problem; must not be empty.
+        candidates: non-empty set, predicted without measurements of the problem.
         objective: quantity to minimize; `pareto` raises `UsageError`.
         among: keys of the configs that may become contenders; None for all configs.
         always: keys of configs that always become contenders, such as measured configs.
-        with_inputs: whether to include `inputs`, which correct predictions during refinement.
+        with_inputs: whether to fill `ProblemContenders.inputs`, with which refinement corrects predictions.
     """
     value = objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
     chosen: list[int] = []
@@ -102,10 +102,7 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """Return features of the chosen candidates for the trained model, without tunables.
-
-    The shape is (len(chosen), F).
-    """
+    """Return the model's features of the chosen candidates, without tunables, (len(chosen), F)."""
     from kernrec.model.learn import features
     from kernrec.recommender.estimate.correction import inputs_of
 
@@ -121,21 +118,16 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
-    """Return the half-widths of the 90 % intervals of the logarithm of each config's cost, (2, C).
-
-    The first row applies to the total error. The second row applies to the error that a config shares with no other
-    config.
-    """
+    """Return half-widths of 90 % intervals of the logarithmic cost, (2, C): of the total and the individual error."""
     costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
-    """Return contenders whose expected costs are all equal, because no costs were predicted.
+    """Return contenders without predictions, all with the same expected cost.
 
-    `deviation` is the standard deviation of the error that a config shares with no other config. It applies to the
-    logarithm of the cost.
+    `deviation` is the standard deviation of each config's individual error, in logarithms of the cost.
     """
     own = np.full(len(keys), deviation)
     return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), own / math.sqrt(OWN), own, weight)
@@ -193,10 +185,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of the decision trees for each problem, as arrays of shape (C, columns).
-
-    If any problem has no inputs, return None for every problem.
-    """
+    """Return the decision trees' inputs for each problem, (C, columns), or None for all if any problem lacks them."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)
@@ -217,10 +206,7 @@ def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] |
 
 
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
-    """Return (dimension, standardized log size) pairs for each problem.
-
-    Omit dimensions that have the same size in all problems.
-    """
+    """Return (dimension, standardized log size) pairs for each problem, without dimensions whose size never differs."""
     by_op: dict[str, list[Problem]] = {}
     for problem in problems:
         by_op.setdefault(problem.op, []).append(problem)
@@ -253,7 +239,7 @@ def _coordinates(keys: Sequence[Key]) -> Array:
 
 
 def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
-    """Return the measured costs of contenders, in the form that `JointPosterior` needs.
+    """Return the measured costs of contenders in the form that `JointPosterior` needs.
 
     Skip rows without energy if the objective counts energy.
     """
@@ -271,9 +257,9 @@ def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], o
 
 
 def noise_between(low: float | None, high: float | None) -> float:
-    """Return the standard deviation of the logarithm of a measured cost.
+    """Return the standard deviation of the logarithm of a measured cost, at least `_LEAST_NOISE`.
 
-    `low` and `high` are the ends of the cost's 90 % interval. The result is at least `_LEAST_NOISE`.
+    `low` and `high` are the ends of the cost's 90 % interval.
     """
     stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
@@ -301,8 +287,8 @@ class Regret:
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
     """Return the expected loss from running the recommended config instead of the best config.
 
-    For `pareto`, return the losses of latency and energy. `candidates` must have one operating point, and costs that
-    were predicted without measurements.
+    For `pareto`, return two losses: latency and energy. The set `candidates` must have one operating point, and its
+    costs must be predicted without measurements.
     """
     hashes = {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels}
     rows = [

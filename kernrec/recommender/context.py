@@ -32,17 +32,17 @@ Kind = tuple[tuple[str, str, str], ...]
 
 
 def kind_of(problem: Problem) -> Kind:
-    """Return a key that two problems share if the same kernels compute them."""
+    """Return a key that is equal for two problems if the same kernels can compute both."""
     return tuple([(form.op, form.dtype, form.layout) for form in equivalents(problem)])
 
 
 class Context:
-    """Open databases and trained models.
+    """Open databases and trained models, shared by all requests.
 
     Args:
         databases: database files to search before the shipped database; None for the user's database, if there is one.
         calibrated: whether to use fitted coefficients of the analytical model, if there are any.
-        models: trained models; None to load those next to the first database.
+        models: trained models; None to load the models next to the first database.
         triton: whether requests about an op include the library's Triton kernels.
     """
 
@@ -69,7 +69,7 @@ class Context:
     def kernel(self, name: str) -> Kernel:
         """Return the kernel with this name: the library's, else the user's most recently analyzed, else a shared one.
 
-        The name may begin with the kernel's file or module (`rows.py:kernel`, `package.rows:kernel`).
+        A file or module may precede the name (`rows.py:kernel`, `package.rows:kernel`).
 
         Raises:
             UsageError: no kernel has this name, or the user analyzed kernels of this name in several files.
@@ -84,7 +84,7 @@ class Context:
         return find_kernel(name)
 
     def calls(self, name: str) -> list[Kernel]:
-        """Return the newest version of a user's kernel, and all versions that differ from it only in the spec.
+        """Return the newest version of a user's kernel, and all versions with the same source but another spec.
 
         For example, all captured calls of a function share the source but have their own specs.
         """
@@ -127,7 +127,7 @@ class Context:
 
 
 class GpuContext:
-    """Databases and models of a context for one GPU and for certain conditions, with cached static tables."""
+    """Databases, models and cached static tables of a `Context`, for one GPU, kind of input data and state of L2."""
 
     def __init__(self, context: Context, gpu: GPU, conditions: Conditions) -> None:
         self.gpu, self.conditions = gpu, conditions
@@ -136,9 +136,9 @@ class GpuContext:
         self._of_op: dict[Kind, tuple[StaticTable, ...]] = {}
 
     def evidence(self, problem: Problem, kernels: Sequence[str]) -> Evidence:
-        """Return the database rows about a problem and about equivalent problems of other ops, for named kernels.
+        """Return the database rows of the named kernels for a problem and for equivalent problems of other ops.
 
-        If the context's conditions differ from those of all measurements, return only the rows of failures.
+        Return only rows of failures if the context's conditions (inputs, L2) differ from those of all measurements.
         """
         if self.stack.empty:
             return NO_EVIDENCE
@@ -149,7 +149,7 @@ class GpuContext:
         return evidence if self.conditions == MEASURED_CONDITIONS else Evidence(failed=evidence.failed)
 
     def space(self, problem: Problem, kernel: Kernel | None = None, whole: bool = False) -> Space:
-        """Return one kernel, or all library kernels for a problem, with their configs and database rows.
+        """Return the configs and database rows of one kernel, or of all library kernels for a problem.
 
         `whole` states whether to estimate every config instead of only the most promising configs.
         """
@@ -189,7 +189,7 @@ class GpuContext:
 
         Raises:
             KernrecError: there are no profiles for the GPU's architecture or the problem. The message names the command
-                that creates them.
+                that creates profiles.
         """
         problem = kernel.form(problem)
         key = kernel.name, kernel.hash, problem.dtype, problem.layout
@@ -200,12 +200,13 @@ class GpuContext:
             raise self._not_analyzed(kernel, problem)
         calibration = self.models.calibration(self.gpu)
         table = StaticTable.of(kernel, problem, self.gpu, profiles, calibration, self.conditions)
-        if not kernel.sampled:  # Sampled profiles are valid for one problem only, so caching them would fill memory.
+        # Do not cache sampled profiles: each is valid for one problem only, so they would fill the memory.
+        if not kernel.sampled:
             self._tables[key] = table
         return table
 
     def find_profiles(self, kernel: Kernel, problem: Problem) -> dict[int, ProfileTable]:
-        """Return the profiles of a kernel for a problem, keyed by the index of the launch; empty if there are none."""
+        """Return the profiles of a kernel for a problem, keyed by the index of the launch; empty if it has none."""
         profiles = self.stack.profiles(kernel.name, kernel.hash, self.gpu.sm)
         if not kernel.sampled or not profiles:
             return profiles
@@ -237,9 +238,9 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
 
 
 def answering_with(database: Path) -> list[Path] | None:
-    """Return the argument `databases` for a `Context` that opens one database.
+    """Return the `databases` argument of a `Context` that reads one database.
 
-    The result is None for the user's own database, so that the context also includes rows that the user pulled.
+    Return None for the user's own database, so that the context also includes rows that the user pulled.
     """
     return None if database.absolute() == paths.user_database().absolute() else [database]
 
@@ -250,7 +251,7 @@ class _StoredKernel:
     spec: str
     source: str
     owner: str | None
-    """Person who shared the kernel; None for the user's own."""
+    """Person who shared the kernel; None if it is the user's own kernel."""
 
     @property
     def file(self) -> str:
@@ -267,7 +268,7 @@ def _of_name(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
 
 
 def _named(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
-    """Return the stored kernels that match a name. Raise `UsageError` if the name is ambiguous."""
+    """Return the stored kernels with a name. Raise `UsageError` if kernels of this name are in several files."""
     file, _, bare = name.rpartition(":")
     if file:
         return _of_name([kernel for kernel in stored if kernel.file == file], bare)

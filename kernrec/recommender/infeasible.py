@@ -70,8 +70,8 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
-    ways = [f"{name} of at most {most}" for name in _sizes(problem) if (most := _most(spaces, problem, name))]
-    ways += _elsewhere(problem, gpu)
+    ways = [f"{name} of at most {most}" for name in _sizes(problem) if (most := _largest_size(spaces, problem, name))]
+    ways += _runnable_kinds(problem, gpu)
     if ways:
         return f"; there is one for {', or for '.join(ways)}"
     refusing = ((kernel.name, refusing_constraint(kernel, problem, gpu)) for kernel in kernels)
@@ -81,7 +81,7 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint without which a config of a kernel can run, or None if there is none."""
+    """Return the first constraint whose removal lets a config of the kernel run, or None if there is none."""
     form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):
@@ -99,7 +99,7 @@ def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, 
 
 
 def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint that by itself excludes every config of a kernel, or None if there is none."""
+    """Return the first constraint that excludes every config of a kernel even without other constraints, or None."""
     for constraint in (*kernel.constraints, *kernel.implied):
         alone = replace(kernel, constraints=(constraint,), implied=())
         if not _runs(_spaces([alone], problem, gpu), problem):
@@ -120,20 +120,20 @@ def _sizes(problem: Problem) -> dict[str, int]:
     return {dim.name: problem.sizes[dim.name] for dim in problem.definition.dims}
 
 
-def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest size of dimension `name` with which a kernel runs; None if the size is not too large."""
+def _largest_size(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
+    """Return the largest size of dimension `name` that a kernel runs; None if the present size is not too large."""
 
     def runs(value: int) -> bool:
         try:
             changed = problem.definition.problem(problem.dtype, problem.layout, **_sizes(problem) | {name: value})
-        except UsageError:  # The op refuses this size, so no kernel runs it.
+        except UsageError:  # The op does not allow this size.
             return False
         return _runs(spaces, changed)
 
     bad = _sizes(problem)[name]
     powers = [1 << place for place in range(bad.bit_length()) if 1 << place < bad]
     good = next((power for power in reversed(powers) if runs(power)), None)
-    if good is None or runs(1 << bad.bit_length()):  # A larger size runs, so the size is not too large.
+    if good is None or runs(1 << bad.bit_length()):  # A larger size runs, so the reason is not a large size.
         return None
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -141,8 +141,8 @@ def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
     return good
 
 
-def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
-    """Describe the layouts or data types in which a kernel can run the problem, one text per data type."""
+def _runnable_kinds(problem: Problem, gpu: GPU) -> list[str]:
+    """Describe the data types and layouts in which a kernel can run the problem, one text per data type."""
     op = problem.definition
     others = [(problem.dtype, layout) for layout in op.layouts] + [(dtype, problem.layout) for dtype in op.dtypes]
     runnable: dict[str, list[str]] = {}
@@ -175,9 +175,9 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace a problem's data type: those with a kernel first, then by similarity.
+    """Return the data types that can replace a problem's data type: types with a kernel first, then by similarity.
 
-    Exclude data types that the GPU computes slower than f32, and exclude quantized data types without a kernel.
+    Leave out data types that the GPU computes slower than f32, and quantized data types without a kernel.
     """
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]
@@ -185,5 +185,5 @@ def replacements(problem: Problem, gpu: GPU) -> list[str]:
 
 
 def no_arithmetic(problem: Problem, gpu: GPU, other: Problem) -> str:
-    """Return the note that `other` replaces a problem, because the GPU cannot compute in the problem's data type."""
+    """Return a note that `other` replaces `problem`, because the GPU cannot compute in the data type of `problem`."""
     return f"{problem.op}: the {gpu.title} has no {problem.dtype}; answered as {other.dtype}, {other.layout}"

@@ -50,7 +50,7 @@ class JsonForm(FormerNames):
             quantity, _, unit = name.rpartition("_")
             if isinstance(value, Estimate):
                 values |= value.as_dict(quantity, unit)
-            elif name == "energy_j":  # An unknown energy is None, so it has no `as_dict`.
+            elif name == "energy_j":  # An unknown energy is None, without `as_dict`.
                 values |= {name: None, f"{quantity}_interval_{unit}": None}
             else:
                 values[name] = plain(value)
@@ -73,10 +73,10 @@ def plain(value: Any) -> Any:
 
 
 class Alias(Generic[_Value]):
-    """Descriptor that returns another, possibly nested, attribute of the instance.
+    """Descriptor that reads another, possibly nested, attribute of the instance.
 
     Args:
-        paths: path to the other attribute, such as `place.number`. Several paths give a tuple.
+        paths: path to the attribute, such as `place.number`. Several paths give a tuple.
     """
 
     def __init__(self, doc: str, *paths: str) -> None:
@@ -103,7 +103,7 @@ _Interval = tuple[float, float]
 
 
 class IntervalNames:
-    """Base class with attributes for JSON: intervals and sources of latency and energy."""
+    """Mixin for JSON with the intervals and sources of latency and energy as attributes."""
 
     latency_interval_s = Alias[_Interval]("Ends of the 90 % interval of latency.", "latency_s.low", "latency_s.high")
     energy_interval_j = Alias[_Interval]("Ends of the 90 % interval of energy.", "energy_j.low", "energy_j.high")
@@ -118,7 +118,7 @@ class IntervalNames:
 
 
 class MeasuredNames:
-    """Base class with attributes for JSON: facts about a config's measurements, and the locked clock."""
+    """Mixin for JSON with facts about a config's measurements, and its locked clock, as attributes."""
 
     if TYPE_CHECKING:
         measurement: MeasuredAnswer | None
@@ -134,7 +134,7 @@ class MeasuredNames:
 
     @property
     def signed_by(self) -> list[dict[str, str | None]]:
-        """Public key and name of each person who shared the measurement; empty if none was pulled."""
+        """Public key and name of each person who shared the measurement; empty if it was not pulled."""
         if self.measurement is None or not self.measurement.signers:
             return []
         from kernrec.store.keys import signer_name

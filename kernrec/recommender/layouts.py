@@ -29,7 +29,7 @@ from kernrec.util.light_dataclass import dataclass
 MATTERS = 0.10
 """Minimum slowdown of a fixed layout, as a fraction, for which a note recommends another layout."""
 _GAIN = 0.02
-"""Minimum fraction of time that another layout must save. Predictions are not more accurate."""
+"""Minimum fraction of time that another layout must save. Smaller savings are within the error of predictions."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Fastest:
 
 
 Asking = Generator[Problem, Fastest | None, Problem]
-"""Generator that yields a problem in some layout, receives its fastest kernel or None, and returns its choice."""
+"""Generator that searches for a layout. It yields problems, receives the fastest kernel (or None) of each, and returns
+the problem in the best layout."""
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:
@@ -52,13 +53,10 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the layouts in which additional kernels run these sizes, most additional kernels first.
-
-    A kernel is additional if the problem's layout lacks it.
-    """
+    """Return the layouts with kernels that the problem's layout lacks for these sizes, most such kernels first."""
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
-        rules = _RULES[key] = _own_rules(problem, gpu.sm)
+        rules = _RULES[key] = _rules_of_missing_kernels(problem, gpu.sm)
     own = [
         (-count, number, layout)
         for number, (layout, kernels) in enumerate(rules)
@@ -69,11 +67,11 @@ def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
 
 _Rules = tuple[tuple[str, tuple[Any, ...]], ...]
 _RULES: dict[tuple[str, str, str, int], _Rules] = {}
-"""Cached results of `_own_rules`, keyed by op, data type, layout and compute capability."""
+"""Cached results of `_rules_of_missing_kernels`, keyed by op, data type, layout and compute capability."""
 
 
-def _own_rules(problem: Problem, sm: int) -> _Rules:
-    """Return, for each other layout, the size constraints of the kernels that the problem's layout lacks."""
+def _rules_of_missing_kernels(problem: Problem, sm: int) -> _Rules:
+    """Return the size constraints of the kernels that the problem's layout lacks, for each other layout."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
     here = _names(op.name, dtype, problem.layout, sm)
@@ -111,7 +109,7 @@ def lacks(problem: Problem, kernel: Kernel, gpu: GPU) -> bool:
 
 
 def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
-    """Return whether every kernel that runs in the layout of `problem` also runs in the layout of `other`."""
+    """Return whether the layout of `other` has every kernel that the layout of `problem` has."""
     here, there = (_names(each.op, each.dtype, each.layout, gpu.sm) for each in (problem, other))
     return there >= here
 
@@ -119,8 +117,8 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
 def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...]) -> Asking:
     """Search for the best layout among the default layout of `problem` and the layouts in `others`.
 
-    A layout with measurements of the problem in a database needs no search. Otherwise, costs are compared at the
-    default power limit, so that the result does not depend on the query.
+    If a database has measurements of the problem in one of these layouts, choose this layout. If not, compare costs at
+    the default power limit, so that the result does not depend on the query.
     """
     if measured := _measured_layout(context, problem, others):
         return measured
@@ -131,7 +129,7 @@ def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
         if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
             best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # No kernel of the default layout is faster.
+    if best is not None and covers(chosen, problem, gpu):  # No kernel of the default layout can be faster.
         return chosen
     default = yield problem
     if default is not None:
@@ -156,7 +154,7 @@ def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _measured_layout(context: GpuContext, problem: Problem, others: tuple[str, ...]) -> Problem | None:
-    """Return the problem in the first layout with measurements (its own or one of `others`), or None."""
+    """Return the problem in the first layout with measurements: its own, then `others`. Return None without any."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
@@ -176,7 +174,7 @@ def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterato
     most, fastest = 1.0 + MATTERS, ""
     point = op_points(gpu, query)[0]
     for other in _problems(problem, others):
-        if (candidates := _of_own_kernels(context, problem, other, point)) is None:
+        if (candidates := _of_missing_kernels(context, problem, other, point)) is None:
             continue
         factor = answer.best.latency_s.value / float(candidates.latency_s[0].min())
         if factor > most:
@@ -185,10 +183,10 @@ def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterato
         yield f"expected to take {100.0 - 100.0 / most:.0f} % less time in layout {fastest}"
 
 
-def _of_own_kernels(
+def _of_missing_kernels(
     context: GpuContext, problem: Problem, other: Problem, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return candidates for `other`, only of kernels that the layout of `problem` lacks; None if there are none."""
+    """Return candidates for `other` of the kernels that the layout of `problem` lacks, or None if there are none."""
     try:
         tables = [t for t in context.tables(other) if lacks(problem, t.kernel, context.gpu)]
     except KernrecError:

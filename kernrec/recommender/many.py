@@ -1,4 +1,4 @@
-"""Recommend one config for each of many shapes, in batches. Only shapes with database rows are answered one by one."""
+"""Recommend one config for each of many shapes, in batches. Shapes with database rows are answered one by one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ _NOTHING = (float("nan"),) * 3
 
 @dataclass(frozen=True, eq=False)
 class ManyAnswers(FormerNames):
-    """Top recommendation, or else fastest backend, for each of N shapes. Unknown costs are NaN."""
+    """Costs for each of N shapes, of the top recommendation or, without one, the fastest backend; NaN if unknown."""
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]
@@ -84,7 +84,7 @@ def answer_many(
     Args:
         dims: sizes keyed by dimension: one number for all shapes, or a sequence with one number per shape.
         query: objective (`latency`, `energy` or `edp`), power limit and clock, without bounds.
-        kind: `dtype` and `layout` of all shapes. The defaults are those of `Request`.
+        kind: `dtype` and `layout` of all shapes, with the defaults of `Request`.
 
     Raises:
         UsageError: a name is unknown, a value is impossible, or the sequences have different lengths.

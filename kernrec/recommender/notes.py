@@ -33,7 +33,7 @@ DISAGREE = 1.1
 """Maximum ratio of two latencies that agree: boards of one GPU model differ by a few per cent."""
 
 LONGER = 1.02
-"""Minimum ratio of the time in long runs to the time in short runs, at the power limit, that is worth a note."""
+"""Minimum ratio of time in long runs to time in short runs, at the power limit, that deserves a note."""
 
 BEYOND_LIMIT = 1.01
 """Maximum ratio of power draw to power limit that counts as a rounding error."""
@@ -54,7 +54,7 @@ def notes(candidates: CandidateSet, recommendations: Sequence[Recommendation]) -
 def of_recommendations(
     candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
 ) -> Remark:
-    """Return a function that returns the notes on an answer. It does not keep the candidate set in memory."""
+    """Return a function that writes the notes on an answer. The function does not keep the candidate set in memory."""
     gpu = candidates.gpu
     scopes, refused, measured = candidates.scopes, list[str](), list[str]()
     calibrations = [table.calibration for table in candidates.tables if table.calibration]
@@ -102,7 +102,7 @@ def of_conditions(conditions: Conditions) -> Iterator[str]:
 
 
 def of_triton(candidates: CandidateSet) -> Remark:
-    """Return a function that returns notes on why no Triton kernel of an op runs the problem.
+    """Return a function that writes notes on why no Triton kernel of an op runs the problem.
 
     There are no notes if a Triton kernel runs the problem, or if the op has no Triton kernel.
     """
@@ -160,7 +160,7 @@ def assumed_range(gpu: GPU) -> str:
 
 
 def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[str]:
-    """Yield notes on power limits that lower the clock, cannot be held, differ between boards, or were exceeded."""
+    """Yield notes on power limits that lower the clock, cannot be held, were exceeded or differ between boards."""
     longer = max(((each.long_run_latency_s or 0.0) / each.latency_s.value for each in recommendations), default=0.0)
     if longer > LONGER:
         yield Note(
@@ -200,9 +200,9 @@ def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[s
 
 
 def of_measurements(considered: Prediction, rescaled: KernelCandidates | None) -> Iterator[str]:
-    """Yield notes on the measurements of a kernel that the answer uses or ignores, with the reasons.
+    """Yield notes on the measurements of a kernel: the ones that the answer uses, and reasons to ignore others.
 
-    `rescaled` contains the candidates of the kernel; None if the answer contains no predictions for them.
+    `rescaled` contains the kernel's candidates with predictions in the answer; None if there are none.
     """
     table, measured = considered.table, considered.measured[0]
     name = table.kernel.name
@@ -290,7 +290,7 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
 
 
 def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
-    """Return how many configs have instructions that were not emulated, and their largest fraction in a config.
+    """Return how many configs have instructions that were not emulated, and the largest fraction of them in a config.
 
     `metric` is the profile metric that counts these instructions.
     """
@@ -314,7 +314,7 @@ def _source_of_counts(profiles: ProfileTable) -> str:
     return f"Instructions: counts from machine code{rest}."
 
 
-_WHOLE = 0.995  # Above this fraction, the rest would round to 0 %, so it is not mentioned.
+_WHOLE = 0.995  # A larger fraction leaves 0 % after rounding, so do not mention the rest.
 
 
 def _with_metric(profiles: ProfileTable, metric: str) -> int:

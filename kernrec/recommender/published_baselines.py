@@ -1,8 +1,8 @@
 """Find recorded baselines of a problem, which take precedence over predictions of a learned model.
 
-A problem can be padded to more items, such as rows of a matmul or images (`engine/query/more_items.cpp`). So a
-recording of more items bounds the time of fewer items. The source becomes `learned` at another power limit or clock,
-and for a problem with a bias or an activation.
+A backend can pad a problem to more items, such as rows of a matmul or images (`engine/query/more_items.cpp`). So the
+recorded time with more items is an upper bound for fewer items. A baseline that needs such conversions has the source
+`learned`. So has a baseline at another power limit or clock, or for a problem with a bias or an activation.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 Row = tuple[int, float, int]
-"""Recorded row: number of items, seconds, and index of the row."""
+"""Number of items, seconds, and index of a recorded row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recordings:
-    """Recordings of a problem on one GPU, including problems that differ only in the number of items."""
+    """Recordings of a problem on one GPU, and of problems that differ only in the number of items."""
 
     problem: Problem
     gpu: GPU
@@ -38,9 +38,9 @@ class Recordings:
 
     @classmethod
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
-        """Return the recordings for a problem, except `superseded` versions (`backend@version`).
+        """Return the recordings of a problem without its bias and activation.
 
-        The bias and the activation of the problem are ignored.
+        `superseded` lists the versions to leave out, as `backend@version`.
         """
         rows: dict[tuple[str, str, str], list[Row]] = {}
         items, beside = rows_beside(as_recorded(problem), gpu)
@@ -55,9 +55,9 @@ class Recordings:
         """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
 
         Each backend, version and variant has at most one row: the fastest with at least the problem's number of items.
-        There must be a row for exactly this number, except for a variant that is faster than the standard variant.
-        Values that were not recorded come from the first prediction for the same backend or, if there is none, from the
-        first of all predictions.
+        A row must exist for exactly this number. An exception is a variant that is faster than the standard variant.
+
+        Values that were not recorded come from the first prediction for the backend, or else from the first prediction.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.backend: each.latency_s.value for each in predictions}
@@ -89,13 +89,18 @@ class Recordings:
         )  # fmt: skip
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Return the predictions, clamped between the recorded times of the next smaller and larger item counts."""
+        """Return the predictions, limited to the recorded times of the nearest smaller and larger numbers of items."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])
 
     def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> Estimate:
-        """Return the time of the problem including its bias and activation, given the recorded time without them."""
+        """Add the time of the problem's bias and activation to a recorded time without them.
+
+        Args:
+            seconds: recorded time in seconds.
+            interval_s: 90 % interval of `seconds`; None if the recording has none.
+        """
         low_s, high_s = interval_s or (seconds, seconds)
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)
 

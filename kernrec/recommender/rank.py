@@ -1,7 +1,7 @@
 """Rank configs: correct the analytical model's costs with trained models, measurements, physics and reference times.
 
-At the operating point of a measurement, the measurement replaces the prediction. At all other points, it corrects the
-prediction. Otherwise a config that was measured to be slow would still be recommended at every other point.
+A measurement replaces the prediction at its operating point, and corrects the predictions at all other points. Without
+this correction, a config that was measured to be slow would still be recommended at every other point.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class KernelMeasurements:
-    """Measurements of the candidates of one kernel on one problem, and predictions scaled to the measurements."""
+    """Measurements of a kernel's candidates on one problem, and predictions scaled to the measurements."""
 
     measured: tuple[dict[int, MeasuredAnswer], ...]
     """Measurements at each operating point, keyed by the position of the candidate within the kernel."""
@@ -52,15 +52,15 @@ class KernelMeasurements:
 
 
 class RankedKernel:
-    """Kernel with the predicted costs of its configs on all problems, its trained model and its measurements.
+    """Kernel with its trained model, its measurements, and the predicted costs of its configs on all problems.
 
     Args:
         forms: problems, converted to the kernel's op.
         number: index of the kernel in `costs`, which is the engine's `Costs`.
         column: position of the kernel's first config among the configs of all kernels.
         measured: measured rows at each operating point.
-        learned: trained model that corrects the costs (None if none applies), and whether it was trained on
-            recordings of this kernel on this GPU.
+        learned: trained model that corrects the costs, or None, and whether it was trained on recordings of this kernel
+            on this GPU.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RankedKernel:
         self.table, self.number, self.column, self.measured = table, number, column, measured
         self._in_engine, self._forms = costs, forms
         self.starts, self.heuristics, self.counts = costs.kernels[number]
-        """For each problem: index of its first config in `rows`, position that the occupancy heuristic picks, and
+        """For each problem: index of its first config in `rows`, position of the occupancy heuristic's config, and
         number of runnable configs. `starts` ends with the total number of configs."""
         self.model, self.trained = learned
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
@@ -88,11 +88,11 @@ class RankedKernel:
             self.is_measured = any(map(len, positions))
         triton = table.kernel.triton is not None
         self.in_engine = self.model and self.model.in_engine, self.trained, triton, positions
-        """Arguments of the engine: model, `trained`, whether the kernel is a Triton kernel, measured positions."""
+        """Arguments of the engine: model, `trained`, whether this is a Triton kernel, and measured positions."""
         self.is_reference = triton and self.trained
-        """Whether times of this kernel, learned from recordings on this GPU, are a reference for other kernels."""
+        """Whether other kernels use this kernel's times, learned from recordings on this GPU, as a reference."""
         self.row_kinds: Sequence[int] = ()
-        """For each problem, the index in `AppliedModel.by_row_kind` of the alignment of its matrices' rows."""
+        """Alignment of the matrices' rows in each problem, as an index in `AppliedModel.by_row_kind`."""
 
     @cached_property
     def rows(self) -> Array:
@@ -109,7 +109,7 @@ class RankedKernel:
         )  # fmt: skip
 
     def scope_on(self, problem: int) -> "ModelScope | None":
-        """Return the trained model that corrects the costs on the problem with this index, or None if none applies."""
+        """Return the trained model that corrects the costs on problem number `problem`, or None if none applies."""
         if self.model is None:
             return None
         most = max([len(positions) for positions, _ in self.taken]) if self.taken else 0
@@ -125,8 +125,7 @@ class RankedSpace:
         parts, forms, measured = parts_of(space, problems, points)
         most = 0 if space.whole else SHORTLIST
         self._costs = costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
-        """Costs that the analytical model predicts at the first operating point. `ranking` estimates some candidates at
-        the other points."""
+        """Predicted costs at the first operating point. `ranking` estimates some candidates at the other points."""
         self.kernels: list[RankedKernel] = []
         in_engine, learned, column = [], False, 0
         for number, each in enumerate(zip(space.tables, forms, measured, space.learned, strict=True)):
@@ -184,10 +183,10 @@ class RankedSpace:
     def _references_of(
         self, problem: Problem, learned: bool
     ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-        """Return two reference times and the arguments of the engine.
+        """Return two reference times of a problem, and their form in the engine.
 
-        The first time is that of the fastest baseline; None if there is no baseline. The second time comes from a
-        physical model; None if it is not needed or the model does not apply.
+        The first time is that of the fastest baseline, or None if there is none. The second time comes from a physical
+        model. It is None if it is not needed (`learned` is false or a baseline exists) or if the model does not apply.
         """
         baseline, derived = reference_of(self.space, problem), None
         recorded = by_physics = nan, nan, inf
@@ -224,8 +223,7 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 
 
 _PHYSICS = -2
-"""Number by which the engine states that the reference time comes from a physical model. -1 stands for a baseline, and
-any other number is the index of a kernel."""
+"""Engine's number for a reference time from a physical model. -1 is a baseline, and other numbers are kernels."""
 
 
 def _with_measurements(
@@ -235,8 +233,8 @@ def _with_measurements(
 ) -> tuple[Costs, KernelMeasurements]:
     """Return costs in which measurements replace predictions, and the measurements with the scaled predictions.
 
-    At an operating point without measurements, the predictions are corrected with the measurements at another point:
-    the one with the most measurements.
+    If an operating point has no measurements, its predictions are corrected with the measurements at another point: the
+    point with the most measurements.
     """
     by_point: list[Costs] = []
     scaled: list[Costs] = []

@@ -39,8 +39,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum number of cached answers, default maximum of cached candidate sets, and maximum of sets that `prepare`
-estimates per batch."""
+"""Maximum numbers: of cached answers, of cached candidate sets (default), and of sets that `prepare` adds."""
 _AHEAD = 128
 
 
@@ -71,7 +70,7 @@ class Recommender:
     """Answer requests with data of the given databases and of the shipped database.
 
     Reuse one instance in a program, because it caches static tables, candidate sets and answers. The arguments are
-    those of `Context`; pass `context` to use an open one.
+    those of `Context`. To use an open context, pass `context` instead.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Recommender:
         self._version = self.context.stack.version()
 
     def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuRecommender":
-        """Return the recommender for one GPU and for certain conditions. It is cached until a database changes."""
+        """Return the recommender for a GPU and for conditions of launches. It is cached until a database changes."""
         if (version := self.context.stack.version()) != self._version:
             self._version = version
             self._on.clear()
@@ -110,7 +109,7 @@ class Recommender:
     def answer(self, request: Request) -> Answer:
         """Return the recommendations for a request, best first (fastest first on a Pareto front).
 
-        If no kernel runs the problem, the answer contains only baselines.
+        The answer contains only baselines if no kernel runs the problem.
 
         Raises:
             UsageError: a name is unknown, or a value is impossible.
@@ -133,19 +132,19 @@ class Recommender:
         calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
         analyzed = [call for call in calls if on_gpu.context.find_profiles(*call)]
         if not analyzed:
-            return [self.answer(request)]  # This raises an error, because no call was analyzed.
+            return [self.answer(request)]  # No call was analyzed, so this raises an error.
         return [on_gpu.answer_kernel(*call, request.query) for call in analyzed]
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
         """Return the expected loss from running the top recommendation instead of the best config.
 
-        There are two losses (latency, energy) for a Pareto front, and none without recommendations.
+        A Pareto front has two losses (latency, energy). An answer without recommendations has none.
         """
         return self.on(answer.gpu, answer.query.conditions).regrets(answer) if answer.recommendations else ()
 
 
 class GpuRecommender:
-    """Recommender for one GPU, and for the conditions of its context. The conditions of queries are ignored."""
+    """Recommender for one GPU, and for the inputs and L2 state of its context. It ignores the conditions of queries."""
 
     def __init__(self, context: GpuContext) -> None:
         self.context, self.gpu = context, context.gpu
@@ -154,10 +153,10 @@ class GpuRecommender:
         self._sets = _Latest[tuple[Problem, tuple[OperatingPoint, ...]], CandidateSet](_CACHED_SETS)
 
     def answer_op(self, problem: Problem, query: Query, fixed: bool | None = None) -> Answer:
-        """Return the answer for a problem of an op, cached until a database changes.
+        """Return the answer for a problem of an op. Cache it until a database changes.
 
-        `fixed` states whether the user fixed the layout. If it is None, the answer is in the problem's layout,
-        and other layouts are not compared.
+        `fixed` states whether the user fixed the layout. If it is None, the answer keeps the problem's layout without
+        comparing other layouts.
         """
         fixed = fixed if len(problem.definition.layouts) > 1 else None
         if (cached := self._answers.use(key := (problem, query, fixed))) is not None:
@@ -175,10 +174,11 @@ class GpuRecommender:
     def as_answered(
         self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
     ) -> list[Problem]:
-        """Return each problem in the layout that its answer has if the user does not fix the layout.
+        """Return each problem in the layout that its answer uses if the user does not fix the layout.
 
-        `problems` are in the default layout of their op. `points` contains the operating points of the answers, which
-        may reuse the estimates.
+        Args:
+            problems: problems in the default layout of their op.
+            points: operating points of the answers. The answers reuse estimates at these points if possible.
         """
         for start in range(0, len(problems), _AHEAD):
             some = [each for each in problems[start : start + _AHEAD] if each not in self._layouts]
@@ -187,7 +187,7 @@ class GpuRecommender:
                 others = layouts_that_matter(problem, self.gpu)
                 searches.append((problem, in_best_layout(self.context, problem, others), None))
                 alone = alone and not others
-            # Layouts are compared at the default point. Without other layouts, estimate at the answers' points.
+            # Compare layouts at the default point. If no problem has another layout, use the requested points.
             compared_at = points if alone or points[0].is_default(self.gpu) else (DEFAULT_POINT,)
             while searches:
                 wanted = list[tuple[Problem, Asking, Problem]]()
@@ -217,8 +217,11 @@ class GpuRecommender:
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
         """Yield each distinct problem with its candidates, estimated in batches.
 
-        If a batch cannot estimate a problem, yield the problem with its answer or with the error. The problems have the
-        same op, data type and layout. `fixed` states whether the user fixed the layout.
+        If a batch cannot estimate a problem, yield the problem with its answer or with the error.
+
+        Args:
+            problems: problems of one op, data type and layout.
+            fixed: whether the user fixed the layout.
         """
         distinct, points = list(dict.fromkeys(problems)), op_points(self.gpu, query)
         for first in range(0, len(distinct), _AHEAD):
@@ -232,14 +235,11 @@ class GpuRecommender:
                 try:
                     yield original, sets.get(problem) or self.answer_op(problem, query)
                 except KernrecError as error:
-                    error.__traceback__ = error.__context__ = None  # A traceback's frames would keep databases open.
+                    error.__traceback__ = error.__context__ = None  # Frames would keep databases open.
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, query: Query) -> Answer:
-        """Return the answer for a problem, if necessary in another data type.
-
-        The data type is replaced if no kernel runs the problem and the GPU cannot compute in the problem's data type.
-        """
+        """Return the answer for a problem. Replace its data type if no kernel runs it and the GPU lacks the type."""
         try:
             return self._new_answer(problem, query)
         except NoKernelError:
@@ -267,7 +267,8 @@ class GpuRecommender:
         return answer_by_baselines(self.context, problem, query, reason)
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, query: Query) -> Answer:
-        """Return the answer about one kernel at the requested power limit. Without a limit, sweep over limits."""
+        """Return the answer about one kernel at the query's power limit. If the query has no limit, sweep over
+        limits."""
         candidates = self.kernel_candidates(kernel, problem, query)
         return answer(candidates, query, self.context, of_one_kernel=True)
 
@@ -279,7 +280,7 @@ class GpuRecommender:
     def candidates(self, problem: Problem, points: tuple[OperatingPoint, ...]) -> CandidateSet:
         """Return the candidates of an op's problem at the given operating points, from a cache if possible.
 
-        A sweep also includes power limits that were measured.
+        If there are several points, add the power limits that were measured.
 
         Raises:
             KernrecError: no config of any kernel can run the problem.
@@ -296,7 +297,7 @@ class GpuRecommender:
     def prepare(self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
         """Estimate many problems in one batch, so that later calls of `candidates` are fast."""
         wanted = list(dict.fromkeys(problems))[:_MOST_SETS]
-        # Make room for two candidate sets per problem, because a comparison of layouts prepares two layouts.
+        # Make room for two candidate sets per problem, because comparing layouts needs one set per layout.
         self._sets.most = max(self._sets.most, min(2 * len(wanted), _MOST_SETS))
         there = [key for each in wanted if (key := (each, points)) in self._sets]
         for key in there:
@@ -323,7 +324,7 @@ class GpuRecommender:
                 yield together if together else self.candidates(problem, points)
 
     def candidate_sets(self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> Iterator[CandidateSet]:
-        """Yield candidate sets, estimated in batches. Problems with database rows are skipped."""
+        """Yield the candidates of problems, estimated in batches. Skip problems with database rows."""
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
             if (prepared := self._sets.get((problem, points))) is not None:
@@ -344,7 +345,7 @@ class GpuRecommender:
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
         """Return the expected loss from running the top recommendation instead of the best config.
 
-        There are two losses (latency, energy) for a Pareto front, and none without recommendations.
+        A Pareto front has two losses (latency, energy). An answer without recommendations has none.
         """
         from kernrec.recommender.contenders import answer_regrets
 

@@ -15,7 +15,7 @@ def recorded_configs(database: Path, kernel: Kernel, problem: Problem) -> list[C
     """Return the configs of a kernel with rows about a problem, on any GPU, in random but reproducible order.
 
     Raises:
-        UsageError: the file is not a database, or has no such rows. The message says which similar rows it has.
+        UsageError: the file is not a database, or has no such rows. The message describes similar rows.
     """
     with Database.open(database) as opened:
         problems = {row["problem_id"]: str(row["key"]) for row in opened.rows("problem")}

@@ -24,7 +24,7 @@ _Cost = TypeVar("_Cost", float, np.ndarray)
 
 
 class Objective(StrEnum):
-    """Criterion for recommendations: lowest latency, energy or EDP (energy x latency), or the Pareto front."""
+    """Criterion for recommendations: latency, energy, EDP (energy x latency), or the Pareto front of both costs."""
 
     PARETO = "pareto"
     LATENCY = "latency"
@@ -72,7 +72,7 @@ KERNREC, MIXED = "kernrec", "mixed"
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
     """Return the backends in a sequence or comma-separated text, and the special name in it.
 
-    The special name is `KERNREC` or `MIXED`, or empty if the text contains neither.
+    The special name is `KERNREC` or `MIXED`. It is empty if the text contains neither.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.
@@ -101,7 +101,7 @@ def objective_named(name: str) -> Objective:
 
 @dataclass(frozen=True)
 class Query:
-    """Objective, bounds and operating point of a request. A bound of None does not apply."""
+    """Objective, bounds and operating point of a request. A bound is ignored if it is None."""
 
     objective: Objective = Objective.PARETO
     """Objective, or its name. An unknown name raises `UsageError`."""
@@ -110,13 +110,13 @@ class Query:
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit in watts. None means the default limit or, if the request is about energy or one kernel, a sweep."""
+    """Power limit in watts. None means the default limit, or a sweep if the request is about energy or one kernel."""
     clock_hz: float | None = None
     """Locked core clock in Hz; None if it is not locked."""
     top: int = 5
     """Maximum number of recommendations."""
     clocks: bool = False
-    """Whether to evaluate a range of locked core clocks too."""
+    """Whether to evaluate locked core clocks in addition to power limits."""
     inputs: str = RANDOM
     """Kind of input data (see `Conditions.inputs`)."""
     l2: str = COLD
@@ -126,11 +126,11 @@ class Query:
     backends: tuple[str, ...] = ()
     """Backends whose baselines the answer includes, by their names in `BACKENDS`; empty for all backends."""
     each_config: bool = False
-    """Whether each config has its own row instead of sharing it with similar configs."""
+    """Whether each config has its own row. By default, similar configs share a row."""
 
     @property
     def conditions(self) -> Conditions:
-        """Return the conditions of a launch."""
+        """Return the input data and L2 state of the query, as `Conditions`."""
         return Conditions(self.inputs, self.l2)
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Request:
-    """Problem, GPU and query, with the names that a user types.
+    """Request for recommendations: a problem, a GPU and a query, with names as a user types them.
 
     Set either `op`, for all kernels that implement it, or `kernel`, for one kernel of the user or the library.
     """
@@ -213,7 +213,7 @@ class Request:
 
 
 POWER_LIMITS = 8
-"""Number of power limits in a sweep, from the GPU's minimum to its default or, for one kernel, its maximum."""
+"""Number of power limits in a sweep, from the GPU's minimum to its default (its maximum for one kernel)."""
 CLOCKS = 8
 """Number of locked core clocks in a sweep, which ends at the boost clock."""
 CLOCK_STEP_HZ = 15e6
@@ -226,7 +226,7 @@ def power_limits(gpu: GPU) -> list[float]:
 
 
 def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
-    """Return the default operating point and then one at each of `limits`, in watts."""
+    """Return the default operating point, then an operating point for each power limit in `limits`, in watts."""
     return [OperatingPoint(limit) for limit in dict.fromkeys([gpu.tdp_w, *limits])]
 
 
@@ -236,7 +236,7 @@ def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
 
 
 def lowest_clock_hz(gpu: GPU) -> float:
-    """Return the lowest core clock in Hz that a power limit can cause in the power model."""
+    """Return the lowest core clock in Hz to which a power limit can lower the clock in the power model."""
     return PowerModel.for_gpu(gpu).minimum_hz
 
 
@@ -253,8 +253,8 @@ def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None
     limits = lower_limits(gpu) if swept else ()
     if (most_w := query.max_power_w) is not None and query.power_limit_w is None and gpu.power_min_w <= most_w:
-        # With a power limit of `max_power_w`, no config exceeds the requested power. A lower limit would only make
-        # kernels slower.
+        # A power limit of `max_power_w` already keeps every config within the requested power. A lower limit would only
+        # make kernels slower.
         limits = (*limits, OperatingPoint(most_w)) if most_w < gpu.tdp_w else limits
     return (query.point, *limits, *(clocks(gpu, query.power_limit_w) if query.clocks else ()))
 
@@ -262,8 +262,8 @@ def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
 def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) -> list[OperatingPoint]:
     """Return the operating points of a request about one kernel.
 
-    The default point comes first, then the requested power limit. If no limit is requested, a sweep follows instead,
-    which includes all measured limits. Locked clocks come last.
+    The order is: the default point, the requested power limit, locked clocks. If no limit is requested, a sweep that
+    includes all measured limits takes its place.
     """
     if query.power_limit_w is None:
         limits = [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]
@@ -273,7 +273,7 @@ def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) ->
 
 
 def measured_limits(gpu: GPU, evidence: Evidence, kernels: Iterable[Kernel]) -> list[float]:
-    """Return the power limits in watts, ascending, at which the kernels were measured and the GPU can run."""
+    """Return the power limits in watts, ascending, at which the kernels were measured and that the GPU accepts."""
     if not evidence.measured:
         return []
     hashes = {kernel.hash for kernel in kernels}

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import ModelScope
 
 Remark = Callable[[], Iterable[str]]
-"""Function that returns notes of an answer when they are first read."""
+"""Function that returns notes of an answer. An answer calls it when its notes are first read."""
 
 
 @dataclass(frozen=True)
 class Comparison(JsonForm):
-    """Comparison of a config with a reference config."""
+    """Savings of a config compared with a reference config."""
 
     energy_saved: float
     """Energy saved, as a fraction of the energy of the reference config."""
@@ -51,9 +51,9 @@ class Saving(JsonForm):
     """Energy that the top recommendation saves without losing time, at a non-default power limit or clock."""
 
     power_limit_w: float
-    """Power limit in watts at the other operating point; the GPU's default if no limit is set."""
+    """Power limit in watts at which the energy is saved; the GPU's default if no limit is set."""
     locked_clock_hz: float | None
-    """Locked core clock in Hz at the other operating point; None if the clock is not locked."""
+    """Locked core clock in Hz at which the energy is saved; None if the clock is not locked."""
     slowdown: float
     """Additional latency, as a fraction of the latency at the reference operating point."""
     energy_saved: float
@@ -76,14 +76,13 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     problem: Problem
     gpu: GPU
     point: OperatingPoint
-    """Power limit and clock at which the costs are valid."""
+    """Operating point (power limit and clock) for which the costs are valid."""
     rank: int
-    """Rank from 1; tied recommendations share a rank. Measured recommendations are tied if their intervals overlap."""
+    """Rank, 1 for the best. Measured recommendations share a rank (are tied) if their intervals overlap."""
     exact: bool
     """Whether every cost that the objective counts was measured."""
     ambiguous: bool
-    """Whether another recommendation could have this rank: a tied one if it was measured, or a neighbor whose interval
-    overlaps if it was predicted."""
+    """Whether another config could have this rank: it is tied, or predicted and its interval overlaps a neighbor's."""
     latency_s: Estimate
     energy_j: Estimate
     power_w: float
@@ -98,16 +97,15 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     heuristic: tuple[float, float]
     """Latency (s) and energy (J) of the occupancy heuristic's config, at the first operating point."""
     measurement: MeasuredAnswer | None = None
-    """Combined measurements at this operating point; None if the config was not measured there."""
+    """Combined measurements at this operating point; None if the config was not measured at this point."""
     alike: int = 0
-    """Number of further configs in this row, which have the same machine code or nearly the same costs."""
+    """Number of similar configs that this row also represents: with the same machine code or nearly the same costs."""
     unsure: float = 1.0
-    """Factor by which costs are multiplied in comparisons with measured configs, to allow for prediction errors; 1 if
-    the costs are measured or learned."""
+    """Factor for prediction errors, on the costs in comparisons with measured configs; 1 if measured or learned."""
     inputs: str = RANDOM
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False
-    """Whether the expected latency is below `fastest`, but still has to be measured."""
+    """Whether the config's expected latency is below `fastest`, but only a measurement can confirm it."""
 
     kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
     database = OfPart[str | None](
@@ -138,9 +136,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
 
     @cached_property
     def long_run_latency_s(self) -> float | None:
-        """Latency in seconds in runs of a second or longer, in which the power limit may lower the clock further; None
-        if the latency was measured.
-        """
+        """Latency in seconds in runs of a second or more, which the power limit may slow down; None if measured."""
         if self.latency_s.source == Source.MEASURED:
             return None
         from kernrec.model.analytical.power import PowerModel
@@ -191,7 +187,7 @@ class Foreign(MeasuredNames, JsonForm):
     """Whether the times come from somebody's recording."""
     measurement: MeasuredAnswer
     measured_by: str | None
-    """Program that made the measurement, or tool and person of an imported recording."""
+    """Program that made the measurement, or tool and person for an imported recording."""
 
     @property
     def source(self) -> str:
@@ -220,7 +216,7 @@ class Answer(JsonForm):
     gpu: GPU
     query: Query
     point: OperatingPoint
-    """First operating point of the request. Each recommendation of a sweep has its own operating point."""
+    """First operating point of the request. In a sweep, each recommendation has its own point."""
     recommendations: tuple[Recommendation, ...]
     """Recommendations, best first. On a Pareto front, the fastest comes first."""
     candidates: int
@@ -230,15 +226,15 @@ class Answer(JsonForm):
     calibration: "Calibration | None" = None
     """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
     models: "tuple[ModelScope, ...]" = ()
-    """Trained models that correct the analytical model's costs of the kernels."""
+    """Trained models that correct the costs of the analytical model."""
     kernel: Kernel | None = None
     """Kernel that the request is about; None if the request is about an op."""
     sampled_blocks: tuple[int, int] | None = None
-    """Minimum and maximum number of emulated blocks of the first launch of `kernel`; 0 if no blocks were sampled."""
+    """Smallest and largest number of emulated blocks of the first launch of `kernel`; 0 if blocks were not sampled."""
     occupancy_heuristic: Recommendation | None = None
     """Config that the occupancy heuristic picks for `kernel`, at the default power limit."""
     saving: Saving | None = None
-    """Energy saving at another operating point; None if too small, or if the query sets a limit or clock."""
+    """Energy saving at another operating point; None if it is too small, or if the query sets a limit or clock."""
     beside: tuple[Recommendation, ...] = ()
     """Best config of a CUDA kernel if `recommendations` has only Triton kernels, and vice versa; else empty."""
     foreign: tuple[Foreign, ...] = ()
@@ -318,10 +314,10 @@ class Answer(JsonForm):
 
     @cached_property
     def leading_baseline(self) -> "Baseline | None":
-        """Best baseline that ranks before the top recommendation; None if there is none.
+        """Best baseline that ranks before the top recommendation, or None if there is none.
 
-        A baseline leads if its cost is lower. Unless the objective is `energy`, a baseline from recordings of this GPU
-        also leads if the recommendation's advantage is smaller than its error.
+        A baseline ranks before the recommendation if its cost is lower. Unless the objective is `energy`, a baseline
+        from recordings of this GPU also does if the recommendation's advantage is smaller than its error.
         """
         if not self.recommendations:
             return None
@@ -339,7 +335,7 @@ class Answer(JsonForm):
         return tuple(sorted(self.baselines, key=lambda baseline: self.value_of(baseline.latency_s, baseline.energy_j)))
 
     def value_of(self, latency_s: float, energy_j: float | None) -> float:
-        """Return the value to minimize: the objective, or latency for a Pareto front; infinity for unknown energy."""
+        """Return the value to minimize: the objective (latency for a Pareto front), or infinity for unknown energy."""
         return self.objective.scalar.value_of(latency_s, float("inf") if energy_j is None else energy_j)
 
     @property

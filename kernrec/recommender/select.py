@@ -1,7 +1,7 @@
 """Select candidates by the query's bounds and objective, and merge similar candidates into one row with a count.
 
-Candidates are similar if their costs differ by less than half a percent and they have the same machine code or differ
-in one tunable.
+The costs of similar candidates differ by less than half a percent. In addition, the candidates have the same machine
+code or differ in only one tunable.
 """
 
 from math import inf, isnan
@@ -17,8 +17,8 @@ from kernrec.util.engine import query as engine
 
 _Result = TypeVar("_Result")
 Bounds = tuple[int, int, float, float, int]
-"""Index of the objective, number of picks, maximum power in watts, maximum slowdown as a fraction, and index of the
-only source (-1 for all)."""
+"""Bounds of a query for the engine: index of the objective, number of picks, maximum power in watts, maximum slowdown
+as a fraction, and index of the only source (-1 for all)."""
 
 
 def bounds_of(query: Query, top: int | None = None) -> Bounds:
@@ -37,7 +37,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
     """Pick at most `top` candidates of a non-empty set, best first (fastest first on a Pareto front).
 
     Args:
-        first: index of the first operating point to pick from. Earlier points are only references.
+        first: index of the first operating point to pick from. Earlier points serve only as references.
         top: maximum number of picks; None for `query.top`.
 
     Raises:
@@ -51,8 +51,9 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
     """Return the engine's picks, or raise an error if there are none.
 
-    If there are no picks, `picked` is the lowest power of any candidate in watts, or NaN if no candidate has the
-    requested source.
+    Args:
+        picked: picks. If there are none, the lowest power of any candidate in watts, or NaN if no candidate has the
+            requested source.
 
     Raises:
         UsageError: no candidate satisfies the bounds.
@@ -84,7 +85,7 @@ def rows_of(
 
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
-    """Return the indices of the Pareto-optimal candidates, fastest first, given finite costs, (C,)."""
+    """Return the indices of the Pareto-optimal candidates, fastest first. Both costs, (C,), must be finite."""
     costs = (np.asarray(values, dtype=np.float64) for values in (latency, energy))
     front: np.ndarray = engine.pareto_front(*costs)
     return front

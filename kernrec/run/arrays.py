@@ -232,7 +232,7 @@ def loaded_readers() -> dict[type, Reader]:
 
 
 def stream_address(stream: Any) -> int:
-    """Return the address of a CuPy or PyTorch stream, an object with `__cuda_stream__`, or an address itself."""
+    """Return the address of a stream, given by CuPy, PyTorch or an object with `__cuda_stream__`, or as an address."""
     if type(stream) is int:
         return stream
     if hasattr(stream, "__cuda_stream__"):

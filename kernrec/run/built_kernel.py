@@ -169,10 +169,10 @@ class BuiltKernel:
             self._custom_op = torch_op(self.target, self)
 
     def _readable(self, array: Any, name: str) -> Any:
-        """Return the array if a reader supports its type. Otherwise return a view of the array."""
+        """Return the array if a reader supports its type, or a view of the array if not."""
         if type(array) in self._readers:
             return array
-        self._readers = loaded_readers()  # The program may have imported more libraries meanwhile.
+        self._readers = loaded_readers()  # The program may have imported more libraries since.
         self._is_compiling = _compiling_check()
         self._register()
         for library_type, reader in list(self._readers.items()):
@@ -191,7 +191,7 @@ class BuiltKernel:
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
         """Check arrays with new keys, and prepare the call. Return (inputs, prepared call, addresses).
 
-        The addresses are those of the inputs. If `out` is given, its address follows at the end.
+        There is one address for each input, followed by the address of `out` if it is given.
         """
         driver = self._open()
         names = self.target.shapes.inputs
@@ -234,7 +234,6 @@ class BuiltKernel:
 
 
 def _compiling_check() -> Callable[[], bool]:
-    """Return a function that tells whether PyTorch's compiler is tracing the program."""
     if "torch" not in sys.modules:
         return _is_compiling
     import torch
@@ -248,7 +247,7 @@ def _is_compiling() -> bool:
 
 
 def _working_on(array: Any, stream: int) -> Any:
-    """Return a context manager. In its block, the array's library allocates memory for use on the stream."""
+    """Return a context manager in which the array's library allocates memory for use on the stream."""
     if type(array).__module__.partition(".")[0] == "torch":
         import torch
 
@@ -259,8 +258,8 @@ def _working_on(array: Any, stream: int) -> Any:
 
 
 def _host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> "tuple[Problem, dict[str, np.ndarray]]":
-    """Return (problem, tensors keyed by name) for NumPy arrays that are the inputs. All elements of the output tensor
-    are zero."""
+    """Return (problem, tensors keyed by name) for inputs that are NumPy arrays. The output tensor is filled with
+    zeros."""
     import numpy as np
 
     from kernrec.profile.tensor_values import ELEMENTS

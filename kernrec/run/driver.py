@@ -30,9 +30,10 @@ class Driver:
         if not count:
             raise KernrecError(f"there is no NVIDIA GPU to launch on; {NO_GPU}")
         self.launch: Callable[..., Any] = driver.launchKernel
-        """Launches a kernel: (function, grid x, y, z, block x, y, z, shared memory in bytes, stream, arguments, 0)."""
+        """Function that launches a kernel: (function, grid x, y, z, block x, y, z, shared bytes, stream, arguments,
+        0)."""
         self.current_device: Callable[[], int] = runtime.getDevice
-        """Returns the number of the current device."""
+        """Function that returns the number of the current device."""
 
     def sm(self, device: int) -> int:
         """Return the compute capability of a device, such as 90 for 9.0."""
@@ -66,7 +67,7 @@ class Driver:
         """Return the kernel `entry` of a loaded module, allowed to use `shared_bytes` of dynamic shared memory."""
         function = int(module.get_function(entry).ptr)
         try:
-            # Kernels need this attribute for more than 48 KiB of static and dynamic shared memory together.
+            # CUDA refuses more than 48 KiB of shared memory (static and dynamic) without this attribute.
             if shared_bytes:
                 attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._driver.funcSetAttribute(function, attribute, shared_bytes)
@@ -76,7 +77,7 @@ class Driver:
 
     def allocate(self, size: int) -> Any:
         """Allocate bytes on the current device, and return an object with the address `ptr` that owns the memory."""
-        # Do not use the memory pool: its memory may still be in use on another stream.
+        # Allocate outside of CuPy's memory pool, whose free memory may still be in use on another stream.
         from cupy.cuda import Memory
 
         return Memory(size)

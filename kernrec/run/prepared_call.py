@@ -28,7 +28,7 @@ class LoadedVariant:
     def function(self, entry: str, shared_bytes: int) -> int:
         """Return the kernel `entry`, allowed to use `shared_bytes` of dynamic shared memory."""
         if (entry, shared_bytes) not in self._functions:
-            # All launches of a kernel share this limit, so never lower it.
+            # All launches of a kernel share this limit, so only raise it.
             self._shared[entry] = max(shared_bytes, self._shared.get(entry, 0))
             name = entry_name(self.compiled.resources, entry)
             self._functions[entry, shared_bytes] = self._driver.function(self._module, name, self._shared[entry])

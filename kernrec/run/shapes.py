@@ -106,8 +106,8 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """Extent of each output axis: either a number, or the (input, axis) that has the same extent. None if any
-        extent follows from the inputs in another way, as for a convolution's output."""
+        """Extent of each output axis: a number, or the (input, axis) with the same extent. None if the inputs determine
+        any extent in another way, as for a convolution."""
         least = {name: values[0] for name, values in self.ranged.items()}
         axes: list[int | tuple[int, int]] = list(self._least.tensors[self.output].shape)
         for name, values in self.ranged.items():
@@ -126,8 +126,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """For each dimension with several values, the (input, axis) whose extent is the dimension's value, keyed by
-        dimension."""
+        """Map each dimension with several values to the (input, axis) whose extent is the dimension's value."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():
@@ -198,7 +197,7 @@ class Variant:
         from kernrec.compile.nvrtc import compile_job
 
         job = self.compile_job(problem, sm)
-        if job.triton is not None:  # Triton's compiler changes global state, so run it in another process.
+        if job.triton is not None:  # Triton's compiler changes the state of its process.
             from kernrec.compile.triton_process import compile_apart
 
             return compile_apart(job, CompileCache.default())
@@ -215,8 +214,8 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended kernel and config for a problem. If Triton is not installed, consider only kernels in
-        CUDA C++. Raise `KernrecError` if no kernel that this machine can compile can run the problem."""
+        """Return the recommended kernel and config for a problem. If Triton is not installed, consider only CUDA C++
+        kernels. Raise `KernrecError` if this machine can compile no kernel that runs the problem."""
         if (variant := self._by_problem.get(problem)) is None:
             kernel, config = self._recommended(problem)
             key = kernel.name, *sorted(config.items())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kernrec.store.reader import Limits
 
-# The oldest version of DuckDB that can read the files that kernrec writes.
+# Oldest version of DuckDB that can read kernrec's files
 STORAGE_VERSION = "v1.2.0"
 
 _READING_LIMIT, _WRITING_LIMIT = "600MB", "350MB"
@@ -173,11 +173,11 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
     """Return a connection to a database file, which is attached as `db`.
 
     Args:
-        create: Whether to create a missing file and its folder. Only allowed for writing.
+        create: Whether to create a missing file and its folder. Has no effect if `read_only` is True.
         filtered: Whether to attach the file as `file` instead of `db`, so that rows can be hidden.
 
     Raises:
-        UsageError: The path is not a readable database. Nothing is changed.
+        UsageError: The path is not a readable database. Existing files stay unchanged.
     """
     path = path.absolute()
     if path.is_dir():
@@ -201,7 +201,7 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
             connection = _waiting(f"{settings}{_private_folder()}; {_attached(path, access, filtered)}")
     except UsageError:
         if not existed:
-            path.unlink(missing_ok=True)  # If the disk is full, the new file is incomplete.
+            path.unlink(missing_ok=True)  # After an error, such as a full disk, the new file is incomplete.
         raise
     _open[same] = connection
     return connection
@@ -224,7 +224,7 @@ def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(duckdb.Error):  # After a failed commit, DuckDB has already rolled back.
+        with suppress(duckdb.Error):  # DuckDB rolls back on its own if a commit fails.
             connection.execute("ROLLBACK")
         raise
 
@@ -234,14 +234,14 @@ _HEADER_BYTES = 3 * 4096
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` if a file is shorter than the blocks that it uses. DuckDB would notice this only later."""
+    """Raise `UsageError` if a database file was cut off. DuckDB would notice this only later."""
     query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
     sizes = connection.execute(query).fetchone()
     if sizes is not None and path.stat().st_size < _HEADER_BYTES + sizes[0]:
         raise UsageError(f"{path} is damaged or cut short")
 
 
-# Patterns of DuckDB's messages, and the messages that replace them. The first match counts.
+# Patterns of DuckDB's messages, and kernrec's messages for them. The first match counts.
 _MEANINGS = (
     (r"not a valid DuckDB database|Cannot launch in-memory database", "is not a DuckDB database"),
     (r"Could not set lock.*\(PID (\d+)\)", r"is in use by another process (PID \1); close it there and try again"),
@@ -253,7 +253,7 @@ _MEANINGS = (
         "is damaged or cut short",
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
-    # If a file is open read-only, views may replace its tables. A write to a view causes this error.
+    # Views may replace the tables of a read-only file. This is the error of a write to a view.
     (r"is not an? table", "is open read-only"),
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
     (

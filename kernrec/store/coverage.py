@@ -20,8 +20,8 @@ def tally(database: Database) -> list[dict[str, Any]]:
     """Count the measurements for each combination of GPU, op, kernel and outcome.
 
     Returns:
-        A dictionary for each combination, in sorted order. It contains the numbers of all measurements, of replayed
-        measurements, of measurements on MIG slices, of configs and of problems.
+        A dictionary for each combination, in sorted order. It counts all measurements, replayed measurements,
+        measurements on MIG slices, configs and problems.
     """
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 

@@ -55,8 +55,8 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("gpu_scale", "bundle", "withdrawn")},
 }
-"""SQL queries that replace tables of another person's file, keyed by table name. The results name one unknown
-contributor for all rows of the file."""
+"""SQL queries that replace tables of another person's file, keyed by table name. They attribute all rows of the file to
+one unknown contributor."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -66,8 +66,7 @@ ADOPT = (
         if not query.endswith("LIMIT 0")
     ),
 )
-"""SQL statements that make `_OTHERS` permanent. kernrec executes them before it first writes to another person's file.
-"""
+"""SQL statements that store the results of `_OTHERS`, to run before the first write to another person's file."""
 
 
 def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
@@ -108,7 +107,7 @@ class Database(DatabaseQueries):
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         super().__init__(connection, path, mark)
-        self._written = ""  # Device and inode of the file, or empty if the file is open for reading only.
+        self._written = ""  # Device and inode of the file while it is open for writing, or ""
         self.schema = len(schema.migrations())
         """Number of the last migration that was applied to the schema."""
 
@@ -120,12 +119,12 @@ class Database(DatabaseQueries):
         user's own file, kernrec skips rows with impossible values and lists them in `faults`.
 
         Args:
-            create: Whether to create a missing file. Only allowed for writing.
+            create: Whether to create a missing file. Has no effect if `read_only` is True.
             check_rows: Whether to find changed and impossible rows, and to skip them.
 
         Raises:
-            UsageError: The file is not a kernrec database, is damaged, is in use or has a newer schema, or another
-                person's file has an impossible row. The file is not changed.
+            UsageError: The file is damaged, in use, not a kernrec database, or has a newer schema. Also raised if
+                another person's file has an impossible row. The file is not changed.
         """
         path = Path(path)
         for _ in range(_ATTEMPTS):
@@ -154,8 +153,8 @@ class Database(DatabaseQueries):
         """Open a file that was already checked. `open` describes the other arguments.
 
         Args:
-            mark: Mark of the file, or None to write no mark.
-            state: State of the file when it was checked (`marks.file_state`). If this text is empty, accept any state.
+            mark: Mark of the file (`marks`), or None to write no mark.
+            state: Result of `marks.file_state` when the file was checked. If empty, the file may have changed since.
             filtered: Whether to hide the rows that the mark lists, and the contributors in another person's file.
         """
         existed = path.exists()
@@ -213,7 +212,7 @@ class Database(DatabaseQueries):
         self._connection.close()
         if self._written and self.mark is not None:
             state = file_state(Path(self.path))
-            if inode_of(state) == self._written:  # If the inode differs, another file has replaced this one.
+            if inode_of(state) == self._written:  # Otherwise, another file has replaced this one.
                 write_mark(Path(self.path), replace(self.mark, state=state, writing=""))
                 renew(Path(self.path), type(self).open)
 
@@ -258,7 +257,7 @@ class Database(DatabaseQueries):
         return keys
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
-        """Add static profiles to the user's own profiles, and return their keys in the given order."""
+        """Add static profiles to the user's own profiles, and return their keys in the order of `rows`."""
         keys = self.add("profile", (row.columns() for row in rows))
         self._own_rows(keys)
         return keys
@@ -270,7 +269,7 @@ class Database(DatabaseQueries):
             "name": kernel.name,
             "kernel_hash": kernel.hash,
             "op": kernel.op,
-            "spec": json.dumps(kernel.spec),  # Keep the order of tunables and dimensions, because it matters.
+            "spec": json.dumps(kernel.spec),  # The order of tunables and dimensions matters.
             "source": kernel.source,
         }
         if len(kernel.source) > LONGEST_SOURCE:
@@ -293,11 +292,11 @@ class Database(DatabaseQueries):
         rows. If an error occurs, no row is added.
 
         Args:
-            checked: Folder with the files of `exchange.add_rows`. They are moved out of the folder.
-            apart_from: Columns of `measurement` to ignore. A new row is not added if a stored row has the same values
-                in all other columns.
+            checked: Folder with the files of `exchange.add_rows`. This method moves them out of the folder.
+            apart_from: Columns of `measurement` that do not distinguish rows. A new row is skipped if it differs from a
+                stored row only in these columns.
             then: Function that receives the files' new folder and returns more SQL statements for the same transaction.
-            signer: Public key of the rows' owner. An empty string stands for an unknown owner, and None for the user.
+            signer: Public key of the rows' owner. Empty if the owner is unknown, and None if the user is the owner.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
@@ -348,7 +347,7 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
     """Move a closed database file to `path`, replacing any file there, and mark it as the user's own."""
-    # Write a mark that is valid for the old and for the new file, in case the process is killed during the replacement.
+    # Write a mark that is valid for both files, because the process may be killed during the replacement.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)
     write_mark(path, Mark(file_state(path), True, "", faults or {}, time.time()))
@@ -360,7 +359,7 @@ class _ReplacedError(UsageError):
 
 def _check_opened(path: Path, state: str, read_only: bool) -> None:
     now = file_state(path)
-    # If there is a DuckDB log, opening a file for writing changes the file, so compare only the inode.
+    # If there is a DuckDB log, opening the file for writing changes the file. Then compare only the inode.
     exact = read_only or state.endswith("\n")
     if state and (inode_of(now) != inode_of(state) or not has_open(state) or (exact and now != state)):
         raise _ReplacedError(f"{path} was replaced while it was opened")

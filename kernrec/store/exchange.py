@@ -90,7 +90,7 @@ def add_rows(
 def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[str, str]]:
     sources = {}
     for table in TABLES:
-        # A withdrawal applies only to the database that contains it.
+        # Skip withdrawals: each applies only to the database that contains it.
         if table != "retraction" and any(folder.glob(files := f"{table}*.parquet")):
             sources[table] = f"read_parquet({quoted(folder / files)}, union_by_name = true)"
     if not (folder / CHECKED).exists():
@@ -104,7 +104,7 @@ def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[st
 
 
 def with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
-    """Return an SQL query for the columns in `kinds` of a source. Columns that it lacks are NULL."""
+    """Return an SQL query for all columns in `kinds`. A column is NULL if the SQL table `source` lacks it."""
     there = {name for name, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
     columns = (f'"{name}"' if name in there else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
     return f"SELECT {', '.join(columns)} FROM {source}"
@@ -114,7 +114,7 @@ def _same_key_other_content(
     connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
 ) -> str | None:
     key, *names = kinds
-    # Compare contents by hash: comparing eighty columns takes five times as long.
+    # Compare contents by hash, which is five times as fast as comparing eighty columns.
     listed = ", ".join(f'"{name}"' for name in names)
     content = f"{key}, hash({listed}) AS content"
     query = (
@@ -135,8 +135,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # `concat` skips NULL. So each part contains its comma, on the side of the entry `table`, which every row has.
-        # `||` returns NULL if the value is NULL, but it is slow, so use it only for columns that may be NULL.
+        # `concat` skips NULL, so put each comma into the part that it belongs to. The entry `table` has none, because
+        # every row has it. `||` returns NULL if a value is NULL, but is slow, so use it only where a value may be NULL.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]
@@ -147,12 +147,12 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
 
 
 _TEXT = {
-    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # This quotes and escapes the text in the same way as Python.
+    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # This quotes and escapes text like Python.
     "INTEGER": "CAST({0} AS VARCHAR)",
     "BIGINT": "CAST({0} AS VARCHAR)",
     "DOUBLE": "CAST({0} AS VARCHAR)",
     "BOOLEAN": "CAST({0} AS VARCHAR)",
-    # If no number has an exponent, DuckDB's JSON equals Python's, and is four times as fast as casting the list.
+    # Without exponents, DuckDB's JSON equals Python's, and is four times as fast as casting the list.
     "DOUBLE[]": (
         "CASE WHEN list_min({0}) >= 1e-4 AND list_max({0}) < 1e16 THEN CAST(to_json({0}) AS VARCHAR) "
         "ELSE replace(CAST({0} AS VARCHAR), ' ', '') END"
@@ -180,8 +180,8 @@ def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[s
 def wrong_keys(
     connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (stored key, correct key) for each row whose stored key is not the hash of its content. The key is the
-    first of the columns in `kinds`, and empty columns may be missing."""
+    """Yield (stored key, correct key) for each row whose stored key is not the hash of its content. The first column in
+    `kinds` is the key. `kinds` need not list columns without values."""
     key = next(iter(kinds))
     cursor = connection.cursor()
     cursor.execute(f"SELECT * FROM {source} WHERE {key} IS DISTINCT FROM {key_expression(table, kinds)}")

@@ -69,8 +69,7 @@ def scales_query(contributors: int = LEAST_CONTRIBUTORS) -> str:
 
 
 def scale_statements() -> list[str]:
-    """Return the SQL statements that replace the GPUs' scales by new estimates. Execute them after other people's rows
-    change."""
+    """Return the SQL statements that estimate the GPUs' scales again. Execute them after other people's rows change."""
     scales = f"FROM ({scales_query()})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.gpu_scale", f"INSERT INTO db.gpu_scale BY NAME {estimate}"]
@@ -95,5 +94,5 @@ def update_scales(connection: "DuckDBPyConnection") -> None:
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)
-    if signers + 1 >= LEAST_CONTRIBUTORS:  # The user counts as a contributor, too.
+    if signers + 1 >= LEAST_CONTRIBUTORS:  # Count the user, too.
         connection.execute(estimate)

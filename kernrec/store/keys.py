@@ -46,7 +46,7 @@ def trusted() -> dict[str, str]:
 
 
 def trust(key: str, name: str | None) -> None:
-    """From now on, trust all rows that a key (hexadecimal digits) signs. Answers show `name` for the owner of the key.
+    """Trust all rows signed with a key (hexadecimal digits) from now on. Answers show `name` for the owner of the key.
     By default, `name` is the first digits of the key."""
     if not is_public_key(key):
         raise UsageError(

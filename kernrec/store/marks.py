@@ -35,7 +35,7 @@ class Mark:
     """Facts about a database file, saved by the last check or the last write."""
 
     state: str
-    """State of the file (`file_state`) after the last check or write. Empty if there was none."""
+    """Result of `file_state` after the last check or write. Empty if kernrec never checked or wrote the file."""
     own: bool
     """Whether this user's kernrec wrote the file."""
     writing: str = ""
@@ -50,14 +50,14 @@ class Mark:
         return {table: sorted({key for keys in by.values() for key in keys}) for table, by in self.faults.items()}
 
     def holds(self, state: str) -> bool:
-        """Return whether the mark is still valid: the file is in the given state, and it is not yet time to check the
-        file again."""
+        """Return whether the mark is still valid. It is invalid if `state` differs from the mark's, or if the file
+        needs another check (`_AGAIN_S`)."""
         recent = 0 <= time.time() - self.checked_at < _AGAIN_S
         return bool(state) and self.state == state and (recent or not self.faults)
 
 
 def file_state(path: Path) -> str:
-    """Return a text that identifies the content of a file and its write-ahead log. Empty if there is no file."""
+    """Return a text that identifies the content of a file and its write-ahead log. It is empty if there is no file."""
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -74,8 +74,7 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has opened the file that `file_state` identified as `state`. Return True if this is
-    unknown."""
+    """Return whether this process has opened the file with this `file_state`. Return True if that is unknown."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

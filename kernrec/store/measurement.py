@@ -44,7 +44,8 @@ class LatencyReport:
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, including idle power. All fields are None if not measured."""
+    """Energy of one launch sequence under sustained load, idle power included. A field is None if it was not
+    measured."""
 
     sustained_latency_s: float | None = None
     """Latency during the energy window, in seconds."""
@@ -83,7 +84,7 @@ class NumericCheck:
     numeric_error: float | None = None
     """Largest error of the output, relative to its RMS."""
     tolerance: float | None = None
-    """Largest error that counts as correct, or None if the outputs must be equal."""
+    """Largest error that still counts as correct, or None if the outputs must be equal."""
     checked_against: str | None = None
 
 
@@ -257,10 +258,9 @@ class MeasurementOrigin:
     reference_energy: float | None = None
     """Energy of the reference kernels, relative to the start of the session."""
     block_open: bool | None = None
-    """True if the session ended before the next run of the reference kernels, so that drift is unknown. Otherwise None.
-    """
+    """True if the session ended before the block's second reference run, so that drift is unknown. Else None."""
     replayed: bool | None = None
-    """True if the row comes from replaying a recording, otherwise None."""
+    """True if the row comes from replaying a recording, else None."""
 
 
 @dataclass(frozen=True)
@@ -302,8 +302,8 @@ class MeasuredDevice:
     cupy: str | None = None
     nvml: str | None = None
     power_limit_w: float | None = None
-    """Power limit in watts, or None for the default. The clocks in the next two fields are None if they were not
-    locked."""
+    """Power limit in watts, or None for the default. `locked_sm_clock_hz` and `locked_memory_clock_hz` are None if the
+    clock was not locked."""
     locked_sm_clock_hz: float | None = None
     locked_memory_clock_hz: float | None = None
     ecc: bool | None = None
@@ -348,10 +348,10 @@ class Measurement:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> "Measurement":
-        """Build a measurement from columns as returned by `columns`. Absent columns are None.
+        """Build a measurement from values keyed by column name, like the result of `columns`. Absent columns are None.
 
-        `problem` may also be a `Problem` or the result of `Problem.as_dict`. Raise `UsageError` if a column is unknown,
-        or `config` or `problem` is missing or has another type. The database checks other values later.
+        `problem` may also be a `Problem` or the result of `Problem.as_dict`. Raise `UsageError` if a column is unknown.
+        `config` and `problem` are required and must have the right type. The database checks other values later.
         """
         if unknown_names := columns.keys() - set(_NAMES):
             raise unknown("column of measurement", sorted(unknown_names)[0], list(_NAMES))

@@ -42,8 +42,8 @@ class MeasuredAnswer:
     device: str | None
     """Name of the GPU according to the driver."""
     power_limit_w: float | None
-    """Power limit in watts, or None for the default. The clocks in the next two fields are None if they were not
-    locked."""
+    """Power limit in watts, or None for the default. `locked_sm_clock_hz` and `locked_memory_clock_hz` are None if the
+    clock was not locked."""
     locked_sm_clock_hz: float | None
     locked_memory_clock_hz: float | None = None
     latency_low_s: float | None = None
@@ -53,7 +53,7 @@ class MeasuredAnswer:
     measured_by: str | None = None
     """Program that measured. For an imported row: the tool, and the person or project that recorded."""
     replayed: bool = False
-    """Whether the rows are replayed. kernrec uses replayed rows only if nothing was measured."""
+    """Whether the rows come from replaying a recording. kernrec uses such rows only if nothing was measured."""
     merged: bool = False
     """Whether the rows came from other people."""
     signers: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class MeasuredAnswer:
     rescaled: int = 0
     """Number of contributors whose rows were scaled to the typical speed of their GPU's model."""
     others_s: float | None = None
-    """Median latency in seconds that other people measured for this config. None unless the rows are the user's own."""
+    """Median latency in seconds that other people measured for this config. None if the rows are not the user's own."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Evidence:
     included even if it succeeded later, because races are intermittent. The user's own successes outweigh other
     people's failures."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """Fastest config among all kernels that were not requested: one for each power limit and setting of the clocks."""
+    """Fastest config of any kernel that was not requested, for each power limit and setting of the clocks."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
         """Combine the evidence for one problem that was stored under two keys."""
@@ -122,14 +122,14 @@ ANSWERS = """
            contributors, spread_low_s, spread_high_s, rescaled
     FROM answer JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
 """
-_LIMITS = slice(10, 13)  # Positions of the power limit and the locked clocks in a row.
+_LIMITS = slice(10, 13)  # Positions of the power limit and the locked clocks in a row
 _LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -9, -8, -1
 _COMBINED = 5  # Number of columns of `ANSWERS` from `merged` to the last one.
 
 _ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz"
 
-# This query is for the database of pulled rows (kernrec/store/share/pulled.py). It returns the columns that identify a
-# config, as in `ANSWERS`, and the signers of the config's rows.
+# Query the database of pulled rows (kernrec/store/share/pulled.py) for the columns that identify a config, as in
+# `ANSWERS`, and for the signers of the config's rows.
 SIGNERS = """
     SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
@@ -138,7 +138,7 @@ SIGNERS = """
     WHERE outcome = 'ok'
 """
 
-# This query returns the median latency that other people measured for each config.
+# Query the median latency that other people measured for each config.
 _OTHERS = """
     SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, median(latency_s)
@@ -146,11 +146,11 @@ _OTHERS = """
     WHERE outcome = 'ok' AND merged AND NOT replayed
 """
 
-# Skip quarantined rows, which are not valid for the config. Skip `constraint`, because the search space already
+# Skip quarantined rows, which say nothing about the config. Skip `constraint`, because the search space already
 # excludes configs that cannot be launched.
 _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
-# A replayed failure counts as older than any successful run.
+# Count a replayed failure as older than any successful run.
 FAILURES = f"""
     SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END) AS failed_at,
@@ -159,7 +159,7 @@ FAILURES = f"""
     WHERE {_FAILED}
 """
 
-# Check for any failed config first, which is faster than listing failures.
+# First check if any config failed, which is faster than listing failures.
 _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 
@@ -179,7 +179,7 @@ def read_log(
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
         return MeasurementLog({}, {})
-    # Use constants in the condition: DuckDB applies them during the scan, whereas a join would read the whole log.
+    # State the values in the condition, so that DuckDB filters during the scan. A join would read the whole log.
     condition, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
     some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
     failed, merged = connection.execute(some, values).fetchone() or (True, True)
@@ -190,14 +190,13 @@ def read_log(
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
     def by_config(wanted: bool, query: str) -> dict[_Row, Any]:
-        """Return the values of a query's last column, keyed by the values of the other columns. Return nothing unless
-        `wanted`."""
+        """Return a query's last column, keyed by the other columns, or an empty dictionary if `wanted` is False."""
         rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if wanted else []
         return {row[:-1]: row[-1] for row in rows}
 
     answers = rows_of("answer", f"{ANSWERS} ORDER BY {_ORDER}")
     signers = by_config(signed, SIGNERS.format(merged=f"db.merged WHERE {condition}"))
-    # Only the user's own rows are compared with other people's latency.
+    # Compare only the user's own rows with other people's latency.
     others = by_config(merged and not all(row[-_COMBINED] for row in answers), _OTHERS)
 
     def whole(row: _Row) -> _Row:
@@ -214,8 +213,7 @@ def read_log(
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """Combine what several databases (`logs`, in order of precedence) contain about a problem, for the requested
-    kernels.
+    """Combine several databases' costs and failures of kernels on a problem. `logs` are in order of precedence.
 
     For each config, only the first database with measurements counts. Replayed rows count only if no database has
     measurements of the config.
@@ -227,8 +225,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     foreign: dict[_Row, _Row] = {}
     failures: list[_Row] = []
     for log in logs:
-        # Process the user's own rows first. Otherwise, a merged row with another key but the same config or problem
-        # could replace one of them.
+        # Process the user's own rows first, so that no merged row with another key replaces a row of the same config.
         for row in sorted(log.answers.get(problem_key, ()), key=itemgetter(_MERGED)):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])
@@ -246,8 +243,8 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
             ran_well[row[:3]] = max(ran_well.get(row[:3], row[_MEASURED_AT]), row[_MEASURED_AT])
     failed = [row for row in failures if row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)]
     measured = [MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=latency))]
-    # Skip other people's rows whose config equals a config of the user, even if it is written differently (64.0
-    # for 64, or true for 1).
+    # Skip other people's rows of a config that the user measured, even if they write it differently (64.0 for 64, or
+    # true for 1).
     mine = [row for row in measured if not row.merged]
     if len(mine) not in (0, len(measured)):
         named = {_named(row) for row in mine}

@@ -71,14 +71,14 @@ class ProfileTable:
     variant_keys: tuple[str, ...]
     """Key of each row's variant, in ascending order."""
     registers: np.ndarray
-    """Registers per thread, as int64 of shape (rows,). The next three arrays have the same dtype and shape."""
+    """Registers per thread, as int64 of shape (rows,). So are `spill_bytes`, `stack_bytes` and `static_smem_bytes`."""
     spill_bytes: np.ndarray
     stack_bytes: np.ndarray
     static_smem_bytes: np.ndarray
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Numbers of events, as float64 of shape (rows, metrics, terms). It is 0 for metrics that a profile lacks."""
+    """Numbers of events, as float64 of shape (rows, metrics, terms). Metrics that a profile lacks are 0."""
 
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
@@ -133,7 +133,7 @@ def query_profiles(
     newest compiler."""
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
-    # Scan twice in the same order, because DuckDB returns unnested lists as one array instead of one array per row.
+    # Read `counts` in a second scan with the same row order: unnested lists come without row boundaries.
     columns = connection.execute(
         "SELECT launch, entry, code_key, registers, spill_bytes, stack_bytes, static_smem_bytes, compiler, metrics, "
         f"terms {chosen}",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseQueries:
-    """The part of `Database` that reads. Methods raise a one-line `UsageError` if the database cannot be read."""
+    """Methods of `Database` that read. They raise a one-line `UsageError` if the database cannot be read."""
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection
@@ -43,7 +43,7 @@ class DatabaseQueries:
         """Store the result of a query in a temporary table of this connection, replacing a table of the same name.
 
         Args:
-            query: SQL query. `{rows}` stands for the rows of the Parquet file `file`, which is moved away.
+            query: SQL query. `{rows}` stands for the rows of the Parquet file `file`, which this method moves away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
             if file is not None:
@@ -62,7 +62,7 @@ class DatabaseQueries:
         return target, int(rows)
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """Return the rows of a table or view (`db/schema/views.sql`) whose columns have the values in `equal`."""
+        """Return the rows of a table or view (`db/schema/views.sql`) that match the column values in `equal`."""
         if table not in (*TABLES, *derived()):
             raise unknown("table", table, (*TABLES, *derived()))
         with one_line(self.path):
@@ -85,7 +85,7 @@ class DatabaseQueries:
         return store_rows.columns(self._connection, table)
 
     def measurements(self, **equal: object) -> "list[Measurement]":
-        """Return the measurements whose columns have the values in `equal`, except withdrawn measurements."""
+        """Return the measurements that match the column values in `equal`, except withdrawn measurements."""
         from kernrec.store.measurement import Measurement
 
         configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in self.rows("config")}
@@ -101,8 +101,8 @@ class DatabaseQueries:
         return measurements
 
     def kernels(self) -> list[tuple[str, str, str, str | None]]:
-        """Return (name, spec, source, signer) of stored kernels, newest first. The signer is None for the user's own
-        kernels, and empty if nobody signed."""
+        """Return (name, spec, source, signer) of stored kernels, newest first. The signer is None if the kernel is the
+        user's own, and empty if nobody signed it."""
         return self.query(
             "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
             "FROM db.kernel ORDER BY rowid DESC"
@@ -132,7 +132,7 @@ class DatabaseQueries:
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source on one architecture, keyed by launch number. If `own` is
-        True, ignore other people's profiles. Otherwise, they replace missing profiles of the user."""
+        False, use other people's profiles where the user has none."""
         with one_line(self.path):
             source = "db.profile"
             if self.query("SELECT EXISTS (FROM db.merged_row SEMI JOIN db.profile ON row_id = profile_id)")[0][0]:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _FORM = 2
 _TOGETHER = 20_000
-"""Maximum number of rows from which a query derives several entries. This number of rows takes half a second."""
+"""Maximum number of rows from which one query derives several entries. Deriving them takes up to half a second."""
 _TAIL = 8
 """Number of bytes at the end of the file that hold the length of the index."""
 _INDEX = ("keys", "starts", "stops")
@@ -168,7 +168,7 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
 
     Args:
         open_database: The function `Database.open`. It is called only if the query file lacks an entry or is outdated.
-        anew: Whether the query file is damaged, so that it must be written again even if it is not outdated.
+        anew: Whether to write the query file again even if it is not outdated, because it is damaged.
 
     Raises:
         UsageError: The database cannot be read.
@@ -186,7 +186,7 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
 
 
 def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
-    """Update a database's query file after rows were added or removed. If this fails, only the next query is slower.
+    """Update a database's query file after rows were added or removed. A failure only makes the next query slower.
 
     Args:
         create: Whether to write a query file even if the database has none yet.
@@ -230,8 +230,8 @@ def _stored(path: Path, mark: Mark, fill: _Fill | None = None) -> QueryFile | No
 
 
 def _made_of(path: Path, mark: Mark) -> list[str]:
-    """Return everything on which the entries of a query file depend: the rule for combining rows, and three facts about
-    the database, namely its owner, its state and its faulty rows."""
+    """Return texts that identify the inputs of a query file: the rule for combining rows, and the database's owner,
+    state and faulty rows."""
     own, faults = is_own(path, mark), json.dumps(mark.faults, sort_keys=True)
     return [_rule(), str(_is_pulled(path)), str(own), mark.state, sha256(faults.encode()).hexdigest()]
 
@@ -242,8 +242,6 @@ def _rule() -> str:
     return sha256(queries + (paths.shipped("db/schema") / "views.sql").read_bytes()).hexdigest()
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
 _LOGS = """
     SELECT 'log', gpu, key, rows
     FROM (SELECT gpu, problem_id, count(*) AS rows FROM db.measurement GROUP BY ALL)
@@ -252,7 +250,7 @@ _LOGS = """
 _PROFILES = "SELECT 'profiles', kernel, kernel_hash, sm::VARCHAR, count(*) FROM db.profile GROUP BY ALL ORDER BY ALL"
 _MEASUREMENTS = f"SELECT count(*), ({RETRACTED}) FROM db.measurement"
 _ENDS_PER_ROW = 10
-"""Comparing this number of keys takes as long as deriving an answer from one row."""
+"""Number of keys that kernrec can compare in the time that deriving an answer from one row takes."""
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
@@ -268,7 +266,7 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
         def parts() -> Iterator[bytes]:
             return file.with_entries(_derived(database, names, _is_pulled(path)))
 
-        if not opened:  # If this process has the database open, it may still change it, so write no file.
+        if not opened:  # This process has the database open and may still change it, so write no file.
             with suppress(OSError, ValueError):  # The disk may be full, or the folder not writable.
                 mode = path.stat().st_mode & 0o666  # Everybody who can read the database may read its query file.
                 place = _place(path, mark)

@@ -46,12 +46,12 @@ class Limits:
         cpu_s = 20 + 1.5 * size / 2**20
         return cls(
             cpu_s=cpu_s,
-            wall_s=60 + 10 * cpu_s,  # Other processes may use the CPU at the same time.
+            wall_s=60 + 10 * cpu_s,  # Other processes may be using the CPU.
             database_bytes=min(2**30, 2**28 + 4 * size),
             address_bytes=2**32,
             file_bytes=2**26 + 16 * size,
             rows=1000 + size // 8,
-            # Use a thread per 16 MiB of rows, because starting a thread for fewer rows takes longer than it saves.
+            # Use one thread per 16 MiB of rows. With fewer rows, starting a thread takes longer than it saves.
             threads=max(1, min(8, os.cpu_count() or 1, size // 2**24)),
         )
 

@@ -48,8 +48,7 @@ class RecordedBaseline:
     power_w: float | None
     """Mean power in watts of calls in a loop at the default power limit, or None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval, in seconds, of the time that somebody would measure who repeats the recording, possibly with a
-    later backend version."""
+    """90 % interval, in seconds, for a repeated recording, possibly with a later version of the backend."""
     power_interval_w: tuple[float, float] | None
     source: str
     """Repository that published the recording."""
@@ -95,7 +94,7 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
 
 def recorded_baseline(problem: Problem, row: int, gpu: GPU) -> RecordedBaseline:
-    """Return the recording in row number `row`, which `rows_beside` has returned for a problem."""
+    """Return a recording for a problem, given its row number from `rows_beside`."""
     table = _table(problem.op, gpu.name, problem.dtype)
     named = table.origins[int(table.origin[row])]
     seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
@@ -120,7 +119,7 @@ def contents() -> Mapping[str, Mapping[str, Any]]:
 def _row_keys(
     op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]"
 ) -> "tuple[np.ndarray, np.ndarray]":
-    """Return (keys, item counts) like `_key_of`, for recordings that have the same GPU, dtype and layout."""
+    """Return arrays of the results of `_key_of`, for recordings with the same GPU, dtype and layout."""
     import numpy as np
 
     count = len(next(iter(dims.values())))
@@ -138,9 +137,8 @@ def _row_keys(
 
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
-    """Return (hash, item count). The hash covers the GPU and the problem, except for the problem's item count. The
-    count is 0 if no dimension counts items. For attention with a single query, the hash ignores `causal`, because the
-    query attends to all keys."""
+    """Return (hash of the GPU and problem, item count). The hash ignores the item count, which is 0 if no dimension
+    counts items. For attention with a single query, it also ignores `causal`, because the query attends to all keys."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1
@@ -162,8 +160,6 @@ dimension is added, and the result is taken modulo 2^64. The number is from Stee
 Spectrally Good Multipliers". A test checks that no two shipped problems have the same hash."""
 
 
-# ---- arrays of an op -------------------------------------------------------------------------------------------------
-
 _COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"}
 
 
@@ -175,12 +171,12 @@ class _Table:
     """Distinct combinations of values of the columns `ORIGIN` and `WIDTHS`."""
     keys: "np.ndarray"
     items: "np.ndarray"
-    """Number of items, or 0 if no dimension counts items."""
+    """Number of items of each recording's problem, or 0 if no dimension counts items."""
     latency_s: "np.ndarray"
     power_w: "np.ndarray"
-    """Power in watts, or 0 if it was not recorded."""
+    """Power of each recording in watts, or 0 if it was not recorded."""
     origin: "np.ndarray"
-    """Index in `origins`."""
+    """Index of each recording's entry in `origins`."""
 
 
 @cache
@@ -196,7 +192,7 @@ def _table(op: str, gpu: str, dtype: str) -> _Table:
         facts, arrays = unpack(mapped(folder / f"{name}.{gpu}.{dtype}.arrays"), intact=True)
         return _Table(tuple(facts["origins"]), **arrays)
     tables = _read(op, digest)
-    # A cached file without rows saves reading all rows again.
+    # Also cache an empty table, so that the next query does not read all rows again.
     empty = {column: np.empty(0, kind) for column, kind in _COLUMNS.items()}
     facts, arrays = tables.setdefault((gpu, dtype), ({"origins": []}, empty))
     if paths.cache().parent.parent.is_dir():

@@ -41,8 +41,8 @@ def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
 
 
 def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
-    """Add rows to a table, except rows that it already contains. Return the keys of all given rows in the given order.
-    Raise `UsageError` if a column is unknown, or a value does not fit its column. Then nothing is added."""
+    """Add rows to a table, except rows that it already contains. Return the keys of all rows in the order of `rows`.
+    Raise `UsageError`, and add nothing, if a column is unknown or a value does not fit its column."""
     kinds = columns(connection, table)
     key, *names = kinds
     keys: list[str] = []
@@ -59,7 +59,7 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
         filled[key].append(keys[-1])
         for name, value in values.items():
             filled[name].append(value)
-    # Pass whole columns as parameters of one statement, which is much faster than one statement per row.
+    # Pass whole columns to one statement, which is much faster than one statement per row.
     side_by_side = ", ".join(f'unnest(${i}::{kind}[]) AS "{name}"' for i, (name, kind) in enumerate(kinds.items(), 1))
     lacking = f"(SELECT {side_by_side}) ANTI JOIN db.{table} AS stored USING ({key})"
     connection.execute(f"INSERT INTO db.{table} BY NAME FROM {lacking}", list(filled.values()))
@@ -106,7 +106,7 @@ def _number(value: object) -> float:
     number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number):
         raise ValueError
-    return number + 0.0  # This converts -0.0 to 0.0, so that both have the same key.
+    return number + 0.0  # -0.0 becomes 0.0, so that both have the same key.
 
 
 def _truth(value: object) -> bool:
@@ -117,7 +117,7 @@ def _truth(value: object) -> bool:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        return str(value)  # For a member of an enumeration, store its value.
+        return str(value)  # An enumeration's member is stored as its value.
     if isinstance(value, (Mapping, list, tuple)):
         return canonical_json(value)
     raise TypeError
@@ -148,7 +148,7 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 
 
 def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
-    """Return at most the next `most` rows of a query's result, as dictionaries."""
+    """Return up to `most` further rows of a query's result, as dictionaries."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
     return [dict(zip(names, row, strict=True)) for row in rows]

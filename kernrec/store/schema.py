@@ -60,8 +60,8 @@ def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) 
     """
     connection.execute("USE db")
     try:
-        # For a new database, create the final tables at once. Their layout is cached, so this takes a third of the
-        # time that all migrations take.
+        # Create the final tables of a new database at once from a cached layout. Running all migrations would take
+        # three times as long.
         if whole := not done and migrations()[-1].number >= _VIEWS_APART:
             with transaction(connection):
                 for statement in layout_of().statements.values():
@@ -90,7 +90,7 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
 
     Raises:
         UsageError: The database belongs to another program or to a newer kernrec, or its tables differ from the schema.
-            If `writing` is True, the file must not contain code that writing would run.
+            If `writing` is True, code in the file that a write would run is an error, too.
     """
     statements = tables(connection)
     if not statements:
@@ -144,7 +144,7 @@ def _place(new: Path, path: Path) -> None:
         os.link(new, path)
     except FileExistsError:
         return
-    except OSError:  # Rename the file instead, because the file system does not support links.
+    except OSError:  # The file system may not support links.
         if not path.exists():
             new.rename(path)
 
@@ -167,7 +167,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
     return cached("schema.empty", made_of.encode(), make)[1]["file"].tobytes()
 
 
-# Relations of `views.sql`, as parts of queries.
+# Relations of `views.sql`, for use in queries
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
 """Columns that identify one measurement of a session. Two rows of one contributor conflict if they agree in these
@@ -274,7 +274,7 @@ def layout_of(step: int | None = None) -> Layout:
 
 def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
     """Return the SQL statements that would create the tables of the SQL schema `main`, keyed by table name."""
-    # Unlike `information_schema`, this function does not bind views, which would run parts of them.
+    # Do not query `information_schema`: it binds the views, which runs parts of them.
     query = "SELECT table_name, sql FROM duckdb_tables() WHERE database_name = 'db' AND schema_name = 'main'"
     return dict(connection.execute(query).fetchall())
 

@@ -23,16 +23,16 @@ class Stack:
     """Read-only view of several databases, which are closed between queries so that a collector can write to them."""
 
     def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
-        """Check that the databases can be read, and raise `UsageError` otherwise.
+        """Create a view of the databases. Raise `UsageError` if a database cannot be read.
 
         Args:
             databases: Files of the databases. By default, the user's database (`KERNREC_DB`) and the database of pulled
                 rows.
         """
         self.missing: Path | None = None
-        """Path in `KERNREC_DB` if there is no database at this path, otherwise None."""
+        """Path in `KERNREC_DB` if it leads to no database, else None."""
         self.notes: tuple[str, ...] = ()
-        """One note per file with skipped rows."""
+        """One note for each database in which queries skip rows."""
         self._pulled: Path | None = None
         self._all = databases is None
         self._titles = {Path(path): str(path) for path in databases or ()}
@@ -45,7 +45,7 @@ class Stack:
             if self._pulled:
                 self._titles[self._pulled] = paths.PULLED
             databases = list(self._titles)
-        # Use a database only once, even if it is named twice or through a link.
+        # A database may be named twice or through a link. Use it once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
         self._files: dict[Path, QueryFile] = {}
@@ -88,8 +88,8 @@ class Stack:
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source on one architecture, keyed by launch number.
 
-        Use the shipped profiles, or else those of the first database that has any. If no database has any, use the
-        profiles for another architecture whose code can run on this architecture (`code_sm`).
+        Use the shipped profiles, or else the profiles of the first database that has some. If none has, use the
+        profiles of another architecture whose code can run on this architecture (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):
@@ -129,12 +129,12 @@ class Stack:
         return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Return the modification time and size of each database file. If they change, cached answers are outdated."""
+        """Return the modification time and size of each database file. Cached answers are outdated if these change."""
         return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
 
 def _open(path: Path) -> "Database":
-    from kernrec.store.database import Database  # A query whose query file is up to date does not need this import.
+    from kernrec.store.database import Database  # Import late: a query with a current query file does not need this.
 
     return Database.open(path)
 
@@ -143,7 +143,7 @@ def _written(path: Path) -> tuple[int, int]:
     try:
         seen = path.stat()
     except OSError:
-        return (0, 0)  # The next attempt to open the database reports the error.
+        return (0, 0)  # Opening the database will report the error.
     return seen.st_mtime_ns, seen.st_size
 
 

@@ -2,7 +2,7 @@
 
 Cross-validation over groups of rows chooses the smallest number of trees whose held-out loss is close to the minimum,
 because each tree slows down queries. Predictions for a held-out fold use the number of trees that is best for the other
-folds. Otherwise, their errors would look too small.
+folds. With the number that is best for all folds, their errors would look too small.
 """
 
 import os
@@ -46,8 +46,7 @@ class TrainingSettings:
     seed: int = 0
     threads: int = 2
     shape: "TrainingSettings | None" = None
-    """Settings of separate trees for GPUs without measurements. If None, these GPUs use the same trees as all
-    others."""
+    """Settings of separate trees for GPUs without measurements, or None if all GPUs use the same trees."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,8 @@ class HeadData:
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
         """Return data for learning latency differences between configs, which transfer to other GPUs.
 
-        A row's target is its usual target minus the weighted mean over configs of its kernel, GPU and problem. The
-        weights are those of the loss, so targets of fast configs are about 0 on average.
+        The weighted mean of the targets of one kernel, GPU and problem is subtracted from each of them. The weights are
+        those of the loss, so targets of fast configs are about 0 on average.
         """
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
@@ -91,8 +90,7 @@ class HeadData:
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """Return the factor from 0 to 1 by which predicted targets must be multiplied to fit the targets best. NaNs are
-        ignored."""
+        """Return the factor from 0 to 1 by which to multiply `predicted` to fit the targets best. NaNs are ignored."""
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
@@ -106,12 +104,11 @@ class TrainedHead:
     """Trees trained on all measured rows."""
     rounds: int
     out_of_fold: Array
-    """Predictions for each row by trees that were trained without the row's group, (N,). NaN marks a row without a
-    measurement."""
+    """Predictions for each row by trees trained without the row's group, (N,). NaN marks a row without measurement."""
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
-    """Train trees on the rows with indices `trained_on`, and return their predictions for `rows`."""
+    """Train trees on the rows `trained_on` (indices), and return their predictions for `rows` (indices)."""
     booster, _ = _boost(data, trained_on, rounds, None, settings)
     return np.asarray(booster.inplace_predict(data.matrix[rows]))
 
@@ -123,7 +120,7 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
         data: features and targets of N rows.
         groups: group of each row, (N,). Cross-validation holds out whole groups.
     """
-    # Make idle OpenMP threads sleep instead of occupying their CPU cores.
+    # Let idle OpenMP threads sleep, because by default, they keep their CPU cores busy.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     rows = np.flatnonzero(data.measured)
     out_of_fold = np.full(len(data.target), np.nan)
@@ -153,7 +150,7 @@ def trees_of(data: HeadData, settings: TrainingSettings) -> Forest:
 
 
 def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
-    """Return the cross-validation fold of each row, (N,). All rows of a group have the same fold."""
+    """Return the cross-validation fold of each row, (N,). Rows of one group have the same fold."""
     return group_folds(groups, 3 if len(groups) >= MANY_ROWS else 5, settings.seed)
 
 
@@ -161,10 +158,7 @@ def _boost(
     data: HeadData, rows: Array, rounds: int, held_out: Array | None, settings: TrainingSettings
 ) -> tuple[Any, Array]:
     """Train trees on `rows`. Return (booster, errors). The errors are an array of shape (rounds,): the weighted mean
-    squared error on `held_out` after each tree.
-
-    The errors are zeros if `held_out` is None.
-    """
+    squared error on `held_out` after each tree, or zeros if `held_out` is None."""
     xgboost = import_optional("xgboost", "training a model", "train")
 
     def matrix(chosen: Array, reference: Any = None) -> Any:
@@ -193,7 +187,7 @@ def _boost(
     history: dict[str, Any] = {}
     booster = xgboost.train(parameters, training, rounds, verbose_eval=False, evals_result=history, **evaluation)
     loss = np.square(history["held_out"]["rmse"]) if history else np.zeros(rounds)
-    # More trees would hardly reduce the loss after an early stop, so repeat the last loss.
+    # After an early stop, repeat the last loss, because more trees would hardly change it.
     return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")
 
 

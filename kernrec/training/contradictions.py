@@ -20,22 +20,22 @@ from kernrec.util.human import counted, human
 Array = np.ndarray
 
 TRUST = 0.1
-"""Weight of a row whose time is doubtful. Others have 1."""
+"""Weight in training of a row whose time is doubtful. Other rows have weight 1."""
 ENERGY_APART = 1.5
-"""Largest plausible factor between energy / time and the measured power. Above it, they contradict each other. It is
-large, because power readings lag, and are up to a third too low in a loop of one second."""
+"""Largest plausible factor between energy / time and the measured power. A larger factor is a contradiction. The limit
+is generous, because power readings lag, and are up to a third too low in a loop of one second."""
 ABOVE_LIMIT = 1.15
-"""Largest plausible ratio of mean power to the highest power limit. Above it, the energy is wrong. Limits are enforced
-over tens of milliseconds, and energy counters are off by 5 %."""
+"""Largest plausible ratio of mean power to the highest power limit. If it is exceeded, the energy is wrong. Limits are
+enforced over tens of milliseconds, and energy counters are off by 5 %."""
 BELOW_REST = 0.9
-"""Smallest plausible ratio of mean power to the idle power before the run. Below it, the energy is wrong. Sensors are
-off by 5 %."""
+"""Smallest plausible ratio of mean power to the idle power before the run. A smaller ratio means that the energy is
+wrong. Sensors are off by 5 %."""
 ABOVE_CLOCK = 1.03
-"""Largest plausible ratio of a clock reading to the highest clock. Above it, the reading is wrong. Clocks have steps of
-15 MHz."""
+"""Largest plausible ratio of a clock reading to the highest clock. A larger ratio means that the reading is wrong.
+Clocks have steps of 15 MHz."""
 TOO_FAST = 0.8
-"""Smallest plausible ratio of a measured time to the theoretical minimum. Below it, the time is doubtful. Boards
-overclock memory to 1.2 times the data sheet's rate. The fastest recorded matmul has a ratio of 0.95."""
+"""Smallest plausible ratio of a measured time to the theoretical minimum. A smaller ratio makes the time doubtful.
+Boards overclock memory to 1.2 times the data sheet's rate. The fastest recorded matmul has a ratio of 0.95."""
 _NAMED = 3
 
 _WRONG_ENERGY = "only in their energy, which contradicts time and power or the GPU's power limit"
@@ -46,7 +46,7 @@ _WRONG_TIME = "which take less time than their arithmetic or bytes need at the s
 
 @dataclass(frozen=True)
 class Stated:
-    """Measured quantities of N rows besides latency, as arrays of shape (N,). NaN marks a missing measurement."""
+    """Measured quantities of N rows other than latency, as arrays of shape (N,). NaN marks a missing measurement."""
 
     energy_j: Array
     power_w: Array
@@ -76,6 +76,7 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
     Args:
         inputs: model inputs of the N configs.
         latency_s: measured times in seconds, (N,).
+        stated: other measured quantities of the N configs.
     """
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
     wrong_energy = contradicting(gpu, latency_s, stated.energy_j, stated.power_w)
@@ -91,8 +92,8 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
 
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
-    """Return a Boolean array of shape (N,): whether each energy contradicts the measured time and power, or exceeds the
-    GPU's highest power limit.
+    """Return for each of N rows whether its energy contradicts the measured time and power, or exceeds the GPU's
+    highest power limit.
 
     Args:
         latency_s: measured times in seconds, (N,).
@@ -100,16 +101,16 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
         power_w: measured powers in watts, (N,), or NaN.
     """
     drawn_w = energy_j / latency_s
-    # Small differences are normal, because energy and power come from different readings and runs.
+    # Ignore small differences, because energy and power come from different readings and runs.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
     return np.asarray(apart | (drawn_w > ABOVE_LIMIT * PowerModel.for_gpu(gpu).power_max_w))
 
 
 def named_rows(database: Database) -> Iterator[str]:
-    """Yield a line for each GPU and kind of contradiction in a database. Contradictions that only a kernel's profile
-    can reveal are omitted.
+    """Yield a line of text for each GPU and kind of contradiction in a database. Contradictions that only a kernel's
+    profile can reveal are omitted.
 
-    A line has the number of measurements, the keys of the first ones, and the consequence for training.
+    A line states the number of measurements, the keys of the first ones, and the consequence for training.
     """
     for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1"):
         try:

@@ -30,10 +30,10 @@ class RowGroup:
     energy_j: Array
     """Measured energy in joules, (N,), or NaN."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
-    """Corrections that an existing model of this kernel adds to the logarithmic predictions, (N,), keyed by head. The
-    model to be trained learns the remaining errors."""
+    """Corrections that an existing model of this kernel adds to the logarithmic predictions, (N,), keyed by head. A new
+    model learns the remaining errors."""
     trust: Array | None = None
-    """Weight of each row relative to a trusted row, (N,), or None if all are trusted."""
+    """Weight of each row relative to a trusted row, (N,), or None if all rows are trusted."""
 
     @property
     def dims(self) -> str:
@@ -56,7 +56,7 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Measured rows of several groups, concatenated to N rows. Without a group, the constructor raises `UsageError`."""
+    """Measured rows of several groups, joined to N rows. The constructor raises `UsageError` if there is no group."""
 
     groups: tuple[RowGroup, ...]
     parts: tuple[str, ...] = features.GROUPS
@@ -83,8 +83,7 @@ class Dataset:
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number for each row, as an array of shape (N,). Rows have the same number if their groups agree in
-        the given fields."""
+        """Return a number for each row, (N,). It is equal for rows whose groups agree in the given fields."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
@@ -106,8 +105,8 @@ class Dataset:
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
-        """Return the analytical model's latency in seconds and power in watts, corrected by `RowGroup.beneath`. The
-        arrays have the shape (N,) and are keyed by head."""
+        """Return the analytical model's latency in seconds and power in watts, (N,) each, keyed by head. They include
+        the corrections in `RowGroup.beneath`."""
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
             * np.exp(self._beneath("latency")),
@@ -125,7 +124,7 @@ class Dataset:
 
     @cached_property
     def residual(self) -> dict[str, Array]:
-        """Return log(measured / prediction in `analytical`) of each row, (N,), keyed by head. It is NaN if a row has no
+        """Return log(measured / prediction in `analytical`) of each row, (N,), keyed by head. NaN marks a row without a
         measurement."""
         measured = {"latency": self.latency_s, "power": self.energy_j / self.latency_s}
         return {head: np.log(measured[head] / self.analytical[head]) for head in HEADS}
@@ -134,7 +133,7 @@ class Dataset:
     def held_out(self) -> tuple[str, Array]:
         """Return the kind of group that cross-validation holds out, and each row's group number, (N,).
 
-        The first kind that applies:
+        The kind is the first of these that applies:
 
         - `problem`, if there are at least 3 problems. Problems that differ only in dtype or layout have similar costs
           and count as one.

@@ -25,7 +25,7 @@ QUANTITIES = ("latency", "energy", "edp")
 TOPS = (1, 5, 10)
 """Values of k for the score `efficiency`."""
 MOST_SLOWDOWN = 0.03
-"""Maximum predicted slowdown, relative to the fastest config, of a config that is selected for its low energy."""
+"""Maximum predicted slowdown of a low-energy config, relative to the fastest config."""
 _NAN = float("nan")
 
 
@@ -41,7 +41,8 @@ class MethodScore:
     accuracy: float
     """Fraction of problems whose top recommendation costs at most 5 % more than the best config."""
     reduction: float
-    """Fraction of configs that need not be measured to reach 5 % above the best cost in the recommended order."""
+    """Fraction of configs that can stay unmeasured if configs are measured in the recommended order until one is within
+    5 % of the best cost."""
     rank_correlation: float = _NAN
     """Spearman's rank correlation of predicted and measured costs."""
     median_error: float = _NAN
@@ -56,7 +57,7 @@ class MethodScore:
     energy_saved: float = _NAN
     """Fraction of energy that the top recommendation saves relative to the top recommendation of `occupancy`."""
     slowdown: float = _NAN
-    """Fraction by which the top recommendation is slower than that of `occupancy`."""
+    """Fraction by which the top recommendation is slower than the top recommendation of `occupancy`."""
     lowest_energy_saved: float = _NAN
     """Fraction of energy that a low-energy config saves relative to the fastest config. This config has the lowest
     predicted energy of all configs with a predicted slowdown of at most `MOST_SLOWDOWN`."""
@@ -80,7 +81,7 @@ def evaluate(
     split: str = "problem",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Evaluation:
-    """Score all methods on the measured problems of databases.
+    """Score all methods on the measured problems that `request` selects.
 
     Stored calibrations may contain held-out measurements, so new ones are fitted without them.
 
@@ -155,7 +156,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
             widths = OF_TIME if quantity == "latency" else OF_ENERGY
-            # Use core-bound intervals if the bottleneck of a config is unknown (-1).
+            # If the bottleneck of a config is unknown (-1), assume that the core is the bottleneck.
             factor = widths.factors.take(np.maximum(problem.regime, 0))
             low, high = expected / factor, expected * factor
             if method == "learned":
@@ -175,7 +176,7 @@ def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, fl
     if np.isfinite(occupancy).all():
         saved = scores.savings(problem.latency_s, problem.energy_j, int(order[0]), int(occupancy.argmin()))
         values["energy_saved"], values["slowdown"] = saved
-    if method != "occupancy":  # The method `occupancy` ranks energy like latency.
+    if method != "occupancy":  # `occupancy` ranks energy like latency.
         fast = np.flatnonzero(costs["latency"] <= costs["latency"].min() * (1.0 + MOST_SLOWDOWN))
         lowest_energy = int(fast[costs["energy"][fast].argmin()])
         saved = scores.savings(problem.latency_s, problem.energy_j, lowest_energy, int(problem.latency_s.argmin()))

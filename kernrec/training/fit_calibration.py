@@ -43,29 +43,29 @@ FEWEST_PROBLEMS = 3
 MOST_FOLDS = 20
 """Maximum number of folds. If there are more problems, several share a fold."""
 _BELOW_LIMIT = 0.95
-"""Fraction of the TDP. If the measured or predicted power is below it, the power limit is assumed not to lower the
-clock. The fraction allows for reading errors."""
+"""Fraction of the TDP. The power limit is assumed not to lower the clock if the measured or predicted power is below
+this fraction. It allows for reading errors."""
 _RANK_LOSS = 0.01
 """Maximum accepted decrease of the rank correlation if calibration reduces the error."""
 _PRIOR_WEIGHT = 0.001
 """Weight of each multiplier's regularization toward 1, as a number of problems. It matters only for undetermined
 multipliers."""
 _LEAST_SHARE = 0.05
-"""Minimum ratio of the part that a multiplier scales to the measured value, at the 90th percentile of the rows.
-Multipliers of smaller parts are not fitted."""
+"""Minimum fraction of the measured value that a multiplier must scale, at the 90th percentile of the rows. Multipliers
+of smaller parts are not fitted."""
 _ITERATIONS = 12
 
 
 @dataclass(frozen=True)
 class CalibrationFit:
-    """Calibration of one architecture."""
+    """Result of fitting a calibration for one architecture."""
 
     arch: str
     """Architecture, such as `sm_89`."""
     calibration: Calibration | None
-    """Multipliers that help, or None."""
+    """Multipliers that help, or None if none do."""
     findings: tuple[str, ...]
-    """One sentence on the effect on each quantity (latency and energy)."""
+    """A sentence on the effect of calibration for each quantity (latency and energy)."""
 
 
 def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[CalibrationFit], list[str]]:
@@ -82,7 +82,7 @@ def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[Calibr
             the folder cannot be written.
     """
     require_optional(("sklearn",), "calibrating the analytical model", "train")
-    # Fit relative to the uncalibrated coefficients.
+    # Load predictions without the present calibration, because the new one replaces it.
     measurements = load_measurements(request, calibrated=False)
     folder = measurements.models_folder
     fits = fit(measurements.groups, provenance(Dataset(measurements.groups), measurements, calibrated=False))
@@ -132,7 +132,7 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
-    """Predict a group at a power limit of the TDP. Return (latency in seconds, energy in joules), (N,) each.
+    """Return the predicted (latency in seconds, energy in joules), (N,) each, of a group at a power limit of the TDP.
 
     The inputs must come from the uncalibrated model and a static profile.
     """
@@ -141,7 +141,7 @@ def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]
 
 @dataclass(frozen=True)
 class _CalibrationRows:
-    """Group of N measured rows. `timed` and `powered` state which of them are used for fitting."""
+    """Group of N measured rows. `timed` and `powered` mark the rows that are used for fitting."""
 
     group: RowGroup
     power: PowerModel
@@ -169,8 +169,8 @@ class _CalibrationRows:
         return core, dram
 
     def time_shares(self) -> Array:
-        """Return core time and DRAM time of the rows in `timed`, as an array of shape (rows, 2). The core time is that
-        at the clock without a power limit.
+        """Return core time and DRAM time of the rows in `timed`, as an array of shape (rows, 2). The core time assumes
+        the clock without a power limit.
 
         Both times are divided by the measured latency without launch overhead, and raised to the power of `OVERLAP`.
         """
@@ -181,8 +181,8 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Return static, core and DRAM energy as fractions of the measured energy, for the rows in `powered`. The array
-        has one column for each of the three."""
+        """Return static, core and DRAM energy as fractions of the measured energy, for the rows in `powered`. The shape
+        is (rows, 3)."""
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         power = self.power
@@ -226,7 +226,7 @@ def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
 
 
 def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]) -> CalibrationFit:
-    """Fit the calibration of one architecture. Keep the multipliers of time, and those of energy, only if they help."""
+    """Fit the calibration of one architecture. Keep the multipliers of a quantity (time, energy) only if they help."""
     problems = _problems(rows)
     count = min(len(problems), MOST_FOLDS)
     folds = [set(problems[start::count]) for start in range(count)]
@@ -235,14 +235,14 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
     helpful: tuple[str, ...] = ()
     factors: dict[str, Any] = {}
     findings: list[str] = []
-    # Test time first, because the test of energy uses the calibrated time.
+    # Test latency first, because the energy test uses the calibrated latency.
     for quantity, names in (("latency", TIME), ("energy", ENERGY)):
         before: list[tuple[float, float]] = []
         after: list[tuple[float, float]] = []
         for fold, fitted in zip(folds, without, strict=True):
             tested = [member for member in rows if member.group.problem in fold]
-            before += _judged(tested, _only(fitted, helpful), quantity)
-            after += _judged(tested, _only(fitted, helpful + names), quantity)
+            before += _group_errors(tested, _only(fitted, helpful), quantity)
+            after += _group_errors(tested, _only(fitted, helpful + names), quantity)
         if all(getattr(whole, name) == 1.0 for name in names):
             findings.append(f"{quantity}: too few measurements to calibrate it")
             continue
@@ -277,7 +277,9 @@ def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
     return Calibration(calibration.arch, **multipliers)
 
 
-def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str) -> list[tuple[float, float]]:
+def _group_errors(
+    rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str
+) -> list[tuple[float, float]]:
     """Return (median |log(predicted / measured)|, rank correlation) of each group with measurements of `quantity`."""
     results = []
     for member in rows:
@@ -297,7 +299,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Fit P multipliers with equal weights for all problems. `shares` has an array (rows, P) per group."""
+    """Fit P multipliers with equal weights for all problems. `shares` contains an array (rows, P) for each group."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}
@@ -317,6 +319,7 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
     Args:
         shares: each part as a fraction of the measured value, (N, P). A row's sum with multipliers is predicted /
             measured.
+        weights: weight of each row, (N,).
         largest: largest plausible multiplier. The smallest is its reciprocal.
     """
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
@@ -338,7 +341,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         positive=True, fit_intercept=False
     )
     fixed = shares[:, ~free].sum(axis=1)
-    # The rows at the end regularize each multiplier toward 1.
+    # The last rows of `design` pull each multiplier toward 1.
     design = np.concatenate([shares[:, free], np.eye(int(free.sum()))])
     target = np.concatenate([1.0 - fixed, np.ones(int(free.sum()))])
     multipliers[free] = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
@@ -347,8 +350,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         excess = ratio - 1.0
         small = np.abs(excess) < 1e-6
         slope = np.where(small, 1.0, np.log(ratio) / np.where(small, 1.0, ratio * excess))
-        # Divide by the squared multiplier, so that the relative regularization does not depend on the coefficient's
-        # error.
+        # Divide by the squared multiplier. Then coefficients are regularized equally, however wrong they are.
         regularization = _PRIOR_WEIGHT / np.maximum(multipliers[free], 1e-3) ** 2
         regression.fit(design, target, sample_weight=np.concatenate([weights * slope, regularization]))
         multipliers[free] = regression.coef_

@@ -27,7 +27,7 @@ from kernrec.training.train_model import train
 Array = np.ndarray
 
 FEWEST = 8
-"""Minimum number of measured configs of a scored problem. Fewer would leave little choice."""
+"""Minimum number of measured configs of a scored problem. Fewer configs would leave little choice."""
 SPLITS = ("problem", "gpu", "kernel")
 """Kinds of groups that are held out as a whole."""
 _FOLDS = 5
@@ -53,7 +53,7 @@ class HeldOutProblem:
     """Upper ends of the 90 % intervals of `learned`, (C,), keyed by quantity."""
     kernel: tuple[str, ...] = ()
     regime: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Index in `analytical.spread.REGIMES` of each predicted bottleneck, (C,), or -1 without a static profile."""
+    """Predicted bottlenecks as indices in `analytical.spread.REGIMES`, (C,), or -1 without a static profile."""
 
     def measured(self, quantity: str) -> Array:
         """Return the measured `latency`, `energy` or `edp` (their product), (C,)."""
@@ -63,14 +63,14 @@ class HeldOutProblem:
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
-        """Return the costs that a method predicts, (C,). The method `occupancy` has ranks instead of costs. Return None
-        if any value is missing."""
+        """Return the costs that a method predicts, (C,), or None if a value is missing. The method `occupancy` has
+        ranks instead of costs."""
         if method not in self.predicted:
             return None
         costs = self.predicted[method]
         if quantity != "edp":
             expected = costs[quantity]
-        elif method == "occupancy":  # Ranks are the same for every quantity.
+        elif method == "occupancy":  # Occupancy ranks every quantity alike.
             expected = costs["latency"]
         else:
             expected = costs["latency"] * costs["energy"]
@@ -94,8 +94,8 @@ def held_out_problems(
         progress: function that receives a sentence for each fold.
 
     Returns:
-        Problems with at least `FEWEST` measured configs, and the number of groups. A single group cannot be held out,
-        so `learned` and `calibrated` have no predictions.
+        Problems with at least `FEWEST` measured configs, and the number of groups. If there is only one group,
+        `learned` and `calibrated` have no predictions.
     """
     parts = sorted({_part(group, split) for group in groups})
     folds: dict[str, _Fold] = {}
@@ -131,7 +131,7 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
 
 
 def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
-    """Predict a problem on a GPU. `folds` contains the model and calibrations fitted without each group."""
+    """Predict a problem on a GPU. `folds` contains the model and calibrations fitted without each of the `members`."""
 
     def joined(values: Callable[[RowGroup], Array]) -> Array:
         return np.concatenate([values(group) for group in members])
@@ -145,7 +145,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
         regime=joined(_regime),
     )
     analytical = _concatenated([_analytical(group) for group in members])
-    # Without source, all configs have the roofline as latency, which cannot rank them.
+    # Skip equal latencies, which cannot rank: without source code, every config gets the roofline.
     if np.ptp(analytical["latency"]) > 0:
         problem.predicted["predicted"] = analytical
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
@@ -203,8 +203,8 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
-    """Rank configs by resident warps, largest first. In a tie, the larger block comes first. The rank is NaN if the
-    occupancy is unknown."""
+    """Rank configs by resident warps, largest first. Among equal numbers of warps, the larger block comes first. The
+    rank is NaN if the occupancy is unknown."""
     inputs = group.inputs
     if inputs.threads is None or inputs.resident is None:
         return np.full(len(group), np.nan)

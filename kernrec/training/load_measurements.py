@@ -49,13 +49,13 @@ class MeasurementRequest:
     """Selection of measurements."""
 
     databases: tuple[Path, ...] = ()
-    """Databases to read, by default the user's. If several databases contain a config, the first of them is used."""
+    """Databases to read, by default the user's. A config is read from the first database that contains it."""
     op: str | None = None
-    """Op to read, by name or alias, or None for all."""
+    """Name or alias of the op to read, or None to read all."""
     gpu: str | None = None
-    """GPU to read, by name or alias, or None for all."""
+    """Name or alias of the GPU to read, or None to read all."""
     kernel: str | None = None
-    """Kernel to read, or None for all."""
+    """Kernel to read, or None to read all."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,19 @@ class Measurements:
 
     databases: tuple[Path, ...]
     gpu: str | None
-    """Catalog name of the requested GPU, or None for all."""
+    """Catalog name of the requested GPU, or None if all were requested."""
     groups: tuple[RowGroup, ...]
     """Groups of rows, at least one."""
     notes: tuple[str, ...]
-    """Notes for the user. They state how many configs were left out or have less weight, and why."""
+    """Notes for the user: how many configs were ignored or have less weight, and why."""
     calibrations: Mapping[str, Calibration]
-    """Calibrations behind the inputs of the groups, keyed by architecture."""
+    """Calibrations that the inputs of the groups use, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of each existing single-kernel model in `RowGroup.beneath`, keyed by kernel."""
+    """Hash of the training data of each single-kernel model behind `RowGroup.beneath`, keyed by kernel."""
 
     @property
     def models_folder(self) -> Path:
-        """Return the default folder for models and calibrations: `models` beside the first database."""
+        """Return the default folder for models and calibrations: `models` in the folder of the first database."""
         return self.databases[0].parent / "models"
 
 
@@ -103,12 +103,12 @@ class _Row(NamedTuple):
 def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
     """Read measurements as groups of rows with their model inputs.
 
-    Measurements at other than default power limits and clocks are not used. Replayed measurements are not used either,
-    because they repeat a recording.
+    Measurements at other than default power limits and clocks are ignored. So are replayed measurements, because they
+    repeat a recording.
 
     Args:
         calibrated: whether to use the calibrations beside the databases. True trains a model that corrects calibrated
-            predictions, False fits or evaluates calibrations.
+            predictions. False fits or evaluates calibrations.
 
     Raises:
         UsageError: the op or GPU is unknown, a file is not a database, or no measurement is usable.
@@ -144,7 +144,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
-    """Return a model card's entry on the training data and the analytical model's version.
+    """Return the entry of a model card that describes the training data and the analytical model's version.
 
     Args:
         data: rows that the model was trained on.
@@ -180,11 +180,11 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
 def _read_rows(
     databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
-    """Read measured rows whose columns have the `wanted` values (None: any).
+    """Read measured rows whose columns have the `wanted` values.
 
     Args:
-        op: op to read, or None for all.
-        wanted: value of each column.
+        op: op to read, or None to read all.
+        wanted: required value of each column, or None if any value is accepted.
         left_out: receives the number of unused rows by reason.
 
     Returns:
@@ -200,7 +200,7 @@ def _read_rows(
             condition = " AND ".join(f"{name} = ?" for name in chosen) or "true"
             query = f"SELECT {', '.join(_COLUMNS)} FROM answer WHERE {condition} ORDER BY ALL"
             answers = database.query(with_derived("answer", query, scales=scales_among_few()), list(chosen.values()))
-            stated = _stated(database)
+            stated = _clocks_and_idle_powers(database)
         for row in (dict(zip(_COLUMNS, values, strict=True)) for values in answers):
             problem = problems[row["problem_id"]]
             if op is not None and problem["op"] != op:
@@ -224,7 +224,7 @@ def _read_rows(
     return groups, problem_rows
 
 
-def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
+def _clocks_and_idle_powers(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
     """Return (median clock in hertz, median idle power in watts) at default limits, keyed by the values of
     `_OF_CONFIG`. A median without measurements is NaN."""
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
@@ -256,7 +256,7 @@ class _MeasuredKernels:
     def table(self, problem: Problem, gpu: GPU, key: _GroupKey) -> StaticTable | None:
         """Return the static table of a group's kernel, or None if the kernel has no source or no profiles."""
         kernel = self._own_kernel(key)
-        # No op of the library has a problem that a user's kernel declares.
+        # No kernel of the library computes a problem that a user's kernel declares.
         if kernel is None or not kernel.declares_problem:
             # The library may lack kernels for this data type and layout.
             with suppress(UsageError):
@@ -270,8 +270,8 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """Return the terms that the model of a single kernel adds to log predictions, keyed by head. The result is
-        empty if there is no such model."""
+        """Return the terms that a single-kernel model adds to log predictions, keyed by head. The result is empty if
+        the kernel has no single-kernel model."""
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}
@@ -297,7 +297,7 @@ def _row_group(
 ) -> RowGroup | None:
     """Return a group's usable rows with model inputs, or None if no row is usable.
 
-    Count by reason: unused rows and energies in `left_out`, and rows with reduced weight in `doubted`.
+    Add numbers to `left_out` (unused rows and energies) and `doubted` (rows with reduced weight), keyed by reason.
     """
     if key.kernel_hash.startswith(EXTERNAL):
         inputs, usable = _inputs_without_source(gpu, problem, [row.config for row in rows]), np.arange(len(rows))

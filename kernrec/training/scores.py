@@ -38,12 +38,12 @@ def reduction(measured: Array, order: Array) -> float:
 
 
 def coverage(measured: Array, low: Array, high: Array) -> float:
-    """Return the fraction of measured values inside their intervals."""
+    """Return the fraction of measured values inside their intervals from `low` to `high`."""
     return float(np.mean((measured >= low) & (measured <= high)))
 
 
 def mean_width(low: Array, high: Array) -> float:
-    """Return the geometric mean of `high / low`. 1 means intervals of zero width."""
+    """Return the geometric mean of `high / low`. It is 1 for intervals of zero width."""
     return float(np.exp(np.mean(np.log(high / low))))
 
 
@@ -53,7 +53,7 @@ def median_error(measured: Array, predicted: Array) -> float:
 
 
 def median_of_log_errors(error: Array) -> float:
-    """Return `median_error` from log(measured / predicted). NaNs are ignored."""
+    """Return `median_error`, given log(measured / predicted). NaNs are ignored."""
     return float(np.nanmedian(np.abs(np.expm1(-error))))
 
 
@@ -66,7 +66,7 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Return the hypervolume of the recommended configs as a fraction of that of all configs.
+    """Return the hypervolume of the recommended configs as a fraction of the hypervolume of all configs.
 
     Args:
         latency: measured latency of all configs, (C,).
@@ -80,7 +80,7 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
 
 
 def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
-    """Return the area that points (latency, energy) dominate up to `bound`. Points beyond it are ignored."""
+    """Return the area that points (latency, energy) dominate up to the point `bound`. Points beyond it are ignored."""
     inside = (latency < bound[0]) & (energy < bound[1])
     by_latency = np.lexsort((energy[inside], latency[inside]))
     x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
@@ -90,12 +90,12 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """Return (energy saved, additional latency) of config `chosen` as fractions of those of config `baseline`."""
+    """Return (energy saved, additional latency) of config `chosen` as fractions of the costs of config `baseline`."""
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 
 def expected_random(measured: Array, k: int) -> tuple[float, float]:
-    """Return the expected `efficiency_at` (with `k`) and `reduction` for a random order.
+    """Return the expected values of `efficiency_at` (with `k`) and `reduction` for a random order.
 
     If n configs are sorted by cost, config i (from 0) is the best of k drawn ones with probability C(n - 1 - i, k - 1)
     / C(n, k). The first of g good configs comes at position (n + 1) / (g + 1) on average.
@@ -103,8 +103,8 @@ def expected_random(measured: Array, k: int) -> tuple[float, float]:
     ascending = np.sort(measured)
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)
-    # survives[i] is the probability that none of the i best configs is drawn: the product of (n - k - j) / (n - j) over
-    # all j below i.
+    # survives[i] is the probability that a random draw misses the i best configs: the product of (n - k - j) / (n - j)
+    # over all j below i.
     ratios = np.clip((n - k - later) / (n - later), 0.0, None)
     survives = np.concatenate([[1.0], np.cumprod(ratios)])
     efficiency = float(((survives[:-1] - survives[1:]) * (ascending[0] / ascending)).sum())

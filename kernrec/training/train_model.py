@@ -44,14 +44,14 @@ from kernrec.training.scores import each_fold, group_folds
 Array = np.ndarray
 
 _FEWEST_ROWS = 8
-"""Minimum number of rows in which a quantity was measured. With fewer, no head is trained for it."""
+"""Minimum number of rows with a measured quantity for training its head."""
 _TRANSFER_ROWS = 30_000
 """Maximum number of rows when GPUs or kernels are held out, to limit training time."""
 _TRANSFER_FOLDS = 5
 """Maximum number of folds of held-out GPUs or kernels."""
 _UNKNOWN_SHARE = 0.5
-"""Prior mean of the fraction of predicted differences that transfers to another GPU. The prior has the weight of one
-measured GPU."""
+"""Prior mean of the fraction of predicted differences that transfers to another GPU. It counts as much as one measured
+GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
@@ -85,7 +85,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
     shape = HeadData.of_shape(data, settings.shape) if settings.shape else None
     for name, key, fields in (("GPU", NEW_GPU, ("gpu",)), ("kernel", NEW_KERNEL, ("kernel", "kernel_hash"))):
         unit = data.numbers(*fields)
-        if unit.max() < 1:  # A single GPU or kernel cannot be held out.
+        if unit.max() < 1:  # With a single GPU or kernel, nothing can be held out.
             continue
         if name == "GPU" and shape and settings.shape:
             latency, far, carried = _shape_predictions(data, shape, unit, problems, settings.shape)
@@ -126,7 +126,7 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
 
 
 def held_out_distance(data: Dataset, fold: Array) -> Array:
-    """Return each row's distance in feature space from the rows of other folds, (N,)."""
+    """Return each row's distance in feature space from the rows of other folds, (N,). `fold` is each row's fold."""
     distance = np.zeros(len(data))
     for held_out in each_fold(fold) if fold.max() > 0 else ():
         extent = Extent.of(data.matrix[~held_out], parts(data.columns))
@@ -181,21 +181,21 @@ def _shape_predictions(
 ) -> tuple[Array, Array, float]:
     """Predict latencies by trees trained without a row's GPU. Return (log ratios, distances, fraction).
 
-    A log ratio, (N,), is NaN if the row was not predicted. A distance, (N,), is the distance of a row from the training
-    data. The fraction states how much of the predicted differences transfers to other GPUs.
+    Log ratios, (N,), are NaN for rows that were not predicted. Distances, (N,), are those of the rows from the training
+    data. The fraction is the part of the predicted differences that transfers to other GPUs.
     """
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
-    carried = _carried(shape, latency, unit)
+    carried = _transferred_share(shape, latency, unit)
     sampled = np.isfinite(latency)  # Only a sample of many rows was predicted.
     latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
     return latency, distance, carried
 
 
-def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
-    """Return the fraction of the predicted differences between configs that carries over to a held-out GPU.
+def _transferred_share(data: HeadData, predicted: Array, unit: Array) -> float:
+    """Return the fraction of the predicted differences between configs that transfers to a held-out GPU.
 
-    `unit` is the index of each row's GPU. `predicted` comes from trees trained without that GPU.
+    `unit` is the index of each row's GPU. `predicted` comes from trees trained without this GPU.
     """
     slopes = [
         data.slope(np.where(unit == number, predicted, np.nan)) for number in np.unique(unit[np.isfinite(predicted)])
@@ -207,9 +207,9 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
     """Return 90 % intervals for new problems, keyed by scope. A scope is all GPUs (`*`), a GPU, a data type on a GPU,
     or a granularity of matrix rows in this data type.
 
-    A scope with too few groups uses the interval of the next larger scope. If this interval covers too few errors of a
-    data type or granularity, the scope gets its own interval, for which errors of the analytical model replace the
-    missing groups.
+    A scope with too few groups uses the interval of the next larger scope. A data type or granularity gets its own
+    interval if the larger scope's interval covers too few of its errors. Errors of the analytical model then replace
+    the missing groups.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
@@ -236,7 +236,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
 def _held_out_scores(
     data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
 ) -> dict[str, float | str]:
-    """Return the model's scores for log ratios predicted without a row's group."""
+    """Return the model's scores, given log ratios `out_of_fold` that were predicted without a row's group."""
     predicted = data.analytical["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
     ranks, top1 = [], []
@@ -258,7 +258,7 @@ def _held_out_scores(
 
 
 def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) -> dict[str, float | str]:
-    """Return median latency errors of the trained and the analytical model on held-out GPUs or kernels."""
+    """Return median latency errors of the trained and the analytical model on held-out GPUs or kernels (`name`)."""
     rows = np.isfinite(error)
     if not rows.any():
         return {}
@@ -298,7 +298,7 @@ def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
 
 
 def _beats_analytical(unit: Array, error: Array, analytical: Array) -> bool:
-    """Return whether the trained model is more accurate on each of at least two held-out GPUs or kernels."""
+    """Return whether at least two GPUs or kernels were held out, and the trained model is more accurate on each."""
     measured = [rows for number in np.unique(unit) if (rows := np.isfinite(error) & (unit == number)).any()]
     better = [np.median(np.abs(error[rows])) < np.median(np.abs(analytical[rows])) for rows in measured]
     return len(better) > 1 and all(better)

@@ -132,7 +132,7 @@ def torch_tensor(described: Mapping[str, Any]) -> Any:
     shape = tuple(described["shape"])
     if dtype == torch.int8:
         return torch.randint(-127, 127, shape, dtype=dtype, device="cuda")
-    # Fill the weights of one expert at a time, because float16 numbers for all experts need much memory.
+    # Fill one expert's weights at a time: drawing float16 numbers for all experts would take too much memory.
     if dtype.itemsize == 1:
         tensor = torch.empty(shape, dtype=dtype, device="cuda")
         for place in range(shape[0]):
@@ -165,7 +165,7 @@ def measure_audit(
     Args:
         audit: Audit of a serving engine's tuned files, with comparisons of configs.
         machine: GPU of this process. It must be the GPU of the audit.
-        progress: Function that is called with a one-line message before each number of tokens.
+        progress: Function to call with a one-line message before measuring for each number of tokens.
         tensors: As in `measure_call`.
         benchmark: As in `measure_call`.
 
@@ -196,7 +196,7 @@ def _measure(
     for product in range(file.launches):
         step = Step(file, audit.served, made.tokens, product)
         wanted = [_tiles(stated_tiles(tiles, step.rows)) for tiles in launches]
-        # Keep all configs of the call, because measurements belong to a kernel with exactly this list of configs.
+        # Pass all configs of the call, because measurements belong to a kernel with exactly these configs.
         for call, _ in calls(step, made.compared):
             chosen = [config for config in call.configs or () if _tiles(config) in wanted]
             if chosen:

@@ -20,7 +20,7 @@ from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 LOADING = "loading"
-"""Value of KERNREC_TRITON in the ranking process, where launches during the import of a file are errors."""
+"""Value of KERNREC_TRITON in the ranking process. It makes it an error to launch a kernel while a file is imported."""
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,8 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
     """Return the measurements of a tuning key in the user's database and pulled databases.
 
     Returns:
-        A tuple (proposed, config, result) for each measurement. `proposed` is `Trial.proposed` of the measurement's
-        trial, or 0 if this is unknown. The config has kernrec's tunable names.
+        A tuple (proposed, config, result) for each measurement. `proposed` is `Trial.proposed`, or 0 if it is unknown.
+        The config has kernrec's tunable names.
 
     Raises:
         UsageError: A database cannot be read.
@@ -87,9 +87,9 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 
 
 def middle(results: Sequence[Result], objective: Objective) -> float:
-    """Return the median of the objective over one config's results.
+    """Return the median of the objective over one config's results, ignoring results without a finite value.
 
-    Results without a finite value are ignored. If all are ignored, return infinity if a result failed, otherwise NaN.
+    If there is no finite value, return infinity if a result failed, or NaN if none failed.
     """
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])

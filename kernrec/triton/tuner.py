@@ -97,7 +97,7 @@ def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
     wanted = {identifier(name).rstrip("_"): value for name, value in stated.items()}
     present = {name.rstrip("_"): value for name, value in stored.items()}
     for name, value in wanted.items():
-        # A constant that is not a number has the same value in all configs, so it is not a tunable.
+        # A constant that is not a number is the same in all configs, so it is not a tunable.
         if isinstance(value, int) and present.get(name, DEFAULTS.get(name)) != int(value):
             return False
     return all(present.get(name, default) == wanted.get(name, default) for name, default in DEFAULTS.items())
@@ -166,8 +166,7 @@ class Tuner:
 
         def measured(*arguments: Any, config: Any, **options: Any) -> list[float]:
             nonlocal do_bench
-            # Create the benchmark function only when it is needed: it requires a driver, and Triton measures nothing
-            # if there is only one config.
+            # Create the benchmark function late: it needs a driver, but Triton does not measure a single config.
             if do_bench is None and self._running is not None:
                 do_bench, tuned.do_bench = tuned.do_bench, timed
             return self._measured(config, lambda: bench(*arguments, config=config, **options))
@@ -242,7 +241,7 @@ class Tuner:
     def _unranked(
         self, launch: AutotunedLaunch, machine: Machine | None, offline: bool, why: KernrecError
     ) -> list[Any]:
-        """Return the configs to use if kernrec cannot rank the configs: the first one if `offline`, otherwise all."""
+        """Return the configs to use if kernrec cannot rank them: only the first if `offline` is True, otherwise all."""
         if offline:
             _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
             return list(launch.configs[:1])
@@ -262,7 +261,7 @@ class Tuner:
         """
         running = self._running
         if running is None:
-            return [0.0] * 3  # Some releases of Triton measure even a single config. Skip that.
+            return [0.0] * 3  # Some releases of Triton measure even a single config.
         self._energy = EnergyReport()
         try:
             times = measure()
@@ -283,7 +282,6 @@ class Tuner:
         return [math.inf if math.isnan(value) else value] * 3
 
     def _keep(self, running: _Running) -> None:
-        """Add the results to the user's database. Warn if that fails."""
         self._running = None
         launch, machine = running.launch, running.machine
         if machine is None:

@@ -30,7 +30,7 @@ class Digest(Protocol):
 
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Encode named JSON values, and named arrays of numbers or booleans, for `unpack`."""
+    """Encode JSON values, and arrays of numbers or booleans, both keyed by name, for `unpack`."""
     heads, parts, offset = [], [], 0
     for name, array in arrays.items():
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -49,7 +49,7 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
     """Return the JSON values and the read-only arrays that `pack` encoded.
 
     Args:
-        data: content of a file, or the result of `mapped`. In the second case, only pages that are used are read.
+        data: content of a file, or the result of `mapped`. If mapped, the system reads only the pages that are used.
         intact: whether to skip the checksum, because a larger checksum already covered these bytes.
 
     Raises:
@@ -73,12 +73,12 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
 
 
 def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
-    """Map a file into memory that processes share. The file must only be replaced as a whole.
+    """Map a file into memory that processes share. Programs may replace the file, but must not change it in place.
 
     Windows reads the file instead, because it cannot replace a mapped file.
 
     Args:
-        digest: hash to update with the content, in pieces, so that unused pages do not stay in memory.
+        digest: hash to update with the content. Reads in pieces keep unused pages out of memory.
 
     Raises:
         OSError: the file cannot be opened or mapped.

@@ -24,8 +24,8 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
     """Return a cached result, or compute and cache it.
 
     Args:
-        name: name of the cache file, which is replaced if the inputs change.
-        made_of: inputs of the result.
+        name: name of the cache file.
+        made_of: bytes that identify the inputs. If they change, the result is computed again.
     """
     from kernrec.util.array_file import pack, unpack
 

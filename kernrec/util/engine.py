@@ -34,7 +34,7 @@ def module() -> Any:
 
 
 def _find_quickly() -> Path | None:
-    """Return the result of `find`, cached until a checkout's C++ file or compiled engine changes its size or time."""
+    """Return the result of `find`, cached until a C++ file or compiled engine changes in size or modification time."""
     from kernrec.util.cache import cached
 
     folders = [folder for folder, _, _ in os.walk(PACKAGE.parent / "engine")]
@@ -45,7 +45,7 @@ def _find_quickly() -> Path | None:
     states = sorted((entry.path, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in (*entries, *engines))
     facts, _ = cached("engine", repr(states).encode(), lambda: ({"name": path.name if (path := find()) else ""}, {}))
     name = facts["name"]
-    # Load only a file of the package, even if somebody changed the cache.
+    # Return only the name of a file in the package, because somebody may have changed the cache.
     return PACKAGE / name if name in [entry.name for entry in engines] else None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 PATTERN = "_engine.*"
-"""Matches compiled engines of any sources and Python version."""
+"""File name pattern of compiled engines for any sources and Python version."""
 
 STABLE_ABI = sys.version_info >= (3, 12) and ".abi3.so" in importlib.machinery.EXTENSION_SUFFIXES
 """Whether one compiled engine works with all Python versions from 3.12 on (nanobind, on Linux and macOS)."""
@@ -33,7 +33,7 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the path of the compiled engine, or None if it does not match the checkout's C++ files."""
+    """Return the path of the compiled engine, or None if no engine matches the checkout's C++ files."""
     root = PACKAGE.parent
     if sources(root):
         path = PACKAGE / file_name(root)

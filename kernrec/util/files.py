@@ -1,8 +1,8 @@
 """Read untrusted files, write files atomically, lock them, and create private folders for temporary files.
 
-Only regular files of limited size are read, because a named pipe or a device might never end. Their kind is checked
-after opening, so nobody can replace a file in between. The operating system releases a lock when its process ends.
-Windows locks ranges of bytes, so kernrec locks a byte far beyond the end of any file.
+Only regular files of limited size are read, because a named pipe or a device might never end. kernrec checks the type
+of a file after opening it, so nobody can replace the file in between. The operating system releases a lock when its
+process ends. Windows locks ranges of bytes, so kernrec locks a byte far beyond the end of any file.
 """
 
 import os
@@ -58,7 +58,7 @@ def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
 
 
 def check_kind(mode: int, title: object) -> None:
-    """Raise `UsageError` for the `st_mode` of a pipe, a device or a socket."""
+    """Raise `UsageError` if `mode` is the `st_mode` of a pipe, a device or a socket."""
     if kind := _KINDS.get(stat.S_IFMT(mode)):
         raise UsageError(f"{title} is {kind}; expected a regular file")
 
@@ -140,13 +140,13 @@ def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
         wait_s: maximum seconds to wait for another process.
 
     Returns:
-        Descriptor of the file, or None if another process holds the lock. Closing it releases the lock.
+        Descriptor of the file, or None if another process holds the lock. Close the descriptor to release the lock.
     """
     end_s = time.monotonic() + wait_s
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         locked = try_lock(descriptor)
-        with suppress(FileNotFoundError):  # The process that held the lock may have renamed or deleted the file.
+        with suppress(FileNotFoundError):  # The last owner of the lock may have renamed or deleted the file.
             if locked and os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         os.close(descriptor)
@@ -196,8 +196,8 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
     folder.mkdir(mode=0o700)
     descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # Write only after locking, because others leave an empty file alone whose owner may not have locked it yet.
-        with suppress(OSError):  # A full disk is reported by a later write to the folder.
+        # Write only after locking: other processes keep an empty file, because its owner may not have locked it yet.
+        with suppress(OSError):  # If the disk is full, a later write reports it.
             try_lock(descriptor)
             os.write(descriptor, (beside.name if beside else "-").encode())
         yield folder
@@ -229,7 +229,7 @@ def remove_abandoned() -> None:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a path is a folder of this user. Others can write links to the system's temporary folder."""
+    """Return whether a path is a folder of this user. Other users can create links in the system's temporary folder."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     return not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()

@@ -67,8 +67,7 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""Groups of tunables that are printed together if a config has all of them: (prefix, tunables). Values are joined by
-x."""
+"""Groups (prefix, tunables) that a short config prints together, joined by x. A config must have the whole group."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),
@@ -132,7 +131,7 @@ def short_config(config: Mapping[str, int]) -> str:
 
 
 def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (code, description) of the parts of a short config, such as ("wNxN", "warp_m x warp_n")."""
+    """Return (code, description) of each part of a short config, such as ("wNxN", "warp_m x warp_n")."""
     codes: list[tuple[str, str]] = []
     left = list(names)
     for letter, sizes in SIZES:
@@ -148,7 +147,7 @@ def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Flatten rows like `flat`, with the same columns in all rows. Missing cells are None."""
+    """Apply `flat` to each row, and add missing columns with the value None, so that all rows have the same columns."""
     cells = [flat(row) for row in rows]
     none = dict.fromkeys(name for row in cells for name in row)
     return [none | row for row in cells]

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 _Class = TypeVar("_Class", bound=type)
 
 _MANY = 64
-"""Number of instances after which a class gets its own `__init__`, which pays off from about 100 on."""
+"""Number of instances after which a class gets its own `__init__`, which is worth it from about 100 on."""
 
 
 def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
     assert frozen, "only frozen classes are made without generated code"
 
     def decorate(cls: _Class) -> _Class:
-        # Without a docstring, the standard decorator would inspect the signature of `__init__`.
+        # Set a docstring. Otherwise, the standard decorator would inspect the signature of `__init__`.
         cls.__doc__ = cls.__doc__ or cls.__name__
         # Python 3.14 creates annotations on request, so this may be None.
         annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063
@@ -40,7 +40,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
             methods["__eq__"] = _equal(compared)
             methods["__hash__"] = _hash([n for n in names if _is_hashed(described.get(n))])
         for name, method in methods.items():
-            if cls.__dict__.get(name) is None:  # `__hash__` is None if the class defines its own `__eq__`.
+            if cls.__dict__.get(name) is None:  # In a class that defines `__eq__`, `__hash__` is None.
                 setattr(cls, name, method)
         return cls
 

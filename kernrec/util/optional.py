@@ -1,4 +1,4 @@
-"""Import optional libraries when they are needed, with a clear error if one is missing."""
+"""Import optional libraries on first use, with a clear error if a library is missing."""
 
 import importlib
 import importlib.util

@@ -28,13 +28,13 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of kernrec in a child process, without the working folder (`-P`)."""
+    """Return the command that runs a kernrec module in a child process that imports nothing from the working folder."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Stop Python processes from importing modules of their working folder, within a `with` block."""
+    """Keep processes that start in a `with` block from importing Python modules of their working folder."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -49,7 +49,7 @@ def safe_path() -> Iterator[None]:
 def module_environment() -> dict[str, str]:
     """Return the environment in which a child process of `module_command` imports this package."""
     root = str(Path(__file__).resolve().parents[2])
-    # An empty path means the working folder.
+    # Drop empty paths, which would mean the working folder.
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, *places]))}
 
@@ -62,7 +62,7 @@ def own_group() -> dict[str, Any]:
 
 
 def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process of `own_group` and, on POSIX, all processes that it started."""
+    """Kill a process that was started with `own_group` and, on POSIX, all processes that it started."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -105,7 +105,7 @@ def can_fork() -> bool:
 
 
 def start_context() -> "ForkContext | SpawnContext":
-    """Return the multiprocessing context for children: fork if this is safe, else spawn."""
+    """Return the multiprocessing context for children: fork if forking is safe, else spawn."""
     return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
 
 
@@ -130,7 +130,7 @@ _Result = TypeVar("_Result")
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
-"""Landlock rights of a rule for a single file."""
+"""Landlock rights that a rule can grant for a single file."""
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
 """Bit mask of all file rights of each Landlock version. Version 5 also controls devices, which kernrec does not use."""
 _NETWORK = 0b11  # Landlock controls binding and connecting TCP sockets since version 4.
@@ -142,12 +142,12 @@ def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable
     """Permanently deny this thread TCP connections, and access to all files except the given ones.
 
     Args:
-        readable: files and folders with content that stay readable.
-        writable: files and folders with content that stay readable and writable.
+        readable: files, and folders with all their content, that stay readable.
+        writable: files, and folders with all their content, that stay readable and writable.
         listed: folders whose file names can still be listed.
 
     Returns:
-        Whether access is restricted, which needs Landlock.
+        Whether the restrictions apply. They need Landlock.
     """
     if sys.platform != "linux":
         return False
@@ -210,7 +210,7 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable
     return results[0]
 
 
-# Number of new objects per garbage collection, instead of 700. Larger values are not faster.
+# Collect garbage after this many new objects instead of after 700. Larger values are not faster.
 _COLLECT_AFTER = 10_000
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
 _KEPT_BYTES = 2**30

@@ -30,7 +30,7 @@ def _magnitudes(kind: str) -> Array:
 
 
 def small_values(kind: str, codes: Array) -> Array:
-    """Return the numbers of codes (uint8) in `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0`."""
+    """Decode codes (uint8) of the format `kind`: `f8e4m3`, `f8e5m2`, `f4e2m1` or `e8m0`."""
     if kind == "e8m0":
         return np.asarray(np.exp2(codes.astype(np.float64) - _BIAS))
     sign = len(_magnitudes(kind))
@@ -39,7 +39,7 @@ def small_values(kind: str, codes: Array) -> Array:
 
 
 def small_codes(kind: str, values: Array) -> Array:
-    """Return the codes (uint8) closest to numbers in a format of `small_values`.
+    """Encode numbers as codes (uint8) of the format `kind` (see `small_values`), rounding to nearest.
 
     Ties round to the even code. Numbers out of range become the largest number. NaN stays NaN in 8-bit formats. `e8m0`
     rounds the base-2 logarithm of the absolute value.

@@ -62,7 +62,7 @@ class HeldCard(GpuActor):
     def open(self, request):
         import ray
         node = ray.get_runtime_context().get_node_id()
-        hold(GpuActor, gpu_rows, events / f"gpu-{node}", lambda: True, events / "go")
+        hold(type(self), gpu_rows, events / f"gpu-{node}", lambda: True, events / "go")
         return super().open(request)
 
 if gpu_rows:

@@ -2,7 +2,7 @@
 
     python -m tests.engine.query_values > tests/engine/query_values.json
 
-The file has the results of release 0.1.0. To renew it, run this module with that release installed.
+The file has the results of release 0.1.0, except predictions of baselines whose model was trained again since then.
 """
 
 import json

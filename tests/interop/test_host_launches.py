@@ -249,3 +249,11 @@ def test_macros_of_deeply_nested_code_are_read():
     text = CONDITIONAL + f"int sum() {{ return {'+'.join(['1'] * 3000)}; }}\n#define N 256\n"
     (launch,) = host_launches(text, "f", [("x", "f32")])
     assert launch.block == (256,)
+
+
+def test_launch_and_macro_in_if_0_are_ignored():
+    text = CONDITIONAL.replace("    f<<<", "#if 0\n    f<<<2, 32>>>(x);\n#else\n    f<<<", 1).replace(
+        "(x);\n}", "(x);\n#endif\n}"
+    )
+    (launch,) = host_launches(f"{text}#define N 128\n#if 0\n# define N 512\n#endif\n", "f", [("x", "f32")])
+    assert (launch.grid, launch.block) == ("1", (128,))

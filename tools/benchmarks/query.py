@@ -79,7 +79,7 @@ class _Contestant:
         self._process = stack.enter_context(
             subprocess.Popen(command, env=environment, cwd=checkout, text=True, stdin=pipe, stdout=pipe)
         )
-        stack.callback(self._process.kill)  # Kill it: on exit, the wheel's library may crash.
+        stack.callback(self._process.kill)  # The wheel's library may crash at a regular exit.
         self._send(CASES)
 
     def _send(self, message: object) -> None:
@@ -119,7 +119,7 @@ def run(before: Path | None = None, shapes: int = 60, rounds: int = 5) -> None:
 
 def _round(contestants: Mapping[str, _Contestant], case: str, count: int, number: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    # Change the sizes, because the contestants have already answered the original ones.
+    # Use new sizes, because a contestant may have cached its answers.
     draw = random.Random(f"{case} {number}")
     for dims in matmuls(_WARM + count, number):
         new = {name: size + 8 * draw.randrange(64) for name, size in dims.items()}

@@ -81,7 +81,7 @@ def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, ob
 def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
     """Return the processor time and memory for merging measurements of several problems, and for queries afterwards."""
     theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
-    # A separate process creates the measurements, so that its memory does not count.
+    # Create measurements in a separate process, so that its memory does not count.
     with ProcessPoolExecutor(1, get_context("spawn")) as maker:
         keys = maker.submit(fill, theirs, rows, most_problems).result()
         cells: dict[str, object] = {"rows": rows, "file [MB]": f"{theirs.stat().st_size / 1e6:.1f}"}
@@ -89,7 +89,7 @@ def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
         cells["again [s]"] = f"{spent(partial(merge_file, own, theirs)):.2f}"
         each = min(rows // len(keys), _CONFIGS)
         ask = partial(python, _QUERY, own, _GPU, keys[0], each, environment=os.environ)
-        cells["first [s]"] = f"{spent(ask):.2f}"  # It also writes a file for later queries.
+        cells["first [s]"] = f"{spent(ask):.2f}"  # This includes writing a file for later queries.
         cells["query [s]"] = f"{median(spent(ask) for _ in range(3)):.3f}"
         for name, who in (("check [MB]", resource.RUSAGE_CHILDREN), ("add [MB]", resource.RUSAGE_SELF)):
             cells[name] = f"{resource.getrusage(who).ru_maxrss / 1e3:.0f}"
@@ -109,7 +109,7 @@ def fill(path: Path, rows: int, most_problems: int = _PROBLEMS, first: int = 0) 
         values = (f'CAST({COLUMNS.get(name, "NULL")} AS {kinds[name]}) AS "{name}"' for name in names
                   if name not in ("config_id", "problem_id"))  # fmt: skip
         columns, connection = ", ".join(values), database._connection
-        # Store the rows in a table first, so that random numbers are drawn only once.
+        # Draw random numbers once, into a table, and store its rows from there.
         for start in range(0, rows, 1_000_000):
             connection.execute(
                 f"CREATE OR REPLACE TEMP TABLE made AS SELECT {columns}, config_id, problem_id "

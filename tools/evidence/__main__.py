@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-# Use one thread. The matrices are so small that a second thread mostly waits, and fitting the power model would take
-# five times the processor time. NumPy reads this variable on import.
+# Use one thread: with such small matrices, a second thread mostly waits, and fitting the power model would take five
+# times the processor time. NumPy reads this variable on import.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 TOOLS = Path(__file__).resolve().parents[1]

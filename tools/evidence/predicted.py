@@ -107,7 +107,7 @@ class Sample:
             "energy_j": candidates.energy_j[0],
             "standing_w": power.power_at(at_clock, {}),
             "power_w": power.power_at(clock_hz, {})
-            # Spread the predicted energy over the recorded time.
+            # Average power: the predicted energy divided by the recorded time.
             + (core_w * power.voltage(clock_hz) ** 2 + dram_w) / recorded_s,
             "occupancy": geometry.occupancy.take(of_kernel.rows),
             "resident": geometry.columns[0].take(of_kernel.rows),

@@ -138,7 +138,7 @@ class _Columns:
         backends = tuple(recording.recorded.backends)
         of_backend = {BACKEND + name: recording.backend[rows] == name for name in backends if len(backends) > 1}
         self._fill("latency", rows, made | of_backend)
-        # Leave out the backend, because it also affects how the power was read.
+        # Omit the backend, because recordings of different backends also read power differently.
         if np.isfinite(recording.power_w).any():
             self._fill("power", rows, made | used(bound, recording.latency_s[rows]))
 

@@ -163,7 +163,7 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
     """Train the trees for any unrecorded GPU. Return (entry in the model card, trees)."""
     families = table.families(quantity)
     errors, added = gpu_left_out_errors(table, quantity, families), dict[str, float]()
-    # Times of calls that were timed alone include the host's time, which `in_a_stream` removes.
+    # If calls were timed one at a time, their times include the host's time, which `in_a_stream` has already removed.
     if quantity == "latency" and errors and not table.recording.recorded.timing.alone:
         delayed = gpu_left_out_errors(table, quantity, families, add_overheads=True)
         if np.mean([*map(_median, delayed.values())]) < np.mean([*map(_median, errors.values())]):

@@ -43,10 +43,9 @@ from kernrec.store.measurement import (
 )
 
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
-"""Fractions of the time for a problem. Screening ends at the first fraction, and coarse energy measurements at the
-second."""
+"""Fractions of a problem's time at which screening ends and at which coarse energy measurements end."""
 _LOOKAHEAD = 128
-"""Number of scheduled configs among which to look for compiled code."""
+"""Number of scheduled configs to search for one that is already compiled."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,13 @@ class CampaignHooks:
     """Functions through which the caller controls a campaign and follows its progress."""
 
     earlier: Callable[[Problem], Iterable[Measurement]] = lambda problem: ()
-    """Returns the measurements of a problem from earlier campaigns, which the campaign does not repeat."""
+    """Function that returns a problem's measurements by earlier campaigns, which this campaign does not repeat."""
     stopping: Callable[[], bool] = lambda: False
-    """Called often. Once it returns True, the campaign ends at once."""
+    """Function that the campaign calls often. If it returns True, the campaign ends at once."""
     report: Callable[[Progress], None] = lambda progress: None
-    """Called with each note, and with each measurement once it is in the journal."""
+    """Function to call with each note, and with each measurement once it is in the journal."""
     finished: Callable[[], None] = lambda: None
-    """Called after each problem, when the last block of its measurements has ended."""
+    """Function to call after each problem, once the last block of its measurements has ended."""
 
 
 @dataclass
@@ -69,7 +68,7 @@ class _ProblemRun:
 
     planned: PlannedProblem
     configs: int
-    """Maximum number of configs to screen in this visit."""
+    """Maximum number of configs to screen."""
     schedule: Schedule
     history: ProblemHistory
     result: ProblemResult
@@ -94,17 +93,17 @@ class Campaign:
         self.session = DeviceSession(client)
         self._blocks = BlockControl(self.session, journal, settings.session, self._note)
         self._run: _ProblemRun | None = None
-        # tasks of the next problem, which are compiled if no other task is left to compile
+        # tasks of the next problem; compiled when the current problem has no more tasks to compile
         self._upcoming: list[Task] = []
         self._screened = 0
         self._end_s = math.inf
         self._began = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
         self._results: dict[tuple[str, str], ProblemResult] = {}
-        """Results so far, keyed by name and key of the problem. All visits to a problem have one result."""
+        """Results so far, keyed by name and key of the problem. Later visits to a problem add to its result."""
 
     def run(self, problems: Iterable[PlannedProblem]) -> None:
-        """Measure problems until all are done or the budget is used up. If `problems` is a sequence, code for the next
-        problem is compiled in advance, and the problems share the budget.
+        """Measure problems until all are done or the budget is used up. If `problems` is a sequence, divide the budget
+        among them, and compile the next problem's code in advance.
 
         Raises:
             Stopped: The caller stopped the campaign.
@@ -130,7 +129,7 @@ class Campaign:
 
     @property
     def spent(self) -> bool:
-        """Whether the time or the number of configs in the budget is used up."""
+        """Whether the budget of time or of configs is used up."""
         return self.session.clock() >= self._end_s or self._configs_left() == 0
 
     def end(self) -> None:
@@ -139,7 +138,7 @@ class Campaign:
             self._compile_queue.stop()
 
     def begin(self) -> None:
-        """Open the device and begin the first block. Raise the errors of `run`."""
+        """Open the device and begin the first block. Raise the same errors as `run`."""
         notes = self.session.open()
         if self._settings.budget.seconds is not None:
             self._end_s = self.session.clock() + self._settings.budget.seconds
@@ -148,8 +147,7 @@ class Campaign:
         self._blocks.begin(0, with_energy=False)
 
     def measure(self, planned: PlannedProblem, problems_left: int = 1) -> None:
-        """Measure a problem. The rest of the budget is for this problem and the `problems_left` - 1 problems after
-        it."""
+        """Measure a problem. Divide the remaining budget among `problems_left` problems, of which this is the first."""
         session, blocks, settings = self.session, self._blocks, self._settings
         run = self._run = self._start_problem(planned)
         session.begin_problem(planned)
@@ -171,11 +169,11 @@ class Campaign:
             if again:
                 self._work(again, self._end_s)
                 blocks.close()
-        # Creating the inputs or the reference failed. No config is at fault, so store no failure.
+        # The inputs or the reference could not be created. No config is at fault, so store no failure.
         except MeasurementFailure as failure:
             self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            # End the block, which needs no inputs. If the GPU drifted, measurements cannot be repeated without inputs.
+            # Only end the block. Without inputs, measurements that drift made unreliable cannot be repeated.
             session.begin_problem(None)
             blocks.close()
 
@@ -191,13 +189,13 @@ class Campaign:
                 history.add(measurement)
                 if not visited:
                     result.add_earlier(measurement)
-        # Seed the choices with the problem's key, so that a resumed campaign makes the same choices as before.
+        # Seed with the problem's key, so that a resumed campaign makes the same random choices.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, configs, Schedule(planned, history, draw), history, result)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
-        """Screen up to `most` configs before the time `until_s`. Return the measurements that must be repeated because
-        the GPU drifted."""
+        """Screen up to `most` configs before the time `until_s`. Return the measurements to repeat because the GPU
+        drifted."""
         run = self._present_run
         again = list[ScheduledMeasurement]()
         done, total = 0, run.configs - run.schedule.screened
@@ -225,11 +223,10 @@ class Campaign:
         total: int | None = None,
         count: int | None = None,
     ) -> list[ScheduledMeasurement]:
-        """Make scheduled measurements, and return the measurements that must be repeated because the GPU drifted.
+        """Make scheduled measurements, and return the measurements to repeat because the GPU drifted.
 
         Args:
-            items: Measurements in order. Only the first `count` are made. The configs of the others are compiled in
-                advance.
+            items: Measurements in order. All are compiled in advance, and compiled configs are measured first.
             until_s: Time at which to stop, on the campaign's clock.
             done: Number of earlier measurements in this tier, for reports.
             total: Total number of measurements in this tier, for reports. By default, the number of `items`.
@@ -259,7 +256,7 @@ class Campaign:
     def _next_ready(
         self, waiting: "deque[ScheduledMeasurement]"
     ) -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
-        """Remove and return the first waiting measurement whose code is compiled, with the compiled variant.
+        """Remove the first waiting measurement whose code is compiled. Return (measurement, compiled variant).
 
         If no code is compiled yet, wait at most 0.2 seconds and return None. The variant is None if no code is needed.
         """
@@ -312,7 +309,7 @@ class Campaign:
         return measurement
 
     def _now(self) -> datetime:
-        # Add the elapsed time to the start time, so that changes of the system's clock have no effect.
+        # Do not read the clock again, because the user may set it during the campaign.
         began, began_s = self._began
         return began + timedelta(seconds=time.monotonic() - began_s)
 

@@ -32,14 +32,15 @@ class CompiledVariant:
 
 
 class CompileQueue:
-    """Queue that compiles the tasks of the latest call of `want`, in order, with one thread per compiling process."""
+    """Queue that compiles the tasks of the latest call of `want` in order. Each compiling process has its own
+    thread."""
 
     def __init__(self, sm: int, processes: int) -> None:
         self._sm = sm
         self._variants: dict[str, CompiledVariant] = {}
         self._started: set[str] = set()
         self._pending: deque[tuple[str, Task]] = deque()
-        self._wanted: set[str] = set()  # keys of wanted variants that have not been used yet
+        self._wanted: set[str] = set()  # keys of variants that a caller asked for and has not used
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._ended = False
@@ -110,8 +111,8 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code. They include the largest dynamic shared memory of its launches. Raise
-    `MeasurementFailure` if the code did not compile, or cannot be launched with this config."""
+    """Return the properties of a task's code, including the largest dynamic shared memory of its launches. Raise
+    `MeasurementFailure` if the code did not compile or cannot be launched with this config."""
     if variant.error is not None:
         raise MeasurementFailure(Outcome.COMPILE, variant.error)
     if task.kernel is None:
@@ -130,7 +131,7 @@ def _compiled_variant(job: CompileJob, result: Compiled | CompileError) -> Compi
         flags = f"--gpu-name=sm_{job.sm}"
     if isinstance(result, CompileError):
         return CompiledVariant(CodeInfo(compiler_flags=flags), error=str(result))
-    if not result.cubin:  # Only PTX: the GPU driver will compile it and report no properties.
+    if not result.cubin:  # The result is only PTX. The GPU driver compiles it later and reports no properties.
         return CompiledVariant(CodeInfo(compiler="the driver's"))
     resources = list(result.resources.values())
     code = CodeInfo(

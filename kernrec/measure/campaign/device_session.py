@@ -3,9 +3,9 @@
     references -- measurements of block 0 -- references -- measurements of block 1 -- references
 
 The references are two kernels that are measured between blocks. If their costs changed during a block, the GPU has
-drifted, and the block's measurements are invalid. A block ends when its problem ends, when the worker process ends, or
-after a quarter of the session's time so far (at least four seconds, at most a minute). So after a kill, the next run
-repeats at most about a quarter of the measurements.
+drifted, and the block's measurements are invalid. A block ends with its problem or with the worker process. It also
+ends after a quarter of the session's time so far, but not before four seconds, and after a minute at the latest. So
+after a kill, the next run repeats at most about a quarter of the measurements.
 """
 
 import math
@@ -34,18 +34,16 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Comparison of the reference kernels' current costs with baseline costs. The baseline is from the session's start
+    """Monitor that compares the reference kernels' costs with baseline costs. The baseline is from the session's start
     or, if the GPU drifted, from the end of the last drift."""
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
         self._baseline: dict[str, dict[str, float]] = {}
         self.latency: float | None = None
-        """Latest latency of the reference kernel whose latency changed most, divided by its latency in the baseline
-        costs."""
+        """Latest latency divided by baseline latency, for the reference kernel whose latency changed most."""
         self.energy: float | None = None
-        """Latest energy of the reference kernel whose energy changed most, divided by its energy in the baseline
-        costs."""
+        """Latest energy divided by baseline energy, for the reference kernel whose energy changed most."""
 
     def drifted(self, costs: References) -> str | None:
         """Return a description of the cost changes that exceed the limits for drift, or None if there are none."""
@@ -93,9 +91,9 @@ def _shown(value: object) -> str:
 
 
 LEAST_LIMIT_S = 5.0
-"""Minimum time limit for measuring a config, in seconds."""
+"""Minimum of the time limit for measuring a config, in seconds."""
 LIMIT_BESTS = 20.0
-"""Time limit for measuring a config, as a multiple of the best latency so far."""
+"""Maximum time for measuring a config, as a multiple of the best latency so far."""
 IDLE_EVERY_S = 600.0
 """Seconds after which idle power is measured again."""
 PREPARE_LIMIT_S = 900.0
@@ -148,7 +146,7 @@ class DeviceSession:
         return self.client.device_s if virtual else time.monotonic() - self._started_s
 
     def begin_problem(self, planned: PlannedProblem | None) -> None:
-        """Set the problem to which later requests refer. If `planned` is None, they refer to no problem."""
+        """Set the problem for later requests, or no problem if `planned` is None."""
         self._planned, self._prepared = planned, False
 
     def ensure_prepared(self) -> None:
@@ -195,7 +193,7 @@ class DeviceSession:
             self._idle_measured_s = self.clock()
 
     def is_present(self, measurement: Measurement) -> bool:
-        """Return whether a measurement was made at the GPU's current power limit, clock limits and MIG mode."""
+        """Return whether the GPU still has the power limit, clock limits and MIG mode of a measurement."""
         return measurement.device.limits == self.opened_info.measured_device().limits
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
@@ -219,8 +217,7 @@ class DeviceSession:
 REFERENCE_S = 60.0
 """Maximum duration of a block in seconds."""
 _FIRST_S, _SHARE = 4.0, 0.25
-"""A block lasts at least the first value, in seconds. Later in a session, it lasts the second value times the session's
-time so far."""
+"""Minimum duration of a block in seconds, and its usual duration as a fraction of the session's time so far."""
 
 
 @dataclass(frozen=True)
@@ -245,17 +242,15 @@ class BlockControl:
         self.drift = DriftMonitor()
         self.present = Block(0, 0.0)
         self._started_s: float | None = None  # time at which the first block began
-        # time at which the reference kernels' energy was last measured, which takes seconds
+        # time of the last energy measurement of the reference kernels
         self._energy_checked_s = 0.0
-        self._energy_unchecked = False  # whether any config's energy was measured after that time
+        self._energy_unchecked = False  # whether a config's energy was measured since then
 
     def begin(self, number: int, with_energy: bool) -> str | None:
-        """Run the reference kernels and begin a block. Return a description of how the GPU has changed, or None if it
-        has not."""
+        """Run the reference kernels and begin a block. Return how the GPU has changed, or None if it has not."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
-        # The GPU may fail the check just because it is still warm from heavy load, so repeat the check and use the
-        # second result.
+        # A GPU that is still warm from heavy load may fail this check. So repeat the check and use the second result.
         if self.drift.drifted(costs):
             costs, settings = session.measure_references(with_energy)
         error = self.drift.update(costs)
@@ -264,7 +259,7 @@ class BlockControl:
         before = session.opened_info.settings
         if settings != before:
             error = f"another program changed the GPU: {describe_changes(before, settings)}"
-            # Record the new settings in later rows, and compare later settings with them.
+            # Later rows state the new settings, and later settings are compared with them.
             session.info = replace(session.opened_info, settings=settings)
             self.drift.rebase(costs)
         session.refresh_idle_power()
@@ -275,15 +270,14 @@ class BlockControl:
 
     @property
     def is_due(self) -> bool:
-        """Whether the block must end now, because its maximum duration is over or the worker has ended."""
+        """Whether the block must end now, because it reached its maximum duration or the worker has ended."""
         since_s = self.present.since_s
         session_s = since_s - (since_s if self._started_s is None else self._started_s)
         due_s = min(REFERENCE_S, max(_FIRST_S, _SHARE * session_s))
         return not self._session.client.alive or self._session.clock() - since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
-        """End the block and begin the next one. If the GPU changed during the block, return the measurements that must
-        be repeated.
+        """End the block and begin the next one. If the GPU changed during the block, return the measurements to repeat.
 
         Each measurement is repeated only once.
         """

@@ -22,8 +22,7 @@ from kernrec.store.intake.row_checks import is_possible
 from kernrec.store.measurement import Measurement, Outcome
 
 _AHEAD = timedelta(days=1)
-"""Largest tolerated lead of the newest row over this machine's clock. Some lead is possible, because the clocks of
-machines differ."""
+"""Maximum time by which the newest row may be ahead of this machine's clock, because clocks of machines differ."""
 _TOGETHER = 5000
 """Maximum number of rows per transaction."""
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
@@ -67,7 +66,7 @@ def ingest(
             except UsageError:
                 fitting = [_fits(measurement) for _, measurement in rows]
                 if all(fitting):
-                    raise  # Each measurement is valid, so the database must be at fault.
+                    raise  # Each row is valid on its own, so the database is at fault.
                 damaged += [record for (record, _), fits in zip(rows, fitting, strict=True) if not fits]
                 rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
                 opened.add_measurements(measurement for _, measurement in rows)
@@ -92,8 +91,8 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return the valid measurements of a problem on a GPU model that were made with the current protocol or in a
-    replay. Return none if the database does not exist."""
+    """Return a problem's valid measurements on a GPU model, or an empty list if the database does not exist. A
+    measurement is valid if it used the current protocol or a replay, and is not quarantined."""
     if not database.exists():
         return []
     with Database.open(database) as opened:
@@ -142,6 +141,7 @@ def _readable(
 
 
 def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
-    """Return (session, block) if a record states that a block has ended. `how` is `closed` or `drifted`."""
+    """Return (session, block) if a record ends a block, or None. `how` is `closed` or, if the GPU drifted,
+    `drifted`."""
     session, block = record.get("session"), record.get(how)
     return (session, block) if isinstance(session, str) and type(block) is int else None

@@ -39,11 +39,11 @@ _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
 
 
 class JournalError(KernrecError):
-    """The journal cannot be written. All records that were reported as done are safe in it."""
+    """Raised if the journal cannot be written. It keeps all records that were reported as done."""
 
 
 class JournalInUseError(UsageError):
-    """Another campaign has locked the journal."""
+    """Raised if another campaign has locked the journal."""
 
 
 class Records(Protocol):
@@ -97,8 +97,11 @@ class Journal:
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return (numbers, records) of the `most` oldest measurements, or of all if there are fewer. If `ended_only`,
-        include only measurements of blocks that have ended. The last records state how the blocks ended."""
+        """Return (numbers, records) of the `most` oldest measurements, or of all if there are fewer.
+
+        The records of measurements come first, followed by records that state how blocks ended. If `ended_only` is
+        True, include only measurements of blocks that have ended.
+        """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
             f"SELECT id, session, block, content FROM record WHERE measured{ended * ended_only} ORDER BY id LIMIT ?",
@@ -226,7 +229,8 @@ def _check_schema(connection: sqlite3.Connection) -> None:
 
 
 def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
-    """Return (session, block, whether the record is a measurement). In a damaged record, the first two may be None."""
+    """Return (session, block, whether the record is a measurement). Session and block may be None if the record is
+    damaged."""
     row = record.get("row")
     place = row if isinstance(row, dict) else record
     block = place.get("block", place.get("closed", place.get("drifted")))
@@ -236,7 +240,7 @@ def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
 
 
 def _record(content: object) -> dict[str, Any]:
-    """Parse a stored record. Return an invalid measurement if it is damaged."""
+    """Parse a stored record. If it is damaged, return an invalid measurement in its place."""
     with suppress(ValueError, RecursionError, TypeError):
         if isinstance(record := json.loads(content), dict):  # type: ignore[arg-type]
             return record

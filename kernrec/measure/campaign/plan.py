@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MEMORY_SHARE = 0.5
 """Maximum fraction of the GPU's memory for a problem's tensors. Copies and expected outputs need the rest."""
 
-_UNPREDICTED = 1e9  # Seconds that rank configs without a prediction last, because no launch takes as long.
+_UNPREDICTED = 1e9  # No launch takes so many seconds, so configs without a prediction rank last.
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def plan_library(
         predicted, tasks = zip(*(ranked[:most] if drawn else ranked), strict=True)
         if drawn:
             probability = len(tasks) / len(ranked)
-            # Measure the energy of every config in the random sample, because a subset would be biased.
+            # Measure the energy of the whole random sample: a choice among it would be biased.
             plan = PlannedProblem(name, problem, tasks, probability, energy=EnergyRule.ALL)
         else:
             columns = tunable_columns(tasks)
@@ -161,7 +161,7 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
 def plan_recordings(
     recordings: Iterable[tuple[str, Recording]], most: int | None, seed: int = 0
 ) -> list[PlannedProblem]:
-    """Plan the measurements of recorded problems, which have no predictions. `most` limits the configs per problem."""
+    """Plan the measurements of recorded problems, with at most `most` configs per problem and without predictions."""
     planned = []
     for name, recording in recordings:
         tasks = tuple(
@@ -193,8 +193,8 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Replace missing predictions (NaN) by estimates. Return all predictions in seconds as an array of shape (tasks,),
-    or None if all predictions are missing."""
+    """Replace missing predictions (NaN) by estimates. Return the predicted seconds, of shape (tasks,), or None if there
+    is no prediction at all."""
     if not np.isfinite(predicted_s).any():
         return None
     for kernel in np.unique(columns[:, 0]):
@@ -210,10 +210,11 @@ def _ranked_tasks(
 ) -> tuple[list[tuple[float, Task]], dict[str, int] | None]:
     """Return (ranked configs, baseline) for a problem. Raise `UsageError` if no config can run.
 
-    Ranked configs are pairs (predicted seconds, task), fastest first. They are configs of the kernel `only` or, if it
-    is None, of all kernels that compute the problem. Configs without a prediction (NaN) are last, in random order.
-    `baseline` is the config whose output is the expected result: the first runnable config, preferably with a profile.
-    It may be None.
+    Each ranked config is a pair (predicted seconds, task). The fastest comes first. Configs without a prediction (NaN)
+    come last, in random order. `baseline` is the config that computes the expected output, or None if none is needed.
+
+    Args:
+        only: Kernel whose configs to rank, or None for all kernels that compute the problem.
     """
     from kernrec.recommender.candidates import candidate_set
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -226,7 +227,7 @@ def _ranked_tasks(
     kernels = (only,) if only else kernels_of(problem, gpu.sm)
     tables = {}
     for kernel in kernels:
-        with suppress(KernrecError):  # Without profiles there are no predictions, and any order is equally good.
+        with suppress(KernrecError):  # Without profiles, kernrec cannot predict, and any order is equally good.
             tables[kernel.name] = context.on(gpu).kernel_table(kernel, problem)
     predicted = {}
     if tables:
@@ -259,7 +260,7 @@ def _ranked_tasks(
 
 
 class Chooser:
-    """Base class of choosers, which decide what the GPUs of one model measure next.
+    """Base class for classes that decide what the GPUs of one model measure next, one visit at a time.
 
     A visit is a planned problem that a GPU measures without interruption.
     """
@@ -271,15 +272,18 @@ class Chooser:
 
     @property
     def recalled(self) -> Sequence[Problem]:
-        """Problems whose earlier measurements `begin` needs."""
+        """Problems for which `begin` needs the measurements of earlier campaigns."""
         return ()
 
     def begin(self, earlier: Iterable[Measurement]) -> None:
         """Learn from the measurements of earlier campaigns."""
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
-        """Return the next visit for the GPU named `gpu`. `gpus` has the names of all GPUs of its model. Return None if
-        nothing is left to measure, or if another visit must end first."""
+        """Return the next visit for the GPU named `gpu`. Return None if nothing is left, or if another visit must end
+        first.
+
+        `gpus` has the names of all GPUs of the same model.
+        """
         raise NotImplementedError
 
     def learn(self, measurement: Measurement) -> None:
@@ -289,6 +293,5 @@ class Chooser:
         """Learn that a visit has ended. It took `seconds` on the device's clock."""
 
     def outcome(self) -> object:
-        """Return the strategy's result (`Refined` or `Searched`), or None if the strategy produces only
-        measurements."""
+        """Return the strategy's result (`Refined` or `Searched`), or None if it produces only measurements."""
         return None

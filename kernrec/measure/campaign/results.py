@@ -152,11 +152,10 @@ class ProblemHistory:
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Return the number of measurements of a config, in the given tiers (default: all), that need not be repeated.
+        """Return how many of a config's measurements in the given tiers (default: all) need not be repeated.
 
-        If only one session has measured the config, do not count measurements of blocks that never ended. So the config
-        is measured again. If several sessions have measured it, count all measurements, so that a series of interrupted
-        runs makes progress.
+        Measurements in blocks that never ended do not count, so the config is measured again. They do count once a
+        second session has measured the config, so that a series of interrupted runs makes progress.
         """
         measurements = self._measurements.get(key, ())
         alone = len({measurement.origin.session for measurement in measurements}) < 2
@@ -166,8 +165,8 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return the median `latency_s` or `energy_j` of a config's successful measurements, in the given tiers
-        (default: all). Return None if no successful measurement has this cost."""
+        """Return the median `latency_s` or `energy_j` of a config's successful measurements in the given tiers
+        (default: all). Return None if there are none with this cost."""
         values = [
             value
             for measurement in self._measurements.get(key, ())

@@ -26,7 +26,7 @@ class ScheduledMeasurement:
     probability: float | None = None
     """Probability with which the config was selected for its tier, or None if it was not selected at random."""
     again: bool = False
-    """Whether this repeats a measurement because the GPU drifted."""
+    """Whether this repeats an earlier measurement because the GPU drifted."""
 
 
 class Schedule:
@@ -46,11 +46,10 @@ class Schedule:
         return sum(self._history.count(key) > 0 for key in self._keys)
 
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
-        """Return (measurements, count) for the configs that remain to be screened. Configs from unfinished blocks come
-        first.
+        """Return (measurements, count) for the configs that remain to be screened.
 
-        Make only the first `count` measurements, and then call this method again, because the search may choose other
-        configs.
+        Configs from unfinished blocks come first. Make only the first `count` measurements. Then call this method
+        again, because the search may choose other configs.
         """
         most = len(self._keys) if self._planned.most is None else self._planned.most
         left = most - self.screened
@@ -63,8 +62,8 @@ class Schedule:
         return items, max(0, min(left, len(items), len(of_open_blocks) + step))
 
     def _order(self) -> tuple[list[int], int]:
-        """Return (indices of the unmeasured configs in measuring order, number of measurements after which to call this
-        again)."""
+        """Return (unmeasured configs as indices in measuring order, number of configs to measure before the next
+        call)."""
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
         if self._planned.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)
@@ -94,8 +93,7 @@ class Schedule:
         ]
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """Return the configs for which energy is measured next. `ran` has the seconds per launch of each screened
-        config."""
+        """Return the configs whose energy to measure next. `ran` has the seconds per launch of each screened config."""
         assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
@@ -105,8 +103,7 @@ class Schedule:
         return guide.energy_round()
 
     def finals(self, count: int, with_energy: bool) -> list[ScheduledMeasurement]:
-        """Return the measurements in the final tier, for at most `count` configs near the Pareto front of latency and
-        energy.
+        """Return the final-tier measurements of at most `count` configs near the Pareto front of latency and energy.
 
         Each config is measured in several rounds. If no energies are known, the fastest configs are measured.
         """
@@ -126,8 +123,7 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """Return (configs, first costs, second costs) for all configs with both costs measured in a tier below the
-        final one."""
+        """Return (configs, first costs, second costs) of the configs with both costs in the screen or coarse tier."""
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):
@@ -156,8 +152,8 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     walk = np.lexsort((e, t))
     lowest = np.minimum.accumulate(e[walk])
     best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
-    # For each config and front point: the smaller of the front point's advantages in latency and energy. It is positive
-    # if the front point is better in both.
+    # For each config and front point, take the smaller of the front point's advantages in latency and energy. It is
+    # positive only if the front point is better in both.
     beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
     distance = np.maximum(beats.max(axis=1), 0.0)
     order = np.lexsort((t, distance))
@@ -168,5 +164,5 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
 
 
 def interleaved(count: int, rounds: int, draw: np.random.Generator) -> list[int]:
-    """Return a random order in which to measure `count` configs `rounds` times. A round measures each config once."""
+    """Return a random order in which to measure `count` configs, once in each of several rounds."""
     return [int(i) for _ in range(rounds) for i in draw.permutation(count)]

@@ -25,7 +25,7 @@ _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
 """Unit roundoff of each term of a sum, keyed by dtype of the output. If the dtype is f16 or bf16, each term is a
 rounded value, such as a weight. If it is tf32, each term is a product of two rounded factors."""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
-"""Unit roundoff of attention's weights if it differs from that of the output, keyed by dtype of the inputs."""
+"""Unit roundoff of attention weights that are less precise than the output, keyed by dtype of the inputs."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
 """Unit roundoff of partial sums that are less precise than f32, keyed by dtype of the factors. The value for Hopper is
 from arXiv 2412.19437, section 3.3.2."""
@@ -40,7 +40,7 @@ _PIECE = 1 << 22
 
 def tolerance(problem: Problem) -> float:
     """Return the largest error of an op's output that rounding can explain."""
-    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Ops that normalize also sum along columns.
+    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Normalizing ops also sum along columns.
     output = problem.tensors[problem.definition.outputs[0]].dtype
     if output == problem.dtype:
         return rounding(output, terms)
@@ -50,11 +50,10 @@ def tolerance(problem: Problem) -> float:
 
 
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
-    """Return the largest error that counts as correct for each output. It is 0 if the output must be exact.
+    """Return the largest error that counts as correct for each output, or 0 if the output must be exact.
 
-    Use the tolerance in the kernel's spec if there is one. Otherwise, integers must be equal, and floating-point
-    numbers may differ by rounding errors. If another config computed the expected output, its rounding errors count,
-    too.
+    If the kernel's spec has a tolerance, return it. By default, integers must be equal, and floating-point numbers may
+    differ by rounding errors. These include errors of the expected output if another config computed it.
 
     Args:
         kernel: Kernel whose spec declares the problem, or None for the problem of an op.
@@ -124,7 +123,7 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
     for piece in pieces:
         wanted, actual = expected[piece], values(stored[piece], dtype)
         unwritten += int(xp.count_nonzero(xp.isfinite(wanted) & ~xp.isfinite(actual)))
-        # This comparison is also exact for integers beyond 2^53, unlike float64.
+        # Compare exactly, which is correct even for integers beyond 2^53. float64 would round them.
         unequal = (actual != wanted) & (wanted == wanted)
         apart = xp.abs(_finite(actual, xp) - _finite(wanted, xp)) / xp.maximum(xp.abs(_finite(wanted, xp)), rms or 1.0)
         infinite = unequal & ~xp.isfinite(wanted)
@@ -142,7 +141,8 @@ ROTATION = 4
 """Minimum total size of all copies of a problem's tensors, as a multiple of the size of L2."""
 _MOST_COPIES = 512
 _NAN, _ODD = 0xFF, 0xA5
-"""Bytes to fill outputs with before a launch: 0xFF gives a NaN in f16, bf16, f32 and f64; 0xA5 an unlikely integer."""
+"""Bytes with which to fill outputs before a launch: 0xFF gives NaN in every float type, and 0xA5 an unlikely
+integer."""
 
 
 class ProblemBuffers:
@@ -180,8 +180,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue copies that restore some tensors of the first set: the tensors that a launch both reads and
-        overwrites."""
+        """Queue copies that restore the tensors of the first set that a launch both reads and overwrites."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -197,8 +196,8 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue the preparation of a launch whose results are checked: fill outputs and workspaces with values that
-        show which elements were not written, and restore tensors as `renew` does."""
+        """Queue the preparation of a launch to check. Fill outputs and workspaces with values that show which elements
+        were not written, and restore tensors as `renew` does."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:
@@ -258,7 +257,7 @@ def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray
 def cached_outputs(
     folder: Path, prepared: PreparedProblem, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return the expected outputs, from a cache in `folder` if possible. Otherwise, call `make` to compute them, which
+    """Return the expected outputs from the cache in `folder`. If they are not cached, compute them with `make`, which
     is slow."""
     path = folder / f"{sha256(f'{prepared.problem.key} {prepared.reference}'.encode()).hexdigest()[:16]}.npz"
     if path.exists():

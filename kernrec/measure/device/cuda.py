@@ -50,8 +50,8 @@ class CudaDevice:
 
     def __init__(self, uuid: str, scratch: Path) -> None:
         """Open the GPU. The private folder `scratch` caches the expected outputs of the current problem."""
-        # Create this before the CUDA context, so that the number of processes that use the GPU does not include this
-        # process.
+        # Open the sensors before the CUDA context. They count the processes that use the GPU, and must not count this
+        # one.
         self._sensors = sensors(uuid)
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class CudaDevice:
         bound = bind_launches(kernel, config, problem, self.info.sm)
         if not bound:
             raise MeasurementFailure(Outcome.CONSTRAINT, "the config has no launch on this problem")
-        # The campaign has compiled the config, so its code is in the compile cache.
+        # This reads the compile cache, because the campaign has compiled the config.
         job = compile_job_for(kernel, config, problem, self.info.sm)
         compiled = compile_job(job, CompileCache.default())
         module = loaded_module(compiled)

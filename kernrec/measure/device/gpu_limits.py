@@ -47,13 +47,13 @@ def main() -> int:
         return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
     except OSError as error:
         return _refuse(f"the present limits cannot be saved: {error}")
-    restore(wanted["uuid"], journal)  # Restore the limits that a killed run has left.
+    restore(wanted["uuid"], journal)  # A killed run may have left its limits.
     if reason := _set(wanted, journal):
         return _refuse(reason)
     print(json.dumps({"set": True}), flush=True)
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
     while not ended.wait(_POLL_S):
-        if os.getppid() != wanted["parent"]:  # Another process adopts the children of a process that has ended.
+        if os.getppid() != wanted["parent"]:  # The parent has ended, so another process adopted this one.
             break
     restore(wanted["uuid"], journal)
     return 0
@@ -178,18 +178,18 @@ def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
             guard.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 guard.wait(_RESTORED_S)
-            restore_abandoned(gpu)  # This does something only if the guard was killed.
+            restore_abandoned(gpu)  # If the guard was killed, restore the limits here.
 
 
 def restore_abandoned(gpu: LocalGpu) -> None:
-    """Restore a GPU's limits if a run that set them and its guard were both killed. Do nothing if the run is alive.
+    """Restore a GPU's limits if both the run that set them and its guard were killed. Do nothing if the run is alive.
     Raise `KernrecError` if the driver refuses to restore the limits."""
     if present_entry(gpu.uuid) is None:
         return
     try:
         journal = LimitsJournal(gpu.uuid)
     except BlockingIOError:
-        return  # The run that has set the limits is alive.
+        return  # The run that set the limits is still alive.
     try:
         if not restore(gpu.uuid, journal):
             raise KernrecError(

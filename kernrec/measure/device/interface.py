@@ -19,7 +19,7 @@ class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a 
     """Raised if a config cannot be measured. The message is stored in the row."""
 
     def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
-        """Create a failure. If `lost` is true, the process can no longer use the device."""
+        """Create a failure. If `lost` is True, the process can no longer use the device."""
         super().__init__(" ".join(message.split())[:500])
         self.outcome = outcome
         self.lost = lost
@@ -149,7 +149,8 @@ class OutputError:
 class LoadedConfig(Protocol):
     """A config whose code, inputs and outputs are on the device.
 
-    A launch is the complete sequence of kernels that computes the problem. Only methods that return times wait for it.
+    A launch is the complete sequence of kernels that computes the problem. Only methods that return times or errors
+    wait for it to finish.
     """
 
     footprint_bytes: int
@@ -198,8 +199,8 @@ class Device(Protocol):
         """Create the inputs and expected outputs of a problem for `load`, and delete those of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config. If its problem is that of an op, also prepare the problem. Any other problem must already be
-        prepared."""
+        """Load a config. Prepare its problem first if an op declares it. Before loading a config of any other problem,
+        call `prepare`."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
         """Load the two reference kernels: `compute`, limited by arithmetic, and `memory`, limited by DRAM."""

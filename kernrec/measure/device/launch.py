@@ -21,7 +21,7 @@ from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.ptx.ir.program import Module as Ptx
 from kernrec.store.measurement import Outcome
 
-# CUresult codes of launches that need more resources than the GPU has. The CUDA context stays usable.
+# CUresult codes of a launch that needs more than the GPU has. They leave the CUDA context usable.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
@@ -37,9 +37,8 @@ def loaded_module(compiled: Compiled) -> Module:
 
 
 def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[BoundLaunch]) -> None:
-    """Raise `MeasurementFailure` if a launch passes fewer arguments than its kernel has. The device would read past the
-    last argument. `names` are the kernels' names in the code, keyed by their names in the spec.
-    """
+    """Raise `MeasurementFailure` if a launch passes fewer arguments than its kernel has, because the device would read
+    past the last one. `names` are the kernels' names in the code, keyed by names in the spec."""
     for launch in launches:
         if mismatch := argument_mismatch(code, names[launch.entry], launch):
             raise MeasurementFailure(Outcome.CONSTRAINT, mismatch)
@@ -70,7 +69,7 @@ class DeviceLaunch:
         self._grid, self._block, self._shared = tuple(grid), tuple(block), shared_bytes
         self._arguments = arguments if isinstance(arguments, PackedArguments) else PackedArguments(arguments)
         try:
-            # CUDA requires this attribute if static and dynamic shared memory together exceed 48 KiB.
+            # CUDA refuses more than 48 KiB of shared memory (static and dynamic) without this attribute.
             if shared_bytes:
                 attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 driver.funcSetAttribute(self._function.ptr, attribute, shared_bytes)
@@ -122,7 +121,7 @@ class LaunchTools:
 
     def hold(self, seconds: float) -> None:
         """Let the device wait for some seconds, during which the host can queue launches."""
-        self._wait_ns.value = int(seconds * 1e9)  # Queued launches have their own copy of the old value.
+        self._wait_ns.value = int(seconds * 1e9)  # Launches in the queue keep the old value.
         self._wait.queue(self.stream)
 
     def sm_clock_hz(self) -> float | None:

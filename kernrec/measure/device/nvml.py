@@ -86,7 +86,7 @@ def _entry(text: bytes) -> LimitsEntry | None:
 
 
 class NoGPUError(KernrecError):
-    """This machine has no NVIDIA GPU, or no driver or library to find one."""
+    """Raised if this machine has no NVIDIA GPU, or no driver or library to find one."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class LocalGpu:
     uuid: str
     name: str
     others: int
-    """Number of other processes that use the GPU when it is listed."""
+    """Number of other processes that used the GPU when kernrec listed the GPUs."""
 
     @property
     def uuid_hash(self) -> str:
@@ -138,8 +138,8 @@ def visible_gpus() -> list[LocalGpu]:
 
 
 def choose_gpu(wanted: str) -> LocalGpu:
-    """Return the GPU with an index or a UUID. `auto` stands for the first unused visible GPU, or for the first visible
-    GPU if all are in use. Raise `UsageError` if there is no such GPU."""
+    """Return the GPU with an index or a UUID. For `auto`, return the first unused visible GPU, or the first visible one
+    if all are in use. Raise `UsageError` if there is no such GPU."""
     if wanted == "auto":
         allowed = visible_gpus()
         return next((each for each in allowed if not each.others), allowed[0])
@@ -168,7 +168,7 @@ def local_gpu(gpu: GPU) -> LocalGpu:
 
 
 def is_named(name: str, gpu: LocalGpu) -> bool:
-    """Return whether a name in `CUDA_VISIBLE_DEVICES` means this GPU: its index, or the beginning of its UUID."""
+    """Return whether `name`, from `CUDA_VISIBLE_DEVICES`, is the index of a GPU or the beginning of its UUID."""
     return name == str(gpu.index) or (name != "" and gpu.uuid.startswith(name))
 
 
@@ -224,7 +224,7 @@ class NvmlSensors:
     def reasons(self) -> frozenset[str]:
         """Return the current clock event reasons such as `SwPowerCap` (nvml.h, `nvmlClocksEventReason*`)."""
         bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # Before driver 535, this function had another name.
+        if bits is None:  # The function had another name before driver 535.
             bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return frozenset(name for bit, name in self._reasons.items() if int(bits or 0) & bit)
 
@@ -248,7 +248,8 @@ class NvmlSensors:
         usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc = self._query("nvmlDeviceGetEccMode")
         persistence = self._query("nvmlDeviceGetPersistenceMode")
-        locked = present_entry(self.uuid)  # NVML does not report locked clocks, so read those that kernrec has locked.
+        # NVML does not report locked clocks, so read the entry that kernrec wrote when it locked them.
+        locked = present_entry(self.uuid)
         return GpuSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             locked_sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),
@@ -288,7 +289,7 @@ class NvmlSensors:
         nvml = self._nvml
         fields = [(nvml.NVML_FI_DEV_POWER_INSTANT, getattr(nvml, "NVML_POWER_SCOPE_GPU", 0))]
         values = self._query("nvmlDeviceGetFieldValues", fields)
-        # The function succeeds even if reading the field fails, because each field has its own return code.
+        # Also check the field's own return code, because the function succeeds even if it cannot read the field.
         if values is None or values[0].nvmlReturn != nvml.NVML_SUCCESS:
             return None
         return float(values[0].value.uiVal) / 1e3

@@ -60,7 +60,7 @@ _RECORDED = f"""
     JOIN (SELECT problem_id, key FROM db.problem) USING (problem_id)
     GROUP BY ALL ORDER BY min(measurement_id)
 """
-"""SQL query for the recorded configs of a GPU. Each kernel counts only with the source that was measured last."""
+"""SQL query for the recorded configs of a GPU, without measurements of older sources of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,7 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
 
 
 def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) -> list[Recording]:
-    """Return the recordings of the problems with the given keys. If `keys` is None, return the recordings of all
-    problems.
+    """Return the recordings of the problems with the given keys, or of all problems if `keys` is None.
 
     If `gpu` is None, the database must have recordings of only one GPU. Raise `UsageError` if none of the problems was
     recorded.

@@ -48,9 +48,9 @@ class SimulatedKernel:
     """Simulated time and power of a config's launches."""
 
     draw: Callable[[int], np.ndarray]
-    """Takes a number n and returns the seconds that each of n launches takes."""
+    """Function that takes a number n and returns the seconds of each of n launches."""
     power_w: float | None
-    """Power in watts during the launch, or None if unknown."""
+    """Power in watts during the launch, or None if it is unknown."""
     errors: OutputError | None = None
     footprint_bytes: int = 1 << 20
 
@@ -169,7 +169,7 @@ class SimulatedGpu:
         while tick > 0 and self._skips(tick):
             tick -= 1
         tick = max(tick, 0)
-        if self._shown[0] != tick:  # Cache the value, because there are about a hundred readings per update.
+        if self._shown[0] != tick:  # Cache the value, because each update is read about a hundred times.
             shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._load.energy_j(tick * period)
             self._shown = tick, shown % self.sensors.wrap_j if self.sensors.wrap_j else shown
         return self._shown[1]
@@ -188,7 +188,7 @@ class LoadedSimulatedConfig:
     def __init__(self, gpu: SimulatedGpu, kernel: SimulatedKernel) -> None:
         self._gpu = gpu
         self._kernel = kernel
-        # (end time, number of launches) of queued work, in ascending order
+        # queued work as (end time, number of launches), earliest first
         self._ends: deque[tuple[float, int]] = deque()
         self._outstanding = 0
         self._marks: list[float] = []

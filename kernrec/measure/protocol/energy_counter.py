@@ -55,7 +55,7 @@ def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
     """Return the counter's readings with wrap-arounds undone, or None if the counter fell for another reason."""
     energy = np.array(energy_j, dtype=np.float64)
     for i in np.flatnonzero(np.diff(energy) < 0):
-        # A wrap-around goes from near the maximum to near zero, so compare the uncorrected readings.
+        # At a wrap-around, the raw reading falls from near the maximum to near zero.
         if energy_j[i] < 0.9 * WRAP_J or energy_j[i + 1] > 0.1 * WRAP_J:
             return None
         energy[i + 1 :] += WRAP_J
@@ -108,8 +108,7 @@ def mean_power(
 
 
 def is_trusted(ratio: float | None) -> bool:
-    """Return whether the ratio of the counter's energy to the integral of power is near 1. Trust an unknown ratio
-    (None)."""
+    """Return whether `ratio`, the counter's energy divided by the integral of power, is near 1 or unknown (None)."""
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 
 

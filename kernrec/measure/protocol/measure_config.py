@@ -215,8 +215,8 @@ def measure_config(
 def _measure_once(
     device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, probe: Probe
 ) -> tuple[DeviceReport, str | None]:
-    """Measure a config once. Return (report, reason). If lowered clocks make the report invalid, the reason says why.
-    Otherwise it is None."""
+    """Return (report, reason). The reason names the event that lowered the clocks and made the report invalid, or is
+    None."""
     trace = [device.read_sensors()]
     latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     energy = EnergyReport()
@@ -253,11 +253,12 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
 def measure_latency(
     device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]
 ) -> tuple[LatencyReport, int]:
-    """Time launches until the median is known to 1 %, half a second has passed, or three launches are hopelessly slow.
+    """Time launches until the median is known to 1 %, half a second has passed, or the first three launches are
+    hopelessly slow.
 
     Append sensor readings to `trace`. Return the statistics of the latency, and the number of launches.
     """
-    loaded.times(1)  # Ignore the time of the first launch, which loads the kernel's code.
+    loaded.times(1)  # The first launch loads the kernel's code, so ignore its time.
     start = device.now()
     samples = loaded.times(FIRST_LAUNCHES)
     launches, policy, each = 1 + FIRST_LAUNCHES, "flushed, inputs renewed" if loaded.renewed else "flushed", 1
@@ -270,7 +271,7 @@ def measure_latency(
         launches += count * each
         return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
 
-    if short:  # Timed one by one, short launches would look hopelessly slow, so time batches of them.
+    if short:  # Timing adds overhead to each launch, so a short launch would look hopelessly slow. Time batches.
         samples = more(FIRST_LAUNCHES)
     trace.append(device.read_sensors())
     enough = False
@@ -297,7 +298,7 @@ def measure_energy(
         seconds: Duration of the window, which begins after the GPU has settled.
         trace: List to which all sensor readings are appended.
     """
-    # Keep at least one launch waiting in the queue, even if launches are very long.
+    # Always keep a launch waiting in the queue, so that the GPU is never idle.
     ahead = max(2, round(QUEUE_AHEAD_S / launch_s))
     batch = max(1, ahead // 4)
     readings: list[SensorReading] = []
@@ -352,8 +353,7 @@ def _energy_report(window: EnergyWindow, probe: Probe) -> EnergyReport:
 
 
 def _gpu_state(trace: list[SensorReading], clock_hz: float | None) -> GpuState:
-    """Return the GPU's state during a measurement. `clock_hz` is the mean SM clock if a kernel measured it, otherwise
-    None."""
+    """Return the GPU's state while it measured. `clock_hz` is the mean SM clock, or None if no kernel measured it."""
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])

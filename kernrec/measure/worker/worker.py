@@ -78,7 +78,7 @@ class WorkerSession:
             answer = _failure(Outcome.CRASH, str(error), False)
         except MemoryError:
             answer = _failure(Outcome.CRASH, "out of memory", True)
-        except Exception as error:  # A library has failed, so the state of the device is unknown.
+        except Exception as error:  # After an error in a library, the device may be unusable.
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             answer = _failure(Outcome.CRASH, text, True)
         return answer | {"device_s": self._device.now() - start if self._device else 0.0}
@@ -141,14 +141,13 @@ def write_kernel(kernel: Kernel, folder: Path, path: Path) -> None:
 
 
 def read_kernel(path: Path) -> tuple[Kernel, Path]:
-    """Return a kernel that `write_kernel` has written, and the folder of the files that its spec names."""
+    """Read a file that `write_kernel` has written. Return (kernel, folder of the files that its spec names)."""
     written = json.loads(path.read_text(encoding="utf-8"))
     return kernel_from(written["spec"], written["name"], written["source"]), Path(written["folder"])
 
 
 def open_device(request: Request) -> Device:
-    """Open the device that a request names. This is a CUDA GPU or, in tests, the device that `module:function`
-    returns."""
+    """Open the device that a request names: a CUDA GPU or, in tests, the result of the function `module:function`."""
     module, colon, function = str(request["device"]).partition(":")
     if colon:
         device: Device = getattr(importlib.import_module(module), function)()

@@ -28,7 +28,7 @@ _SLICE_S = 0.2
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the campaign was told to stop
-    """The campaign was stopped while the worker was busy. The worker has been killed."""
+    """Raised if the caller stops the campaign while the worker is busy. The worker has been killed."""
 
 
 class WorkerClient:
@@ -71,7 +71,7 @@ class WorkerClient:
         environment = module_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
             environment["CUDA_VISIBLE_DEVICES"] = self._opening["uuid"]
-        # Remove the limit of one thread that kernrec sets for itself: the worker needs all cores to compute references.
+        # Remove kernrec's limit of one thread, because the worker needs all cores to compute references.
         environment.pop("OPENBLAS_NUM_THREADS", None)
         self._process = subprocess.Popen(
             module_command("kernrec.measure.worker.worker"),
@@ -97,7 +97,7 @@ class WorkerClient:
             Stopped: The campaign was stopped before the answer arrived.
         """
         if not self.alive:
-            self.stop()  # The worker has ended since the last request.
+            self.stop()  # The worker has ended since the last request. Clean up.
             self.start()
         return self._request({"do": do, **items}, limit_s)
 
@@ -107,9 +107,9 @@ class WorkerClient:
         if process is None:
             return
         kill_group(process)
-        with suppress(subprocess.TimeoutExpired):  # A process that hangs in the driver may survive the kill.
+        with suppress(subprocess.TimeoutExpired):  # A process that hangs in the driver may not die.
             process.wait(_KILL_LIMIT_S)
-        for stream in (process.stdin, self._stderr):  # The reading thread closes the worker's standard output.
+        for stream in (process.stdin, self._stderr):  # The thread that reads standard output closes it.
             with suppress(OSError):
                 if stream is not None:
                     stream.close()
@@ -125,8 +125,7 @@ class WorkerClient:
         raise MeasurementFailure(Outcome(answer["failure"]), answer["error"], answer["lost"], report)
 
     def _exchange(self, request: bytes, limit_s: float) -> bytes:
-        """Send a request as one line, and return the answer, which is also one line. Raise an error if the worker ends
-        or is too slow."""
+        """Send a request line, and return the answer line. Raise an error if the worker ends or is too slow."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -170,8 +169,8 @@ class WorkerClient:
 
 
 def _read_lines(stream: BinaryIO, lines: "queue.SimpleQueue[bytes | None]") -> None:
-    """Put all complete lines of a stream into a queue, and None at the end. Do not use the stream's own buffer, because
-    it could block at exit."""
+    """Put all complete lines of a stream into a queue, and None at the end. Bypass the stream's own buffer, which could
+    block at exit."""
     buffer = b""
     with stream:
         while piece := os.read(stream.fileno(), 1 << 16):

@@ -1,8 +1,10 @@
 """Calibrations of the analytical model: multipliers for parts of time and energy, by architecture.
 
-    core_time, dram_time        time of the core clock domain; time of DRAM traffic
-    static_power                power of board and leakage
-    core_energy, dram_energy    energy of the core's clock tree and events; energy of DRAM traffic
+    core_time       time of the core clock domain
+    dram_time       time of DRAM traffic
+    static_power    power of board and leakage
+    core_energy     energy of the core's clock tree and events
+    dram_energy     energy of DRAM traffic
 
 `kernrec.training.fit_calibration` fits the multipliers to measurements. A multiplier of 1 means no calibration.
 
@@ -36,7 +38,7 @@ from kernrec.util.light_dataclass import dataclass
 FILE = "calibration.json"
 FORMAT = 1
 MOST = 8.0
-"""Largest plausible multiplier. The smallest one is 1 / `MOST`."""
+"""Largest plausible multiplier. The smallest plausible multiplier is 1 / `MOST`."""
 TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
 """Fields of `Calibration` that multiply times, and fields that multiply energies."""
 _MOST_BYTES = 1 << 20
@@ -53,17 +55,15 @@ class Calibration:
     core_energy: float = 1.0
     dram_energy: float = 1.0
     rows: int = 0
-    """Number of measured configs that the multipliers of time were fitted to. `energy_rows` is this number for the
-    multipliers of energy."""
+    """Number of measured configs to which the multipliers of time were fitted. For energy, it is `energy_rows`."""
     energy_rows: int = 0
     gpus: tuple[str, ...] = ()
     problems: int = 0
     time_factor: tuple[float, float] | None = None
-    """Typical factors between predicted and measured latency on held-out problems: (without calibration, with
-    calibration). A factor is the exponential of the mean, over problems, of the median |log(predicted / measured)|.
-    None if time is not calibrated."""
+    """Typical error of predicted latency on held-out problems, as factors (without calibration, with calibration), or
+    None if time is not calibrated. A factor is exp(mean over problems of the median |log(predicted / measured)|)."""
     energy_factor: tuple[float, float] | None = None
-    """Factors like `time_factor`, for energy. None if energy is not calibrated."""
+    """Typical error of predicted energy, computed like `time_factor`, or None if energy is not calibrated."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -86,7 +86,7 @@ class Calibration:
         return {"hash": self.hash, **values, "gpus": list(self.gpus)}
 
     def apply_to_power(self, power: PowerModel) -> PowerModel:
-        """Return a copy of a power model with calibrated coefficients."""
+        """Return a copy of a power model whose coefficients are multiplied by this calibration."""
         return replace(
             power,
             board_w=power.board_w * self.static_power,
@@ -100,8 +100,8 @@ class Calibration:
 
 
 def load(folder: Path) -> dict[str, Calibration]:
-    """Return the calibrations in the calibration file of a folder, keyed by architecture, or an empty dictionary if
-    there is no such file. Raise `UsageError` if the file cannot be read, or has another format."""
+    """Return the calibrations stored in `folder`, keyed by architecture. The result is empty if the folder has no
+    calibration file. Raise `UsageError` if the file cannot be read, or has another format."""
     path = folder / FILE
     try:
         text = json.loads(read_input(path, _MOST_BYTES, f"the calibration {path}"))
@@ -142,7 +142,7 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
 
 
 def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
-    """Write calibrations, keyed by architecture, to the calibration file of a folder, and return the file's path. An
+    """Write calibrations, keyed by architecture, to the calibration file in `folder`. Return the file's path. An
     existing file is replaced atomically. Raise `KernrecError` if writing fails."""
     path = folder / FILE
     entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]
@@ -156,7 +156,7 @@ def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
 
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
-"""GPUs for which the fingerprint predicts launches. Each generation that has its own coefficients has one."""
+"""GPUs of the fingerprint's launches: one for each generation that has its own coefficients."""
 _METRICS = (
     "issue", "issue.fma32", "issue.imad", "issue.alu", "issue.mufu", "issue.mma", "issue.ld_shared", "issue.ld_global",
     "mma.f16", "shared.load_wavefronts", "global.a.load_requests", "global.a.load_sectors", "barriers", "issue.cvt",
@@ -168,9 +168,9 @@ SAME_MODEL = 0.005
 
 def analytical_fingerprint() -> list[float]:
     """Return the uncalibrated latencies (us) and energies (mJ) of five made-up launches on each of `_GPUS`."""
-    # Each of the five variants has a different bottleneck: arithmetic, tensor cores, shared memory, DRAM or
-    # conversions. `block` and `trip` contain the events per block and per loop trip. Only the last variant sets the
-    # fraction of waiting time that overlaps with other work.
+    # The bottlenecks of the five variants are arithmetic, tensor cores, shared memory, DRAM and conversions. `block`
+    # and `trip` are events per block and per loop trip. Only the last variant states which fraction of its waiting time
+    # overlaps with other work.
     block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
     trip = np.array(
         [
@@ -210,8 +210,8 @@ def analytical_fingerprint() -> list[float]:
 
 
 def fingerprint_change(earlier: Sequence[float]) -> float:
-    """Return the largest relative difference between an earlier fingerprint and the current one, or infinity if the
-    earlier one has another length or invalid values."""
+    """Return the largest relative difference between `earlier` and the current fingerprint. The result is infinity if
+    `earlier` has another length or invalid values."""
     now = _cached_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
         return float("inf")

@@ -1,7 +1,7 @@
 """Demand of a launch: the clock cycles and joules that it needs on a GPU, per block and per trip of each loop.
 
-Both are linear in the events (such as instructions) that a static profile counts. So they are computed once per kernel
-and GPU, and a prediction multiplies them by a launch's numbers of blocks and loop trips.
+Clock cycles and joules are linear in the events (such as instructions) that a static profile counts. So they are
+computed once per kernel and GPU. A prediction multiplies them by a launch's numbers of blocks and loop trips.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,16 +26,15 @@ PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memor
 # Lanes per SM and clock of two pipes. They are the same for all compute capabilities in the catalog (CUDA C++
 # Programming Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
-# Conversions from and to 64-bit types. On GPUs with fewer f64 lanes than this, the f64 pipe runs them at its own rate.
+# Conversions from and to 64-bit types. If a GPU has fewer f64 lanes, its f64 pipe limits these conversions.
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
-"""Minimum compute capabilities (times ten) at which ptxas converts integers to f32 by I2FP (key `i2f`), and f32 to half
-precision by F2FP (key `cvt`), according to nvdisasm. Both instructions use the pipe of integer additions. Nsight
-Compute's documentation says so for F2FP (pipeline ALU). For I2FP, this is assumed, because its name and rate are
-similar."""
+"""Lowest compute capability (times ten) at which ptxas converts integers to f32 with I2FP (key `i2f`), and f32 to half
+precision with F2FP (key `cvt`), as nvdisasm shows. Both instructions are assumed to use the pipe of integer additions.
+Nsight Compute's documentation says so for F2FP (pipeline ALU), and I2FP has a similar name and rate."""
 _MERGES_SINCE = 80
-"""Compute capability (times ten) from which lanes of a warp that add 1 to the same word of shared memory are not
-serialized. There, ptxas generates ATOMS.POPC.INC, which is assumed to take one wavefront."""
+"""Lowest compute capability (times ten) that does not serialize lanes of a warp that add 1 to the same word of shared
+memory. There, ptxas generates ATOMS.POPC.INC, which is assumed to take one wavefront."""
 _FEW_F64_SHARE = 0.8
 """Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes: a warp instruction takes 20
 clocks, not 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded kernels
@@ -48,8 +47,8 @@ FLOATS_PER_CLK = 4 * 0.67
 register banks, Jia et al., arXiv 1804.06826, section 3.1; constant memory) prevents an issue in every clock. The factor
 0.67 was fitted to conv2d_f32_ansor.csv (RTX 3090), and also fits the recorded convolution on an A100."""
 WARP_CPI = 2.5
-"""Clocks per instruction of a warp that is alone on its scheduler, if the profile does not contain the metric `chain`.
-An f32 addition takes 4 clocks if it depends on the previous instruction. Otherwise, it takes 2 clocks on an A100
+"""Clocks per instruction of a warp that is alone on its scheduler, used if the profile lacks the metric `chain`. An f32
+addition takes 4 clocks if it depends on the previous instruction. An independent f32 addition takes 2 clocks on an A100
 (Abdelkhalik et al., arXiv 2208.11174), and 1 on other GPUs. Unrolled arithmetic lies in between: all anchors and both
 recorded convolutions fit values from 2.5 to 4 better than 1.6, but causal attention with few warps does not."""
 _L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
@@ -68,7 +67,7 @@ _MOVES = ("tensor_memory.load_bytes", "tensor_memory.store_bytes")
 _MEMORY = (
     "ld_shared", "st_shared", "ld_global", "st_global", "ld_local", "st_local", "cp_async", "atomic",
 )  # fmt: skip
-"""Classes of instructions whose addresses pass through the load/store units."""
+"""Instruction classes whose addresses pass through the load/store units."""
 
 Count = Any
 
@@ -92,7 +91,7 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
 """Names of the rows of `Demand.rates`. The first rows contain the clock cycles for which each pipe is busy. The row
 `issue` treats all four schedulers as one pipe.
 
-- `port`: Clock cycles for which shared memory and L1 together are busy. Both are one memory with one port (NVIDIA's
+- `port`: Clock cycles for which shared memory and L1 together are busy. They are one memory with one port (NVIDIA's
   architecture whitepapers since Volta).
 - `sectors`: Number of 32-byte sectors that are requested from L2.
 - `barriers`: Number of barriers at which all warps of the block wait.
@@ -119,7 +118,7 @@ ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN 
 
 @dataclass(frozen=True)
 class Demand:
-    """Demand of C code variants of a kernel on one GPU. Variants are different compiled code for different configs.
+    """Demand of C code variants of a kernel on one GPU. A code variant is the compiled code of one or more configs.
 
     A quantity of a launch, such as the clocks of a pipe, is a sum of terms: the quantity per block times the number of
     blocks, and the quantity per trip of each loop times the number of trips.
@@ -128,23 +127,22 @@ class Demand:
     terms: tuple[str, ...]
     """Names of the terms: `block`, then one name for each loop."""
     rates: tuple[Floats, ...]
-    """Quantities of each term, as an array of shape (`QUANTITIES`, C). They are per block for the term `block`, and per
+    """Array (`QUANTITIES`, C) for each term. It contains quantities per block for the term `block`, and quantities per
     trip for a loop."""
 
     @cached_property
     def grouped(self) -> bool:
-        """Return whether any code variant computes between the tensor instructions of warpgroups (`between_groups`)."""
+        """Return whether any code variant has a nonzero `between_groups`."""
         return any(bool(rates[BETWEEN_GROUPS].any()) for rates in self.rates)
 
     @cached_property
     def stretched(self) -> bool:
-        """Return whether the row `in_turn` is not 0 for any code variant."""
+        """Return whether any code variant has a nonzero `in_turn`."""
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property
     def by_variant(self) -> Floats:
-        """Return `rates` as an array of shape (C, terms, quantities). The last axis lacks `in_turn` if this quantity is
-        0 everywhere."""
+        """Return `rates` as one array (C, terms, quantities), without the quantity `in_turn` if it is 0 everywhere."""
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -153,7 +151,7 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """Return the index of the first code variant with the same rates, for each of the C variants."""
+        """Return the index of the first code variant with equal rates, for each of the C variants."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
@@ -162,11 +160,18 @@ class Demand:
         return query.Demand(self.by_variant, self.grouped, self.stretched)
 
 
-def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:
-    """Return the demand of a kernel's code variants on a GPU, computed from the static profiles of the variants.
+def demand(
+    gpu: GPU,
+    power: PowerModel,
+    metrics: Sequence[str],
+    terms: tuple[str, ...],
+    coefficients: Floats,
+    bf16: bool = False,
+) -> Demand:
+    """Compute the demand of a kernel's code variants on a GPU from their static profiles.
 
-    If a profile models L1 hits, its L2 sectors exclude the hits, and its metric `l1.wavefronts` contains the clocks
-    that L1 needs for requests (the maximum number of words in one of its 32 banks).
+    A profile that models L1 hits excludes them from its L2 sectors. Its metric `l1.wavefronts` contains the clocks that
+    L1 needs for requests (the maximum number of words in one of its 32 banks).
 
     A profile of sampled blocks has more metrics:
 
@@ -175,27 +180,31 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
       for one clock (histograms on seven GPUs took 0.54 ns per addition to one address, see `histogram_one_bin` of the
       anchor textbook_rtx3060_rtx3070ti.csv).
     - `local.l2_sectors`: sectors of local memory that bypass L1.
-    - `chain`: clocks of the block's slowest warps. Without it, a warp takes `WARP_CPI` clocks per instruction.
+    - `chain`: clocks of the block's slowest warps. Without this metric, a warp takes `WARP_CPI` clocks per instruction.
 
     Args:
         metrics: Names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
         terms: Names of the profiles' terms: `block`, then each loop.
         coefficients: Events of C variants per block and per loop trip, (C, metrics, terms).
+        bf16: Whether the code may compute in bf16. Profiles count bf16 and f16 arithmetic together, and an A100 is half
+            as fast in bf16.
     """
     columns = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
     counts = _Counts(columns, np.zeros((coefficients.shape[2], len(coefficients))))
     figures, lanes = microarchitecture(gpu), gpu.fma_per_clk_sm
-    fma = _floats(lanes, counts)
+    if bf16:
+        lanes = {**lanes, "f16": min(lanes["f16"], lanes.get("bf16", lanes["f16"]))}
+    fma = _float_clk(lanes, counts)
     functions = counts.classes("mufu") * (32 / _SPECIAL_LANES)
-    integer, special, doubles = _conversions(gpu, counts, functions)
-    tensor, by_groups = _tensor(gpu, counts)
+    integer, special, doubles = _pipes_with_conversions(gpu, counts, functions)
+    tensor, by_groups = _tensor_clk(gpu, counts)
     between = np.where(tensor > 0, fma + functions, 0.0)
     sectors = counts.ending("_sectors") + counts.total("local.l2_sectors")
     shared, port, l1 = _shared_and_l1(gpu, counts, sectors)
     moves = counts.total(*_MOVES) / _TENSOR_MEMORY_BYTES_PER_CLK
     rows = {
         "issue": _issue(counts),
-        "fma": _products(lanes, counts, fma),
+        "fma": _f32_pipe_clk(lanes, counts, fma),
         "int": integer * (32 / lanes["i32_add"]),
         "special": special,
         "f64": doubles,
@@ -204,30 +213,30 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
         "shared memory": shared,
         "L1": l1,
         "port": port,
-        "sectors": _at_l2(figures, counts, sectors),
+        "sectors": _l2_load(figures, counts, sectors),
         "barriers": counts.total("barriers"),
         "core_j": power.dynamic(events(counts.column))[0] + counts.zeros,
         "between": between * (1.0 - by_groups),
         "between_groups": between * by_groups,
         "alone": counts.total("chain") if "chain" in metrics else (counts.total("issue") - counts.removed) * WARP_CPI,
     }
-    rows["in_turn"] = _in_turn(gpu, counts, rows)
+    rows["in_turn"] = _in_turn_clk(gpu, counts, rows)
     rates = np.stack([rows[name] for name in QUANTITIES], axis=1)
     return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 
 
 class _Counts:
-    """Events per block and per loop trip, (terms, C), keyed by metric. Missing metrics count as 0."""
+    """Events per block and per loop trip: an array (terms, C) for each metric. Missing metrics count as 0."""
 
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
         self.zeros = zeros
-        # The assembler removes these PTX instructions, so they need no time. Profiles of machine code lack them.
+        # The assembler removes these instructions, so they take no time. Profiles of machine code do not contain them.
         self.removed = self.classes("mov", "ld_const")
 
     @property
     def stretches(self) -> list["_Counts"]:
-        """Return the numbers of warp instructions in each stretch (consecutive part) of the code."""
+        """Return the warp instructions of each stretch (consecutive part of the code) as separate counts."""
         by_number: dict[str, dict[str, Floats]] = {}
         for metric, column in self.column.items():
             if metric.startswith("stretch."):
@@ -248,11 +257,11 @@ class _Counts:
         return self.total(*(m for m in self.column if m.startswith("global.") and m.endswith(endings)))
 
 
-def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
+def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
     """Return the clock cycles of the code if its stretches run one after another, (terms, C).
 
-    The clock cycles of a pipe are divided among the stretches in proportion to the instructions that use it. The result
-    is 0 for variants that copy data ahead or use tensor cores: their stretches are meant to overlap, and no recording
+    Each stretch gets a part of a pipe's clock cycles in proportion to its instructions that use the pipe. The result is
+    0 for variants that copy data ahead or use tensor cores. Their stretches are meant to overlap, and no recording
     shows how much.
     """
     if not (stretches := counts.stretches):
@@ -278,10 +287,10 @@ _LEAST = 1e-30
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
     lanes = gpu.fma_per_clk_sm
-    integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
+    integer, special, doubles = _pipes_with_conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {
         "issue": _issue(stretch),
-        "fma": _products(lanes, stretch, _floats(lanes, stretch)),
+        "fma": _f32_pipe_clk(lanes, stretch, _float_clk(lanes, stretch)),
         "int": integer,
         "special": special,
         "f64": doubles,
@@ -306,22 +315,22 @@ def _issue(counts: _Counts) -> Floats:
     return (counts.total("issue") - counts.removed - floats) / ISSUE_PER_CLK + floats / FLOATS_PER_CLK
 
 
-def _floats(lanes: Mapping[str, float], counts: _Counts) -> Floats:
+def _float_clk(lanes: Mapping[str, float], counts: _Counts) -> Floats:
     """Return the clock cycles of f32 and half-precision arithmetic. A half-precision instruction computes on two
     numbers per lane. Its rate is half that of f32 on GA10x and later GeForce GPUs, and twice that of f32 on an
     A100."""
     return counts.classes("fma32") * (32 / lanes["f32"]) + counts.classes("f16") * (64 / lanes["f16"])
 
 
-def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
+def _f32_pipe_clk(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
     """Return the clock cycles for which f32 arithmetic and integer multiplications occupy the f32 pipe. Integer
-    multiplications use half of its 128 lanes. Integer additions, comparisons and logic have a separate pipe (Nsight
-    Compute's documentation of the pipelines FMA, FMAHeavy and ALU)."""
+    multiplications can use half of the pipe's 128 lanes. Integer additions, comparisons and logic have a separate pipe
+    (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU)."""
     products = counts.classes("imad")
     return np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
 
 
-def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
+def _pipes_with_conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the load of three pipes, including conversions: (warp instructions of the integer pipe, clock cycles of
     the special-function pipe, clock cycles of the f64 pipe). `functions` contains the clock cycles of the
     special-function pipe without conversions."""
@@ -329,7 +338,7 @@ def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, 
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))
     special = functions + converted * (32 / _SPECIAL_LANES)
-    # f64 arithmetic has a separate pipe (Nsight Compute's documentation of the pipeline FP64).
+    # f64 arithmetic has its own pipe (Nsight Compute's documentation of the pipeline FP64).
     lanes = gpu.fma_per_clk_sm["f64"]
     if lanes < _CONVERT_LONG_LANES:
         return integer, special, counts.classes("f64", "cvt64") * (32 / (lanes * _FEW_F64_SHARE))
@@ -337,7 +346,7 @@ def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, 
     return integer, special, counts.classes("f64") * (32 / lanes)
 
 
-def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
+def _tensor_clk(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
     """Return (clock cycles of the tensor cores, fraction of their operations in warpgroup instructions)."""
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
@@ -353,15 +362,15 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
     return clk, by_groups / np.maximum(multiplied, 1e-30)
 
 
-def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the sectors that L2 reads, plus the sectors that it could have read during atomic operations. A turn of an
-    atomic operation occupies an L2 slice for one clock."""
+def _l2_load(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
+    """Return the load of L2 in sectors: the sectors that it transfers, plus those that it could transfer during atomic
+    operations. A turn of an atomic operation occupies an L2 slice for one clock."""
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 
 
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the clock cycles of (shared memory, its common port with L1, L1)."""
+    """Return the clock cycles for which (shared memory, its common port with L1, L1) are busy."""
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
@@ -373,9 +382,9 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
     if gpu.sm < _MERGES_SINCE:
         wavefronts = wavefronts + counts.total("shared.atomic_repeats")
-    # Profiles already count the writes of copies by threads as store wavefronts. Tensor cores read their operands
-    # through the same port. On a B200, this port limits matmuls of fewer than 128 columns to 128 bytes per clock if
-    # both operands are in shared memory ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
+    # Store wavefronts in profiles include copies by threads. Tensor cores read operands through the same port. On a
+    # B200, it limits matmuls of fewer than 128 columns to 128 bytes per clock if both operands are in shared memory
+    # ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
     multiplicands = counts.total("wgmma.shared_bytes", "tcgen05.shared_bytes")
     shared = (wavefronts + multiplicands / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
     l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + counts.total("l1.wavefronts"), returned)
@@ -383,7 +392,7 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
 
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:
-    """Convert the metrics of a profile (numbers or arrays) to numbers of events, keyed by event of the power model."""
+    """Convert metrics of a profile (numbers or arrays) to numbers of the power model's events, keyed by event."""
     totals: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
         parts = [c for metric, c in counts.items() if metric.endswith(endings) and metric not in _LOCAL_IN_L1]

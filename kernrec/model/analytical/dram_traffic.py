@@ -17,8 +17,8 @@ Floats = NDArray[np.float64]
 
 
 def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
-    """Return how many distinct tile indices a wave of consecutive blocks covers along each step of the tile order.
-    `order` contains (axis, extent) pairs, fastest-varying step first. In a grouped order, an axis appears twice."""
+    """Return the number of distinct tile indices that `wave` consecutive blocks cover along each step of the tile
+    order. `order` lists (axis, extent) pairs, fastest-varying step first. An axis appears twice in a grouped order."""
     covers: list[Array] = []
     for _, extent in order:
         covers.append(np.minimum(wave, extent))
@@ -40,9 +40,9 @@ class TensorAccess:
 
         Args:
             order: Axis of each step of the tile order, as in `covered`.
-            reads: Axes of the grid that select the tile to read, keyed by the name of each tensor that is read.
+            reads: Axes of the grid that select the tile to read, keyed by name of the tensor.
             writes: Names of the tensors that are written.
-            scratch: Names of temporary tensors between launches. Only the data that does not fit in L2 reaches DRAM.
+            scratch: Names of temporary tensors between launches. Only data that does not fit in L2 reaches DRAM.
         """
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
         """Names of all tensors, in the order in which `dram_bytes` expects their sizes."""
@@ -75,7 +75,7 @@ def dram_bytes(
         sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array (N,).
         blocks: Number of tiles that the thread blocks of each launch visit, (N,).
         concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time, (N,).
-        moved: Array (N,) for the result. By default, it is a new array.
+        moved: Array (N,) that receives the result. By default, a new array is created.
     """
     count = len(blocks)
     columns = np.empty((access.steps + len(sizes), count))
@@ -96,28 +96,26 @@ def dram_bytes(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks. Arrays have the shape
-    (C,)."""
+    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks. Arrays are (C,)."""
 
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """Fraction of a block's bytes that the previous block does not access. The three arrays are for the previous block
-    along x, y and z."""
+    """Fraction of a block's bytes that its neighbor along x, y or z does not access, one array for each axis."""
     size_bytes: Array
     written: bool
     scratch: bool = False
     in_window: tuple[Array, ...] = ()
     """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. If the tuple is
-    empty or a value is 0, these blocks were not sampled, and `fresh` is used instead."""
+    empty or a value is 0, these blocks were not sampled, and `fresh` replaces the value."""
     stored_bytes: Array = np.inf
-    """Bytes that the stores of one block write. Infinity if the launch does not write the tensor, or also reads it."""
+    """Bytes that a block's stores write, or infinity if the launch does not write the tensor or also reads it."""
 
     def filled(self, whole: Array, blocks: Array) -> Array:
-        """Return the bytes that L2 reads from DRAM because the launch writes only parts of sectors. L2 exchanges whole
-        sectors with DRAM, so it must first read the rest of such a sector (R. Crovella,
-        forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). The launch is assumed to write 4 bytes of each
-        such sector. `whole` is the number of distinct bytes in the sectors that all blocks write."""
+        """Return the bytes that L2 reads from DRAM to fill sectors that the launch writes only partly. L2 exchanges
+        only whole sectors with DRAM (R. Crovella, forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). The
+        launch is assumed to write 4 bytes of each partly written sector. `whole` is the number of distinct bytes in all
+        written sectors."""
         missing = 1.0 - self.stored_bytes * blocks / np.maximum(whole, 1.0)
         return whole * np.clip(missing / (1.0 - 4.0 / 32.0), 0.0, 1.0)
 
@@ -132,17 +130,17 @@ class Footprint:
         low = np.minimum(steps.astype(np.int64), len(ratios) - 2)
         row = np.arange(ratios.shape[1])
         below, above = ratios[low, row], ratios[low + 1, row]
-        # More blocks than were sampled together: extrapolate from the two largest samples.
+        # If more blocks run together than in the largest sample, extrapolate from the two largest samples.
         ratio = below * (np.maximum(above, 1e-9) / np.maximum(below, 1e-9)) ** (steps - low)
         return np.where(above > 0.0, np.minimum(self.own_bytes * ratio, self.size_bytes), distinct)
 
     def whole(self, grid: Sequence[Array], blocks: Array) -> Array:
-        """Return the distinct bytes that all blocks of the grid access."""
+        """Return the distinct bytes that all blocks of a grid access."""
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
-        """Return the distinct bytes that a box of neighboring blocks accesses. `extents` contains the size of the box
-        in blocks."""
+        """Return the distinct bytes that a box of neighboring blocks accesses. `extents` is the box's size in
+        blocks."""
         distinct_bytes = self.own_bytes
         for share, extent in zip(self.fresh, extents, strict=True):
             distinct_bytes = distinct_bytes * (1.0 + share * (extent - 1.0))
@@ -152,7 +150,7 @@ class Footprint:
 @dataclass(frozen=True)
 class Rereads:
     """Bytes that a block loads again after it accessed other data. The more other data, the less likely a cache still
-    holds the bytes. Arrays have the shape (C,)."""
+    holds the bytes. Arrays have the shape (C,) for C code variants."""
 
     far_bytes: tuple[Array, ...]
     """Bytes that a block loads again after it accessed more than d bytes of other data, for d = 1, 2, 4, ... times
@@ -162,8 +160,8 @@ class Rereads:
     """A block's share of L1 in bytes. It may be larger than the block's share of L2."""
 
     def beyond(self, part_bytes: Array) -> Array:
-        """Return the bytes per block that must be loaded again because the cache no longer contains them. The cache
-        holds `part_bytes` (the block's share of L2 in bytes) or `cache_bytes`, whichever is larger."""
+        """Return the bytes per block that must be loaded again because they were evicted from the cache. The cache
+        holds `part_bytes` (the block's share of L2) or `cache_bytes`, whichever is larger."""
         table = np.stack(np.broadcast_arrays(*self.far_bytes))
         steps = np.log2(np.maximum(part_bytes, self.cache_bytes) / self.first_bytes)
         steps = np.clip(steps, 0.0, len(table) - 1.0)
@@ -208,7 +206,7 @@ def sampled_dram_bytes(
         total = total + (once + footprint.filled(once, blocks)) * first + again
     if rereads is not None:
         own = sum((footprint.own_bytes for footprint in footprints), 0.0)
-        # Count shared data once, because blocks reload it only once, and it occupies space in L2 only once.
+        # Count data that blocks share only once: one block reloads it for all, and L2 holds one copy.
         distinct = sum((footprint.together(cover, wave) for footprint in footprints), 0.0) / np.maximum(own, 1.0)
         part = l2_bytes / np.maximum(distinct, 1.0)
         total = total + rereads.beyond(part) * distinct * (blocks / wave)

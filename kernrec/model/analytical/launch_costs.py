@@ -81,16 +81,16 @@ class LimitedCosts:
 
     @property
     def regime(self) -> Floats:
-        """Return the index in `spread.REGIMES` of the bottleneck of each launch."""
+        """Return the bottleneck of each launch as an index in `spread.REGIMES`."""
         return np.asarray(self.costs[REGIME])
 
     @property
     def capped(self) -> NDArray[np.bool_]:
-        """Return whether the power limit lowers the clock of each launch."""
+        """Return, for each launch, whether the power limit lowers its clock."""
         return np.asarray(self.costs[REGIME] == CAPPED)
 
     def at(self, point: int | slice) -> "LimitedCosts":
-        """Return the costs at one or more pairs of power limit and clock, given by index or slice."""
+        """Return the costs at one or more pairs of power limit and clock. `point` is their index or slice."""
         return LimitedCosts(self.costs[:, point], self.dram_j)
 
     def part(self, part: slice) -> "LimitedCosts":

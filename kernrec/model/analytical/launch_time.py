@@ -65,7 +65,7 @@ class LaunchWork:
     - `WARPS`: Number of warps of a block.
     - `PREFETCH`: Number of loop trips by which loads are issued ahead of their use.
     - `DRAM_BYTES`: Bytes moved between L2 and DRAM.
-    - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic; 1 for streams.
+    - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic (1 for streams).
     - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
     - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block have work, because no barrier
@@ -77,8 +77,7 @@ class LaunchWork:
 
     @classmethod
     def empty(cls, count: int, loops: int) -> "LaunchWork":
-        """Create work for `count` launches, whose figures the caller must set. All figures, including loop trips, are
-        0."""
+        """Create work for `count` launches with `loops` loops. All figures are 0 until the caller sets them."""
         return cls(np.empty(count, dtype=np.int64), np.zeros((LOOPS + 2 * loops, count)))
 
     @classmethod
@@ -98,7 +97,7 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """Create the work of N launches. `LaunchWork.rows` documents all arguments that are not listed here.
+        """Create the work of N launches. The arguments that are not listed here are rows of `LaunchWork.rows`.
 
         Args:
             variants: Index of each launch's code variant, (N,).
@@ -123,17 +122,17 @@ class LaunchTime:
     pipe_clk: Floats
     """Clocks that an average block keeps each of `PIPES` busy, (pipes, C)."""
     rows: Floats
-    """Further results of the engine, (`TIMES`, C). The properties of this class return them."""
+    """Other results of the engine, (`TIMES`, C), which the properties return."""
     dram_bytes: Floats
 
     @property
     def core_s(self) -> Floats:
-        """Return the core time in seconds, which is the part of the time that scales inversely with the core clock."""
+        """Return the core time in seconds: the part of the time that scales inversely with the core clock."""
         return np.asarray(self.rows[0])
 
     @property
     def dram_s(self) -> Floats:
-        """Return the DRAM time in seconds, which does not depend on the core clock."""
+        """Return the DRAM time in seconds. It does not depend on the core clock."""
         return np.asarray(self.rows[1])
 
     @property
@@ -153,7 +152,7 @@ class LaunchTime:
 
     @property
     def l2_s(self) -> Floats:
-        """Return the seconds that L2 is busy with traffic or with atomic operations, whichever takes longer."""
+        """Return the seconds that L2 is busy with traffic or with atomic operations (the larger of the two)."""
         return np.asarray(self.rows[5])
 
     @property
@@ -175,8 +174,8 @@ class LaunchTime:
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
-    """Return the clocks that one term of `Demand.rates` (a block, or a trip of a loop) takes in a block that is alone
-    on an SM. Waits for memory are not included."""
+    """Return the clocks of one term of `Demand.rates` (a block, or a trip of a loop) in a block that is alone on an SM,
+    without waits for memory. `warps` is the number of warps of each block, and `variants` its code variant."""
     clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
     return clk
 
@@ -211,7 +210,7 @@ def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime
     """Return the time of launches at the boost clock. `on_device` is the result of `device` for the GPU."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
-    # Use only the loops in both `demand` and `work`, because either may contain loops that the other lacks.
+    # `demand` and `work` may have different numbers of loops, so use only the loops in both.
     loops = min(len(demand.rates) - 1, (len(work.rows) - LOOPS) // 2)
     query.launch_times(demand.in_engine, on_device, loops, work.variants, work.rows, pipe_clk, times)
     return LaunchTime(pipe_clk, times, work.rows[DRAM_BYTES])
@@ -221,8 +220,8 @@ _LANES = 32
 
 
 def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
-    """Return what a problem's epilogue adds to a launch: (core time in seconds at the boost clock, core energy in
-    joules at nominal voltage, DRAM bytes). Return None if the problem has no epilogue."""
+    """Return what a problem's epilogue adds to a launch, or None if the problem has no epilogue: (core time in seconds
+    at the boost clock, core energy in joules at nominal voltage, DRAM bytes)."""
     work = problem.definition.finishing(problem.sizes)
     if not work:
         return None

@@ -72,4 +72,4 @@ BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK = ran
 WAIT_ROUNDS, OVERLAPPED, LONE_WAITS, LOOPS = range(7, 11)
 """Row indices of `launch_time.LaunchWork.rows`, in the order of `WorkRow` in engine/query/launch.h."""
 TIMES, RESOURCE = 8, 7
-"""Number of rows of `LaunchTime.rows`, and index of the row of bottlenecks (indices in `RESOURCES`)."""
+"""Number of rows of `LaunchTime.rows`, and index of the row that contains bottlenecks (indices in `RESOURCES`)."""

@@ -80,7 +80,7 @@ class ClockTable:
 
 
 def clocks_between(lowest: float, highest: float) -> Floats:
-    """Return the `CLOCKS` equidistant values that a bisection from `lowest` to `highest` can reach."""
+    """Return the `CLOCKS` equidistant values that a bisection between `lowest` and `highest` can reach."""
     values, width = np.array([lowest]), highest - lowest
     while len(values) < CLOCKS:
         width *= 0.5
@@ -97,9 +97,8 @@ INPUTS = (RANDOM, ZEROS)
 """Kinds of input data: random numbers, or zeros. Zeros stand for any constant, which toggles few bits."""
 _MOST_CACHED = 16
 PARTNER_HEADROOM = 1.35
-"""Ratio of the highest power limit to the TDP. It is assumed for GeForce boards by NVIDIA's partners if the catalog has
-no limit above the TDP. An RTX 3090 (350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv). RTX 4090s
-(450 W) accept 600 W."""
+"""Highest power limit / TDP of partners' GeForce boards, assumed if the catalog has no limit above the TDP. An RTX 3090
+(350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv). RTX 4090s (450 W) accept 600 W."""
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
@@ -137,7 +136,7 @@ class PowerModel:
     power_max_w: float
     """Highest power limit in watts, including partners' boards (`PARTNER_HEADROOM`) for desktop GeForce GPUs."""
     range_assumed: bool
-    """Whether the range of power limits is an assumption. If so, limits outside it are accepted, too."""
+    """Whether the range of power limits is only assumed, so that limits outside it are accepted, too."""
     long_run: float
     """Energy of tensor cores in runs of a second or longer, as a multiple of their energy in `energy_j`. It is above 1
     on GPUs whose recorded matmuls were short or multiplied uninitialized memory."""
@@ -166,7 +165,7 @@ class PowerModel:
         rise = chip.get("low_power_rise" if saves else "rise", chip.get("rise", 0.0))
         curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), rise)
         volts = float(curve.over_knee(boost))
-        # The bus width determines the number of memory devices, unless the memory size requires more devices.
+        # The number of memory devices follows from the bus width, or from the memory size if that needs more devices.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
         exponent = chip.get("geforce_leakage_exponent", 1.0) if geforce and not saves else 1.0
@@ -176,7 +175,7 @@ class PowerModel:
             title=gpu.title,
             memory=memory_type,
             boost_hz=boost,
-            # Laptop manufacturers set the clock within the data sheet's range, so laptops stay at the boost clock.
+            # Do not assume a higher clock in laptops, because their makers choose it within the data sheet's range.
             running_hz=max(boost, chip.get("geforce_hz", 0.0)) if geforce and "Laptop" not in gpu.title else boost,
             minimum_hz=coefficients["clock"]["minimum_hz"],
             maximum_hz=boost * (chip.get("headroom", 1.0) if any(word in gpu.title for word in _DESKTOP) else 1.0),
@@ -214,9 +213,10 @@ class PowerModel:
         return np.asarray(self.leakage_w * self.voltage(clock_hz) ** self.leakage_exponent)
 
     def event_j(self, event: str) -> float:
-        """Return the energy in joules of one event at nominal voltage: `issue.<class>` (one warp instruction; an
-        unlisted class counts as `issue.other`), `mma.<dtype>` (one FLOP of a tensor core), `shared.wavefronts` (128
-        bytes), `l1.requests`, `l2.sectors` (32 bytes) or `dram.bytes`. Raise `UsageError` for any other event."""
+        """Return the energy in joules of one event at nominal voltage. The events are `issue.<class>` (one warp
+        instruction), `mma.<dtype>` (one FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`,
+        `l2.sectors` (32 bytes) and `dram.bytes`. Unlisted classes count as `issue.other`. Raise `UsageError` for other
+        events."""
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
             energy = self.energy_j["issue.other"]
@@ -249,9 +249,9 @@ class PowerModel:
     def apply_power_limit(
         self, nominal: NominalCosts, limit_w: float | Floats | None = None, clock_hz: float | None = None
     ) -> LimitedCosts:
-        """Return the costs of N launches, each at the highest clock that keeps it within a power limit. A launch that
-        exceeds the limit even at the lowest clock runs there with pauses. Raise `UsageError` if the GPU does not accept
-        the power limit or clock.
+        """Return the costs of N launches, each at the highest clock that keeps it within a power limit. If a launch
+        exceeds the limit even at the lowest clock, it runs at this clock with pauses. Raise `UsageError` if the GPU
+        does not accept the power limit or clock.
 
         Args:
             nominal: Costs of the launches without a power limit.
@@ -264,8 +264,8 @@ class PowerModel:
         return LimitedCosts(setting.costs(launches)[:, 0], launches[4])
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Convert P pairs of power limit (W) and highest clock (Hz) to a cached engine object. None stands for the
-        defaults of `apply_power_limit`. The object's `costs(launches)` converts `NominalCosts.columns` to
+        """Return a cached engine object for P pairs of power limit (W) and highest clock (Hz). None in a pair stands
+        for the default of `apply_power_limit`. The object's method `costs` converts `NominalCosts.columns` to
         `LimitedCosts.costs` with P points."""
         points = tuple(points)
         setting = self._settings.get(points)
@@ -339,7 +339,7 @@ def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zer
     """Return the energy in joules of each event at nominal voltage. `volts` is the nominal core voltage as a fraction
     of the voltage at the knee. `zeros` states whether the input data are constant, which takes less energy."""
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
-    # A tensor core at half rate takes more energy per operation, because it holds its operands for twice the clocks.
+    # A tensor core at half rate holds its operands for twice the clocks, so each operation takes more energy.
     full_rate = chip.get("full_rate", 0)
     slowdown = max(full_rate / gpu.tensor_fma_per_clk_sm.get("f16", full_rate or 1), 1.0)
     units = {

@@ -42,18 +42,18 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width for one latency's individual error. Two errors add in quadrature."""
+        """Return the logarithmic half-width for one latency's individual error. `ratio` covers two such errors."""
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
     def own_energy(self) -> float:
-        """Return the logarithmic half-width for the individual error of one energy."""
+        """Return the logarithmic half-width for one energy's individual error. `energy_ratio` covers two of them."""
         return math.log(self.energy_ratio) / math.sqrt(2.0)
 
 
 SPREAD = Spread(1.43, 1.41, 1.41, 1.44)
-"""Half-widths of intervals from 17 kernels on 9 GPUs, whatever the bottleneck. Predictions are at the clock of each
-recording. Only if this clock is unknown, the half-widths include the error of an assumed clock.
+"""Half-widths of intervals for any bottleneck, from 17 kernels on 9 GPUs. Predictions use the clock of each recording.
+If a recording does not state its clock, the half-widths include the error of an assumed clock.
 `docs/accuracy/your-kernels.md` states the coverage.
 
 The half-widths of energies also use recorded power of 12 loads on 14 GPUs, predicted with coefficients that were fitted
@@ -86,7 +86,7 @@ def regime(nominal: NominalCosts, capped: Array) -> Array:
 
 
 class Source(StrEnum):
-    """Source of an estimate, in ascending order of certainty."""
+    """Sources of estimates, in ascending order of certainty."""
 
     PREDICTED = "predicted"
     TRANSFERRED = "transferred"
@@ -111,9 +111,10 @@ class Estimate(float):
     """Logarithmic half-width of the interval for the config's individual error, or None if unknown."""
 
     __hash__ = float.__hash__
-    __ne__ = object.__ne__  # Without this line, the inherited `float.__ne__` would contradict this class's `__eq__`.
+    # Without this line, `!=` would be the inherited `float.__ne__` and contradict this class's `__eq__`.
+    __ne__ = object.__ne__
     if not TYPE_CHECKING:
-        __init__ = object.__init__  # `__new__` already sets the fields, in one call.
+        __init__ = object.__init__  # `__new__` sets all fields.
 
         def __new__(cls, value: float, low: float, high: float, source: str, own: float | None = None) -> "Estimate":
             self = float.__new__(cls, value)
@@ -134,8 +135,8 @@ class Estimate(float):
 
     @property
     def own_interval(self) -> tuple[float, float]:
-        """Return the ends of the interval for comparing configs of the same kernel on the same problem. It covers only
-        the individual error. If this error is unknown, return the whole interval."""
+        """Return (low, high) of the interval for comparing configs of the same kernel on the same problem. It covers
+        only the individual error, or the whole error if the individual error is unknown."""
         if self.own is None:
             return self.low, self.high
         factor = math.exp(self.own)

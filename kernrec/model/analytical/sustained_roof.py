@@ -1,6 +1,6 @@
-"""Times that a power limit sustains: the least time for a problem, and the time of a launch in long runs.
+"""Times that a power limit sustains: the minimum time for a problem, and the time of a launch in long runs.
 
-The least time is that of an ideal launch, which performs only the problem's operations, at the peak rate, and moves
+The minimum time is that of an ideal launch, which performs only the problem's operations, at the peak rate, and moves
 each byte only once. Bytes that fit in L2 cause no DRAM traffic. A power limit lowers the clock of the ideal launch as
 it lowers the clock of real kernels.
 """
@@ -16,7 +16,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _THREADS = 32
 _WIDE = ("f16", "tf32")
-"""Data types with wider significands than bf16, so that a multiplication takes more energy."""
+"""Data types whose multiplications take more energy than those of bf16, because their significands are wider."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
 """Ops whose number of operations no algorithm reduces. Winograd's algorithm and FFTs reduce the number of operations of
 convolutions."""
@@ -39,8 +39,8 @@ class IdealLaunch:
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return the rates and energies of an ideal launch on a GPU. The launch's time depends only on its bytes if some
-    algorithm needs fewer operations than the op defines, or if the GPU has no arithmetic in the data type."""
+    """Return the rates and energies of an ideal launch on a GPU. In two cases, the launch's time depends only on its
+    bytes: an algorithm needs fewer operations than the op defines, or the GPU has no arithmetic in the data type."""
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0
@@ -49,9 +49,9 @@ def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunc
 
 def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
     """Return (rate, energy) of a GPU's fastest arithmetic in a data type. The rate is in operations per second at the
-    boost clock, and 0 if the GPU has no such arithmetic. The energy is in joules per operation at nominal voltage.
+    boost clock, or 0 if the GPU has no such arithmetic. The energy is in joules per operation at nominal voltage.
 
-    At its peak rate, a tensor core is assumed to draw the same power in every data type. Only f16 and tf32 draw more,
+    Tensor cores at their peak rate are assumed to draw the same power in every data type. Only f16 and tf32 draw more,
     because their significands are wider.
     """
     dtype = "i8" if dtype == "u8" else math_dtype(dtype)
@@ -74,7 +74,7 @@ def long_run_s(
     dtype = math_dtype(problem.dtype)
     if power.long_run == 1.0 or problem.flops / latency_s <= gpu.peak_flops(dtype) * clock_hz / gpu.boost_clock_hz:
         return latency_s
-    # Rounding may leave the predicted clock just outside of the GPU's range.
+    # Clip, because rounding may move the predicted clock outside of the GPU's range.
     clock_hz = min(max(clock_hz, power.minimum_hz), power.maximum_hz)
     _, flop_j = arithmetic(gpu, power, problem.dtype)
     cycles = clock_hz / power.boost_hz

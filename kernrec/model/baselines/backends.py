@@ -20,14 +20,14 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
-"""Release dates, keyed by backend, then by version: the date of the version's first wheel on PyPI (looked up on 28
-November 2026), or empty if there is none."""
+"""Release dates, keyed by backend, then by version. A date is that of the version's first wheel on PyPI (looked up on
+28 November 2026), or empty if there is no wheel."""
 _TO = " to "
 
 
 def released(backend: str, version: str | None) -> str | None:
-    """Return the release date of a version of a backend, such as `2026-06-30`, or None if it is unknown. For a range
-    from `versions_text`, return the dates of both ends."""
+    """Return the release date of a version of a backend, such as `2026-06-30`, or None if it is unknown. If `version`
+    is a range from `versions_text`, return the dates of both ends."""
     dates = _RELEASED.get(backend.partition(" (")[0], {})
     end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
     known_dates = [date for date in end_dates if date]
@@ -40,7 +40,7 @@ def known_versions(backend: str) -> tuple[str, ...]:
 
 
 def versions_text(versions: Iterable[str | None]) -> str | None:
-    """Return the oldest and the newest version as a text, such as `0.14.0 to 0.24.0`. Return None if all are None."""
+    """Return the oldest and the newest version, such as `0.14.0 to 0.24.0`, or None if all versions are None."""
     ordered = sorted({version for version in versions if version}, key=by_number)
     return _TO.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else None
 
@@ -66,8 +66,8 @@ _SPELLINGS = {fold(name): name for name in BACKENDS} | {
 
 
 def known_backends(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the official names of backends. `names` is a sequence or a comma-separated text, or None for no backends.
-    A name may end in `@` and a version. Raise `UsageError` if a backend or version is unknown."""
+    """Return the official names of backends. `names` is a sequence, a comma-separated text, or None (no backends). A
+    name may end in `@` and a version. Raise `UsageError` if a backend or version is unknown."""
     texts = [names] if isinstance(names, str) else list(names or ())
     typed = [part.strip() for text in texts for part in str(text).split(",")]
     return tuple(dict.fromkeys(map(_named, typed)))
@@ -93,8 +93,8 @@ def supports(backend: str, sm: int) -> bool:
 
 
 def is_wanted(backend: str, wanted: Collection[str], version: str | None = None) -> bool:
-    """Return whether the names in `wanted` request a backend. If `wanted` is empty, it requests every backend.
-    `vLLM@0.14.0` requests only one version. `SGLang` also requests `SGLang (static scales)`."""
+    """Return whether `wanted` requests a backend. An empty `wanted` requests every backend. `vLLM@0.14.0` requests only
+    one version. `SGLang` also requests `SGLang (static scales)`."""
     names = backend, backend.partition(" (")[0]
     if not wanted or any(name in wanted for name in names):
         return True

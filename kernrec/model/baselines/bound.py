@@ -52,7 +52,7 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Data types outside `FORMATS` for which backends get 16-bit activations and quantize them in each call."""
+"""Data types outside `FORMATS` whose activations arrive in 16 bits, so that backends quantize them in each call."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def precision_of(dtype: str) -> Precision:
 
 
 def rate_of(gpu: GPU, dtype: str) -> float:
-    """Return the data sheet's FLOP/s of the arithmetic that backends use for a data type, or 0 without GPU support."""
+    """Return the data sheet's FLOP/s of the arithmetic that backends use for a data type, or 0 if the GPU has none."""
     rate = math_dtype(dtype)
     return gpu.peak_flops(rate, tensor=True) or gpu.peak_flops(rate)
 
@@ -98,7 +98,7 @@ class Timing:
     launch_clk: float
     """Clocks of an empty launch that is timed in this way."""
     working_sets: float
-    """Number of copies of the weights that the timed loop reads in turn. Infinity if L2 was flushed between calls."""
+    """Number of copies of the weights that the timed loop reads in turn, or infinity if it flushed L2 between calls."""
     sustained: bool = False
     """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`)."""
     alone: bool = False
@@ -137,7 +137,7 @@ class Bound:
     log_sizes: Array
     """Base-2 logarithms of the problems' sizes, as an array of shape (D, N) with one row for each of `DIMS`."""
     work_s: Array | None = None
-    """Seconds of work on the GPU, without the host's time. None for ops whose calls were not timed one at a time."""
+    """Seconds of work on the GPU, without the host's time, or None if the op's calls were not timed one at a time."""
 
     def at(self, numbers: Array) -> "Bound":
         """Return a copy that contains only the problems with the indices `numbers`."""
@@ -151,7 +151,7 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Create a bound, and fill its table of features.
+    """Create a bound, and fill its table of features. Arguments that are not listed are fields of `Bound`.
 
     Args:
         sizes: Sizes of the problems, (D, N), in the order of `dims`.
@@ -171,7 +171,7 @@ def bound_of(
 
 
 class Features(Protocol):
-    """Interface of a module of features."""
+    """Interface that each module in `kernrec.model.baselines.features` implements."""
 
     DIMS: tuple[str, ...]
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
@@ -182,15 +182,14 @@ class Features(Protocol):
 
 @cache
 def features_of(op: str) -> Features:
-    """Return the module of an op's features. For an op in `rows.OPS`, return this entry instead. Modules are imported
-    on first use."""
+    """Return the module of an op's features, or the op's entry in `rows.OPS`. Modules are imported on first use."""
     rows = op in ("elementwise", "layernorm", "softmax")
     module: Any = import_module(f"kernrec.model.baselines.features.{'rows' if rows else op}")
     return module.OPS[op] if rows else module  # type: ignore[no-any-return]
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the kind of a problem, which is its data type. For some ops, the data type of another tensor follows."""
+    """Return the kind of a problem: its data type, followed for some ops by the data type of another tensor."""
     kind = getattr(features_of(op), "kind", None)
     return dtype if kind is None else str(kind(dtype, sizes))
 
@@ -253,7 +252,7 @@ class Device:
         return self.peak_flops * TENSOR_SHARE
 
     def once(self, name: Hashable, make: "Callable[[Device], Any]") -> Any:
-        """Return the result of `make(self)`, which is computed once and cached under `name`."""
+        """Return `make(self)`, which is computed once and cached under `name`."""
         if (made := self._once.get(name)) is None:
             made = self._once[name] = make(self)
         return made
@@ -301,15 +300,15 @@ class BaselinePrediction:
 
     backend: str
     version: str | None
-    """Version that was recorded on this GPU. If there is none, the range of versions that were recorded on other GPUs.
-    None if unknown."""
+    """Version that was recorded on this GPU, or the range of versions that were recorded on other GPUs if there is
+    none, or None if unknown."""
     latency_s: Estimate
     power_w: Estimate | None
-    """Power in watts. None if power was not recorded and `operating_point.at_point` has not computed it yet."""
+    """Power in watts, or None if it was not recorded and `operating_point.at_point` has not computed it yet."""
     gpus: tuple[str, ...]
     """GPUs on whose recordings the trees for latency were trained."""
     recorded_as: str | None
-    """Data type and layout of the recordings. None if they are those of the problem."""
+    """Data type and layout of the recordings, or None if they equal those of the problem."""
     busy: Mapping[str, float]
     """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates. The times may overlap."""
 

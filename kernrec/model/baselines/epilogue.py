@@ -21,8 +21,7 @@ _FUSED = {"bias": 0, "activation": 0}
 
 
 def as_recorded(problem: Problem) -> Problem:
-    """Return the form in which a problem is recorded. A matvec becomes a matmul, and bias and activation are
-    removed."""
+    """Return a problem as recordings contain it: a matvec as a matmul, and a matmul without bias and activation."""
     problem = as_matmul(problem)
     if not has_epilogue(problem):
         return problem
@@ -44,13 +43,13 @@ def has_epilogue(problem: Problem) -> bool:
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the seconds that a bias and an activation add: (seconds if the matmul's kernel computes them, additional
-    seconds if a separate kernel computes them)."""
+    """Return the seconds that a bias and an activation add, as (seconds if the matmul's kernel computes them, further
+    seconds if a separate kernel does)."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
     core_s, moved = 0.0, 0.0
-    # The problem and its recorded form both convert 8-bit results, so the cost of the conversion cancels out.
+    # `as_recorded` keeps the conversion of 8-bit results, so its cost cancels out in the difference.
     for each, sign in ((problem, 1.0), (as_recorded(problem), -1.0)):
         cost = epilogue(gpu, power, each)
         if cost is not None:
@@ -60,14 +59,14 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 _MULTIPLES = (8, 64)
-"""Numbers of elements to whose multiples the rows of a matmul are padded. In 16-bit types, 8 elements are 16 bytes. A
-tile has 64."""
+"""Numbers of elements. The rows of a matmul are padded to a multiple of one of them. In 16-bit types, 8 elements are 16
+bytes. A tile has 64."""
 
 
 @lru_cache(maxsize=256)
 def padded(problem: Problem) -> tuple[Problem, ...]:
-    """Return the forms in which a backend could run a matmul whose rows are not aligned: with the original rows, and
-    padded to each of `_MULTIPLES`. If all rows are aligned, return an empty tuple."""
+    """Return the matmuls that a backend could run for a matmul whose rows are not aligned: with the original rows, and
+    with rows padded to each of `_MULTIPLES`. The result is empty if all rows are aligned."""
     sizes = problem.dim
     unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
     if not unaligned:
@@ -83,7 +82,7 @@ def _multiples(size: int) -> set[int]:
 
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
-    # Check the layout, too, because an op that a spec declares may have any name, even `matmul`.
+    # Also check the layout, because a spec may declare its own op with the name `matmul`.
     if problem.op != "matmul" or problem.layout == ANY_LAYOUT:
         return ()
     a, b = tuple(problem.layout)

@@ -23,7 +23,7 @@ from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
 Latency = tuple[str, Estimate, float]
-"""Name of a backend, its latency, and the seconds of the latency that the launch takes."""
+"""Name of a backend, its latency, and the part of the latency, in seconds, that the launch takes."""
 
 _KEPT = 4096
 """Maximum number of predictions that a model caches."""
@@ -38,14 +38,14 @@ class VendorModel:
     op: str
     sets: tuple[SetModel, ...]
     """Recorded sets, in order of preference. For a problem and backend, the model uses the first set that covers the
-    problem and contains the GPU. If there is none, it uses a set that contains another GPU of the same architecture, or
-    else the set with the most architectures."""
+    problem and contains the GPU. If no set contains the GPU, the model uses one with another GPU of the same
+    architecture, or else the set with the most architectures."""
 
     _predicted: dict[tuple[Problem, str], tuple[BaselinePrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Cached times, keyed by problem and name of the GPU. An entry has one pair for each recorded set that predicts the
+    """Cached times, keyed by problem and name of the GPU. An entry has a pair for each recorded set that predicts the
     problem: (times of several problems that were predicted together, index of this problem)."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
@@ -74,7 +74,7 @@ class VendorModel:
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
-        """Predict a superseded version's costs. Return None if its recordings do not cover the problem and GPU."""
+        """Predict a superseded version's costs, or return None if its recordings do not cover the problem and GPU."""
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
             if has_card and backend in recorded.backends and recorded.is_case(plain.sizes):
@@ -93,8 +93,8 @@ class VendorModel:
         return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, gpu)) for each in predictions)
 
     def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the latency of each backend that can run a problem, in less time than `predict`. The problems in
-        `beside` are predicted as well and cached for later requests."""
+        """Return the latency of each backend that can run a problem. This takes less time than `predict`. Also predict
+        the problems in `beside`, and cache them for later calls."""
         plain = as_recorded(problem)
         if (predictions := self._predicted.get((plain, gpu.name))) is not None:
             latencies = [(each.backend, each.latency_s, each.busy["launch"]) for each in predictions]
@@ -104,7 +104,7 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return a subset of `latencies` that contains the fastest backend of each recorded set."""
+        """Return the entries of `latencies` for at least the fastest backend of each recorded set."""
         plain = as_recorded(problem)
         if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
@@ -112,8 +112,8 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-        """Raise a latency to the minimum time of the problem if it is below. No backend can be faster than this time at
-        the GPU's default power limit."""
+        """Raise a latency to the problem's minimum time if it is below. No backend can be faster than the minimum time
+        at the GPU's default power limit."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 
@@ -193,8 +193,8 @@ class VendorModel:
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
         """Return (index, set, whether the set contains the GPU) for each recorded set that accepts a data type and
-        layout. Sets that contain the GPU come first, then sets that contain its architecture. If the GPU has no
-        arithmetic in the data type, return an empty list."""
+        layout. Sets that contain the GPU come first, then sets that contain its architecture. The list is empty if the
+        GPU has no arithmetic in the data type."""
         key = dtype, layout, gpu.name
         if (nearest := self._accepting.get(key)) is None:
             there = [(n, e.recorded) for n, e in enumerate(self.sets) if e.recorded.accepts(dtype, layout)]

@@ -57,11 +57,11 @@ class Point(Protocol):
 def at_point(
     predictions: "Iterable[BaselinePrediction]", gpu: GPU, point: Point, problem: Problem | None = None
 ) -> "list[BaselinePrediction]":
-    """Transfer the predictions for a problem to a power limit and clock. The order of the predictions is kept. Raise
+    """Transfer predictions for a problem to a power limit and clock. The order of the predictions is kept. Raise
     `UsageError` if the GPU does not support the power limit or clock.
 
-    Times are raised to the roof if they are below it, and powers are limited to the power limit. A prediction without
-    recorded power gets a power from the GPU's power model.
+    Latencies below the problem's minimum time are raised to it, and powers are lowered to the power limit if they
+    exceed it. The GPU's power model computes powers that were not recorded.
 
     Args:
         predictions: Predictions for the default power limit and an unlocked clock. Pass all predictions that will be
@@ -76,7 +76,7 @@ def at_point(
     core_j = _core_energy(baselines, gpu, power, problem) if baselines and elsewhere else 0.0
     baselines = [each if each.power_w is not None else _modelled(each, gpu, problem) for each in baselines]
     if elsewhere:
-        baselines = [_carried(each, core_j, gpu, limit_w, point.clock_hz) for each in baselines]
+        baselines = [_transferred(each, core_j, gpu, limit_w, point.clock_hz) for each in baselines]
     (least_s,) = (0.0,) if problem is None else roofs_s([problem], gpu, limit_w, point.clock_hz)
     return [
         each if each.latency_s.value >= least_s else replace(each, latency_s=raised(each.latency_s, least_s))
@@ -85,8 +85,8 @@ def at_point(
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a prediction for the default operating point, with its power lowered to the GPU's power limit if it is
-    above. The power model computes the power if it was not recorded."""
+    """Return a prediction for the default operating point, with a power of at most the GPU's power limit. The power
+    model computes the power if it was not recorded."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
@@ -103,7 +103,7 @@ def _modelled(prediction: "BaselinePrediction", gpu: GPU, problem: Problem | Non
 
 
 def raised(latency: Estimate, least_s: float) -> Estimate:
-    """Raise a latency to the minimum time `least_s` if it is below this time."""
+    """Raise a latency to the minimum time `least_s` if it is below."""
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
@@ -151,7 +151,7 @@ def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
     return replace(quantity, value=value, low=value * exp(-down), high=value * exp(up))
 
 
-def _carried(
+def _transferred(
     prediction: "BaselinePrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
 ) -> "BaselinePrediction":
     power = _power_of(gpu)
@@ -178,7 +178,7 @@ def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: Po
     core_s, dram_s = max(busy["math"], busy["l2"]), busy["dram"]
     fixed_s = min(busy["launch"], 0.9 * latency_s)
     dram_j = _dram_energy(prediction, gpu, power)
-    clock_hz = _held_clock(power, core_j, dram_j, latency_s)
+    clock_hz = _clock_at_limit(power, core_j, dram_j, latency_s)
     # Scale the core and DRAM times so that the launch takes the predicted time at the actual clock.
     slowed = core_s * power.boost_hz / clock_hz
     together = (slowed**OVERLAP + dram_s**OVERLAP) ** (1.0 / OVERLAP)
@@ -193,12 +193,12 @@ def _core_energy(
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # The clock must have been high enough for the arithmetic to fit into the time, which bounds the energy.
+        # The arithmetic takes at most the whole latency. This bounds the clock from below and energy from above.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
-        most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))
+        most_j = min(most_j, _core_energy_in_call(each, gpu.tdp_w, least_hz, gpu))
         if each.power_w is not None:
-            left_j.append(_left_for_core(each, each.power_w.value, power.running_hz, gpu))
+            left_j.append(_core_energy_in_call(each, each.power_w.value, power.running_hz, gpu))
             held = held or each.power_w.value >= CAPPED * gpu.tdp_w
     if left_j and not held:
         return min(_median(left_j), most_j)
@@ -214,8 +214,8 @@ def _median(values: list[float]) -> float:
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _left_for_core(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Return the core's dynamic energy in a call, in joules at nominal voltage: without static and DRAM energy."""
+def _core_energy_in_call(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
+    """Return the core's dynamic energy, in joules at nominal voltage, of a call that draws `drawn_w` watts in total."""
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -230,8 +230,8 @@ def _without_core(power: PowerModel, clock_hz: float) -> float:
     return float(power.power_at(clock_hz, {}))
 
 
-def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
-    """Return the clock at which a launch draws the default power limit, or the highest clock if it draws less."""
+def _clock_at_limit(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
+    """Return the clock in hertz at which a launch draws the default power limit, or the highest if it draws less."""
     low, high = power.minimum_hz, power.running_hz
 
     def drawn_w(clock_hz: float) -> float:
@@ -280,15 +280,15 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
     """Return the minimum seconds of each of N repeated calls, which need `flops` operations and move `moved` compulsory
-    bytes. L2 is assumed to keep as much data of the previous call as fits."""
+    bytes at a GPU's `rates`. L2 is assumed to keep as much data of the previous call as fits."""
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
 
 
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
     """Return (minimum number of operations, compulsory bytes) of a problem. If tokens are routed unevenly to experts,
-    the bytes include only the weights that the busiest GPU is expected to read. `kernel` contains the names of the
-    kernels that ran, or is None if they are unknown. Some cuDNN kernels need fewer multiplications than others."""
+    the bytes include only the weights that the busiest GPU is expected to read. `kernel` is the names of the kernels
+    that ran, or None if unknown. Some kernels of cuDNN need fewer multiplications than others."""
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
     fewer = problem.op == "conv2d" and (kernel is None or any(name in kernel for name in _FEWER))

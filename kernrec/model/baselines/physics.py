@@ -49,7 +49,7 @@ _DEPTHWISE_SHARE = 0.25
 """Fraction of the rate outside of tensor cores that convolutions with few channels per group reach."""
 _FEW_CHANNELS = 8
 _CHANNELS_PER_LOAD = 8
-"""An implicit matmul on tensor cores loads a multiple of this number of channels. Missing channels are zeros."""
+"""Number of channels of which an implicit matmul on tensor cores loads a multiple. Missing channels are zeros."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Busy:
     """Times in seconds that determine the duration of a call."""
 
     math_s: float
-    """Arithmetic at the rate that the kernel reaches."""
+    """Time of the arithmetic at the rate that the kernel reaches."""
     peak_s: float
-    """Arithmetic at the data sheet's rate."""
+    """Time of the arithmetic at the data sheet's rate."""
     block_s: float = 0.0
     """Time of the longest block."""
     dram_share: float = _DRAM_SHARE

@@ -61,7 +61,7 @@ class RecordedSet:
     """Case of the op that the set covers: a key of `CASES` in the op's module of features."""
     backends: Mapping[str, Mapping[str, str | None]]
     """Versions of the recorded backends, keyed by backend, then by the GPU's catalog name. An unknown version is None.
-    A backend's name such as `vLLM@0.14.0` stands for a superseded version, which is used only on request."""
+    A backend such as `vLLM@0.14.0` is a superseded version, which is used only on request."""
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
@@ -72,13 +72,13 @@ class RecordedSet:
     grid: tuple[str, ...]
     """Dimensions of which only a few sizes were recorded."""
     multiples: Mapping[str, Mapping[str, int]]
-    """Number of which a size must be a multiple for the backend to run it, keyed by backend, then by dimension."""
+    """Required divisor of a size for the backend to run it, keyed by backend, then by dimension."""
     local: tuple[str, ...]
     """Backends whose time depends on the host and not on the GPU. They are reported only on recorded GPUs."""
     origin: Mapping[str, str]
     """Description of the recordings: `source`, `licence`, `library`, and the `recorded` problems."""
     kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Recorded kinds of problems (`kind_of`), keyed by backend, then by GPU. A missing entry stands for all kinds."""
+    """Recorded kinds of problems (`kind_of`), keyed by backend, then by GPU. A missing entry means all kinds."""
 
     def exactly(self, problem: Problem) -> bool:
         """Return whether the data type and layout of a problem were recorded."""
@@ -105,14 +105,14 @@ class RecordedSet:
         return tuple(sorted({gpu for devices in self.backends.values() for gpu in devices}))
 
     def backends_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the backends that the set can predict for a problem on a GPU. If the GPU was recorded, these are the
-        backends that were recorded on it with problems of this kind. Otherwise, they are the recorded backends that
-        support the GPU and this kind of problem, except the backends in `local`. If the GPU has no arithmetic in the
-        data type, return all backends."""
+        """Return the backends that the set can predict for a problem on a GPU. For a recorded GPU, they are the
+        backends recorded there with problems of this kind. For another GPU, they are the recorded backends that support
+        the GPU and this kind, except those in `local`. If the GPU has no arithmetic in the data type, return all
+        backends."""
         return self.backends_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.backends)
 
     def backends_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return `backends_on` for a GPU that has arithmetic in the problem's data type."""
+        """Return the result of `backends_on` for a GPU that is known to have arithmetic in the problem's data type."""
         kind = kind_of(self.op, problem.dtype if problem.dtype in self.dtypes else self.dtypes[0], problem.sizes)
         if (backends := self._backends_on.get((gpu.name, kind))) is None:
             backends = self._backends_on[gpu.name, kind] = self._with_kind(gpu, kind)
@@ -144,7 +144,7 @@ class RecordedSet:
         return self.misaligned(backend, problem)
 
     def misaligned(self, backend: str, problem: Problem) -> str | None:
-        """Return why a backend cannot run a problem of these sizes on any GPU, or None if it can."""
+        """Return why a backend cannot run the problem's sizes on any GPU, or None if it can run them."""
         for name, step in self.multiples.get(backend, {}).items():
             if problem.sizes[name] % step:
                 return f"{name} = {problem.sizes[name]} is not a multiple of {step}, as {problem.dtype} needs there"
@@ -160,8 +160,8 @@ class Head:
     packed: Array = field(repr=False)
     """Compressed trees, as stored in the model's file."""
     recorded: Interval
-    """Interval for recorded sizes. It is calibrated on held-out problems if the GPU was recorded, and otherwise on
-    held-out GPUs."""
+    """Interval for recorded sizes, calibrated on held-out problems if the GPU was recorded, or else on held-out
+    GPUs."""
     between: Interval
     """Interval for problems with unrecorded sizes (`SetModel.off_grid`), calibrated on held-out problems."""
     sustained: bool = False
@@ -200,18 +200,18 @@ class SetModel:
     extent: Extent
     """Range of the recorded sizes, in logarithms to base 2."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees, keyed by (quantity, GPU). The quantity is `latency` or `power`. Instead of a GPU, a key may contain an
-    architecture (for its unrecorded GPUs) or `OTHER`."""
+    """Trees, keyed by (quantity, GPU). The quantity is `latency` or `power`. A key may contain an architecture (for its
+    unrecorded GPUs) or `OTHER` instead of a GPU."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """(Seconds of an empty call, ratio of work to lower bound) by GPU. Empty if calls were timed in a stream."""
+    """(Seconds of an empty call, ratio of work to lower bound), keyed by GPU. Empty if calls were timed in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """Power of each recorded GPU that the trees for power correct. None if they correct the power limit instead."""
+    """Power that the trees for power correct, keyed by recorded GPU, or None if they correct the power limit."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether a problem has an unrecorded size in a dimension of `RecordedSet.grid`. For matmuls in a set
-        without such dimensions, return `is_unaligned(sizes)`."""
+        """Return whether a problem has an unrecorded size in a dimension of `RecordedSet.grid`. If a set of matmuls has
+        no such dimension, return `is_unaligned(sizes)`."""
         if not self._grid and self.recorded.case == "product":
             return is_unaligned(sizes)
         return any(sizes[name] not in recorded for name, recorded in self._grid)
@@ -221,8 +221,8 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """Return the distance of each of N problems from the range of recorded sizes and work. Return None if all
-        problems are within the range."""
+        """Return the distance of each of N problems from the range of recorded sizes and work, or None if all problems
+        are within the range."""
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())

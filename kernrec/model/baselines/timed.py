@@ -52,13 +52,14 @@ class Reader:
     backends: int
     """Number S of backends."""
     names: tuple[str, ...]
-    """Names of the features in the table that the trees read."""
+    """Names of the features in the table that `corrected` gets."""
     own: tuple[str, ...]
     """Names of the features from `bound.used` that the trees read. The values of these features differ between
     backends."""
     recorded: Interval
     between: Interval
-    """Interval for unrecorded sizes. Both intervals are wider if the data type or layout was not recorded."""
+    """Interval for unrecorded sizes. `recorded` is the interval for recorded sizes. Both are wider if the data type or
+    layout was not recorded."""
     transferred: bool
     """Whether the trees come from other GPUs, because the quantity was not recorded on this GPU."""
     overheads_s: Array
@@ -81,7 +82,8 @@ class Reader:
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor between the predicted value and either end of its interval, for each problem."""
+        """Return the factor between a prediction and either end of its interval, for each problem. `distances` and
+        `off_grid` are those of `Timed`."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -103,7 +105,7 @@ class Reader:
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Problems of a recorded set with the same data type and layout on one GPU, and S backends that can run them."""
+    """Problems of one data type and layout from a recorded set, on one GPU, with S backends that can run them."""
 
     chosen: SetModel
     backends: tuple[str, ...]
@@ -124,7 +126,7 @@ class Kind:
     @cached_property
     def items(self) -> tuple[int, int, int]:
         """Return (single, batched, largest). `DIMS[single]` and `DIMS[batched]` are the dimensions that count items in
-        single and in batched problems. An index is -1 if there is no such dimension. `largest` is the largest number of
+        single and in batched problems. The index is -1 if no dimension counts items. `largest` is the largest number of
         items to evaluate."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
@@ -147,8 +149,8 @@ class Kind:
 
     @cached_property
     def versions(self) -> list[str | None]:
-        """Return the version of each backend that was recorded on this GPU. If the backend was only recorded on other
-        GPUs, return the range of the versions there."""
+        """Return the version of each backend that was recorded on this GPU, or the range of its versions on other GPUs
+        if there is none."""
         recorded, name = self.chosen.recorded.backends, self.gpu.name
         every = (
             [devices[name]] if name in devices else devices.values()
@@ -157,15 +159,13 @@ class Kind:
         return [versions_text(versions) for versions in every]
 
     def head(self, quantity: str) -> Head:
-        """Return the trees of a quantity for the GPU. If it has none, return the trees for its architecture. If that
-        has none either, return the trees for all other GPUs."""
+        """Return the trees of a quantity for the GPU, or else for its architecture, or else for all other GPUs."""
         heads, nearest = self.chosen.heads, (self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER)
         return next(heads[quantity, name] for name in nearest if (quantity, name) in heads)
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the recorded data type and layout if they differ from those of the problems. Otherwise, return
-        None."""
+        """Return the recorded data type and layout, or None if the problems have a recorded data type and layout."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
@@ -208,7 +208,7 @@ class Timed:
     kind: Kind
     bound: Bound
     distances: Array | None
-    """Distance of each problem from the range of the recorded problems, (N,). None if all are within the range."""
+    """Distance of each problem from the range of the recorded problems, (N,), or None if all are within the range."""
     off_grid: list[bool]
     """Whether each problem has an unrecorded size in a dimension of `RecordedSet.grid`."""
     seconds: Array
@@ -226,12 +226,12 @@ class Timed:
         more = query.MoreItems(np.array(flat, dtype=float).reshape(len(problems), -1), *kind.items)
         sizes = more.sizes
         bound = kind.features.bound(kind.device, sizes.T, kind.layout)
-        # Convert arithmetic times to the data sheet's rate, because power and the roof are computed with this rate.
+        # State the arithmetic time at the data sheet's rate, which the power and the roof are based on.
         if kind.device.timing.sustained:
             share = kind.device.peak_flops / rate_of(kind.gpu, kind.dtype)
             bound = replace(bound, parts={**bound.parts, "math": bound.parts["math"] * share})
         reader = kind.reader("latency", bound)
-        # Limit the times, because trees that were trained on other GPUs could predict times below this GPU's roof.
+        # Trees that were trained on other GPUs could predict times below this GPU's roof, so limit the times.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
         base, seconds = bound.total_s + reader.overheads_s, np.empty((reader.backends, len(problems)))
         more.fill(reader.in_engine, bound.table, base, bound.total_s, least, seconds)
@@ -242,8 +242,8 @@ class Timed:
 
     @cached_property
     def power(self) -> tuple[Array, list[float]] | None:
-        """Return (powers in watts as an array of shape (S, N), list of a factor for each problem). The factor lies
-        between a power and either end of its interval. Return None if no power was recorded."""
+        """Return (powers in watts (S, N), list of a factor for each problem), or None if no power was recorded. The
+        factor lies between a power and either end of its interval."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
@@ -255,8 +255,8 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for a problem. `SetModel.streamed` does not change which backend is
-        the fastest."""
+        """Return the index of the fastest backend for problem `number`, also after a conversion by
+        `SetModel.streamed`."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
@@ -269,7 +269,7 @@ class Timed:
         return kind.backends[place], chosen.streamed(call, kind.gpu, bound, number), launch_s
 
     def predictions(self, number: int) -> Iterator[BaselinePrediction]:
-        """Yield the prediction of each backend for the problem with this index."""
+        """Yield the prediction of each backend for the problem with the index `number`."""
         kind, gpus = self.kind, self.kind.chosen.recorded.gpus
         busy = {name: seconds.item(number) for name, seconds in self.bound.parts.items()}
         for place in range(len(kind.backends)):

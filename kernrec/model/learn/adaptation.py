@@ -38,7 +38,7 @@ class Adaptation:
     """Correction of logarithmic predictions, fitted to M measurements of configs with F features."""
 
     offset: float
-    """Correction, as a logarithm, for a candidate that is far from all measured configs."""
+    """Mean correction, as a logarithm. It applies to candidates that are far from all measured configs."""
     center: Array
     """Mean of each feature over the measured configs, (F,)."""
     scale: Array
@@ -51,8 +51,7 @@ class Adaptation:
     interval: Interval
 
     def correction(self, matrix: Array) -> Array:
-        """Return the corrections to add to the log predictions of C candidates. `matrix` (C, F) contains their
-        features."""
+        """Return the corrections to add to the log predictions of C candidates with features `matrix` (C, F)."""
         rows = _standardized(matrix, self.center, self.scale)
         return np.asarray(self.offset + matern(rows, self.rows, self.length) @ self.weights)
 
@@ -78,13 +77,13 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
         rows, scale = rows * relevance, scale.copy()
         scale[np.isfinite(scale)] /= relevance
     rank = int(np.ceil(LEVEL * (count + 1)))
-    # If there are too few rows to bound the next error at this level, use twice the largest error as the width.
+    # There are too few rows for a bound on the next error at this level, so use twice the largest error.
     width = float(np.sort(left_out)[min(rank, count) - 1]) * (1.0 if rank <= count else 2.0)
     return Adaptation(offset, center, scale, rows, weights, length, Interval(width, count, "config"))
 
 
 def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float, Array, Array]:
-    """Fit a Gaussian process to M errors. Return (length scale, weights (M,), absolute leave-one-out errors (M,))."""
+    """Fit a Gaussian process to M errors. Return (best of `lengths`, weights (M,), |leave-one-out errors| (M,))."""
     count = len(error)
     best: tuple[float, float, Array, Array] | None = None
     for length in lengths:
@@ -103,8 +102,8 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 
 def _relevance(rows: Array, error: Array) -> Array:
-    """Return the factor by which to multiply each feature, (F,). The relevances maximize the posterior probability. The
-    optimizer is Rprop (Riedmiller and Braun, 1993), in logarithmic parameters."""
+    """Return the factor by which to multiply each feature, (F,). The relevances maximize the posterior probability.
+    Rprop (Riedmiller and Braun, 1993) optimizes the logarithms of the parameters."""
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
         rows, error = rows[keep], error[keep]
@@ -147,8 +146,8 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return (mean, standard deviation) of each feature, as arrays of shape (F,). The standard deviation of a constant
-    or unknown feature is infinity."""
+    """Return (mean, standard deviation) of each feature, (F,) each. The standard deviation is infinity if a feature is
+    constant or unknown."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)
@@ -163,7 +162,7 @@ def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
 
 
 def matern(a: Array, b: Array, length: float) -> Array:
-    """Return the Matern 3/2 kernel between the rows of a (N, F) and of b (M, F), as an array (N, M)."""
+    """Return the Matern 3/2 kernel with length scale `length` between the rows of a (N, F) and of b (M, F), (N, M)."""
     distance = np.sqrt(3.0 * squared_distances(a, b)) / length
     return np.asarray((1.0 + distance) * np.exp(-distance))
 

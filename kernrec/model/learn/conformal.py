@@ -49,14 +49,14 @@ class Extent:
     high: Array
     """99th percentile of each feature. The field `low` is the first percentile."""
     spread: Array
-    """Standard deviation of each feature; infinity for a feature without any known value."""
+    """Standard deviation of each feature, or infinity for a feature without known values."""
     part: Array
     """Index of each feature's group in `features.GROUPS`."""
 
     @classmethod
     def of(cls, matrix: Array, part: Array | None = None) -> "Extent":
         """Return the extent of training rows with features `matrix` (N, F). `part` (F,) is the index of each feature's
-        group. By default, all features form one group."""
+        group. If it is None, all features form one group."""
         with np.errstate(all="ignore"):
             finite = np.isfinite(matrix)
             filled = np.where(finite, matrix, np.nan).astype(np.float64)
@@ -70,7 +70,7 @@ class Extent:
         return cls(low, high, np.where(some, spread, np.inf), part)
 
     def has(self, values: Sequence[float]) -> bool:
-        """Return whether all features of a candidate are within their ranges. `values` contains its F features."""
+        """Return whether all features of a candidate are within their ranges. `values` contains the F features."""
         for (low, high), value in zip(self._ranges, values, strict=True):  # noqa: SIM110 - `all` takes twice as long
             if not low <= value <= high:
                 return False
@@ -83,9 +83,9 @@ class Extent:
     def distance(self, matrix: Array) -> Array:
         """Return the distance of C candidates with features (C, F) from the training data, as an array of shape (C,).
 
-        The distance is 0 for a candidate within all ranges, and otherwise log(1 + r) / 2. A feature's excess is its
-        distance from its range in standard deviations. Each group of features has a root mean square of excesses, and r
-        is the largest of these, because another problem size changes few features.
+        The distance is 0 for a candidate within all ranges. For other candidates, it is log(1 + r) / 2. A feature's
+        excess is its distance from its range in standard deviations. Each group of features has a root mean square of
+        excesses, and r is the largest of them, because another problem size changes few features.
         """
         distances = np.empty(len(matrix))
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
@@ -115,8 +115,7 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and a kind of rows. An empty kind is omitted from the
-    key."""
+    """Return the key of a model's interval for a GPU, a data type and a kind of rows. The key omits an empty kind."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
@@ -135,7 +134,7 @@ class Interval:
 
     @property
     def pooled(self) -> bool:
-        """Return whether too few groups were held out, so that the analytical model's interval was used as well."""
+        """Return whether the analytical model's interval was used as well, because too few groups were held out."""
         return self.groups < groups_needed(self.level)
 
     @property
@@ -162,7 +161,7 @@ def factor_at(width: Array | float, distance: Array | float) -> Array:
 
 
 def half_width_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the logarithm of `factor_at`."""
+    """Return the logarithm of the factor that `factor_at` returns."""
     hypotenuse = math.hypot(width, _PRIOR) if isinstance(width, float) else np.hypot(width, _PRIOR)
     widening = hypotenuse - width
     return np.asarray(width + _prior_share(np.asarray(distance)) * widening)
@@ -182,7 +181,7 @@ def unknown_interval(kind: str) -> Interval:
 
 
 def groups_needed(level: float = LEVEL) -> int:
-    """Return the minimum number of held-out groups for an interval that does not depend on the analytical model."""
+    """Return the minimum number of held-out groups that makes an interval independent of the analytical model."""
     return math.ceil(round(level / (1.0 - level), 9))
 
 
@@ -201,7 +200,7 @@ def calibrate(
     numbers, place, rows = np.unique(group, return_inverse=True, return_counts=True)
     if not len(numbers):
         return unknown_interval(kind)
-    score = _near_width(np.abs(residual), np.asarray(distance))
+    score = _width_needed(np.abs(residual), np.asarray(distance))
     ascending = np.argsort(score, kind="stable")
     total = max(len(numbers), groups_needed(level)) + 1.0
     share = np.cumsum((1.0 / rows)[place][ascending]) / total
@@ -215,7 +214,7 @@ def _prior_share(distance: Array) -> Array:
     return np.asarray(squared / (1.0 + squared))
 
 
-def _near_width(error: Array, distance: Array) -> Array:
+def _width_needed(error: Array, distance: Array) -> Array:
     """Return the smallest non-negative `Interval.width` that covers `error` at `distance` from the training data."""
     s = _prior_share(distance)
     # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
@@ -226,8 +225,8 @@ def _near_width(error: Array, distance: Array) -> Array:
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
     """Return the smallest width that covers the fraction `level` of a mixture of rows and errors of the analytical
-    model. `score` (N,) is the width that each row needs, ascending, and `share` (N,) the cumulative weights of the
-    rows. `prior_weight` is the fraction of the analytical model's errors."""
+    model. `score` (N,) is the width that each row needs, ascending. `share` (N,) is the cumulative weight of the rows.
+    `prior_weight` is the fraction of the analytical model's errors."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

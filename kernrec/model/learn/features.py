@@ -35,8 +35,7 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Quantities of C candidates on one GPU from the analytical model. Arrays have the shape (C,). Unknown ones are
-    None."""
+    """Quantities of C candidates on one GPU from the analytical model, (C,) each, or None if unknown."""
 
     gpu: GPU
     flops: float | Array
@@ -214,7 +213,7 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 
 def parts(columns: Sequence[str]) -> Array:
-    """Return the index in `GROUPS` of the group of each of F columns."""
+    """Return the group of each of F columns, as an index in `GROUPS`."""
     return np.array([GROUPS.index(_BY_NAME[name].group if name in _BY_NAME else "schedule") for name in columns])
 
 
@@ -269,7 +268,7 @@ OTHER_ROWS = "other rows"
 
 
 def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
-    """Return the kind of tensor rows that the config with index `row` is made for: a value of `ROW_KINDS`,
-    `OTHER_ROWS`, or an empty text if `tunables` does not state it."""
+    """Return the kind of tensor rows that config number `row` is made for: a value of `ROW_KINDS`, or `OTHER_ROWS`.
+    Return an empty text if `tunables` does not state the kind."""
     values = tunables.get(_TUNABLE)
     return "" if values is None or row >= len(values) else ROW_KINDS.get(int(values[row]), OTHER_ROWS)

@@ -15,11 +15,11 @@ from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-_MOST_LEVELS = 10  # The limit is low, because each level doubles the size of a complete tree.
+_MOST_LEVELS = 10  # Each level doubles the size of a complete tree.
 _MOST_TREES = 1 << 16
 _LARGEST = 25.0
 """Maximum absolute value of a leaf or of the base. The logarithm of a plausible ratio never exceeds 25."""
-_EIGHT = 8  # The engine evaluates eight trees at a time, so trees are padded to this multiple.
+_EIGHT = 8  # The engine evaluates eight trees at a time.
 _MOST_FEATURES = 1 << 15  # A column index has two bytes, one bit of which is a flag.
 
 
@@ -77,7 +77,7 @@ class Forest:
                 splits = splits + np.where(missing_left[node] != 0, 0, features)
                 column[place] = np.where(inner, splits, 0)
                 value[place] = np.where(inner, condition[node], np.inf)
-                # Below a leaf, every node of the complete tree repeats the leaf.
+                # The children of a leaf are copies of the leaf, so that the tree is complete.
                 node = np.stack([np.where(inner, left[node], node), np.where(inner, right[node], node)], 1).ravel()
             value[_place(width, number, levels)] = condition[node]
         return cls(features, len(trees), levels, column, value, base)._checked()
@@ -88,7 +88,7 @@ class Forest:
             raise ValueError("levels of wrong lengths")
         if splits and self.column.max() >= 2 * self.features:
             raise ValueError("a split on a feature that does not exist")
-        # Below a leaf, thresholds are infinite. This comparison also rejects NaN.
+        # Thresholds below a leaf are +inf. This comparison also rejects NaN.
         if not (self.value[:splits] > -np.inf).all():
             raise ValueError("a threshold that is not finite")
         if not (abs(self.base) <= _LARGEST and (np.abs(self.value[splits:]) <= _LARGEST).all()):

@@ -27,7 +27,7 @@ def loss_weights(
         cost: Measured cost of each row, (N,). Rows whose cost is NaN get weight 0.
         problem: Number that identifies each row's problem, (N,).
         sharpness: Exponent of the weights.
-        trust: Additional relative weight of each row, (N,), or None. The best cost of a problem is taken from the rows
+        trust: Additional relative weight of each row, (N,), or None. The best cost of a problem is that of its rows
             with the largest `trust`.
     """
     measured = np.isfinite(cost)

@@ -32,7 +32,7 @@ def least_seconds(inputs: ModelInputs) -> Array:
 
 
 def least_log_ratio(inputs: ModelInputs) -> Array:
-    """Return log(minimum time / analytical model's time) of each of C candidates."""
+    """Return log(minimum time / time according to the analytical model) of each of C candidates."""
     return np.asarray(np.log(least_seconds(inputs) / inputs.latency_s))
 
 
@@ -52,8 +52,7 @@ _NO_WIDTHS = np.zeros((1, 2))
 HEADS = ("latency", "power")
 """Quantities that a model corrects. The trees of each quantity predict log(measured / analytical)."""
 SHAPE = "shape"
-"""Key of the trees for GPUs without measurements. These trees predict how the latencies of a problem's configs
-differ."""
+"""Key of the trees for GPUs without measurements, which predict how latencies differ between a problem's configs."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,16 @@ class Model:
 
     @property
     def helps_new_gpus(self) -> bool:
-        """Return whether the model was at least as good as the analytical model on held-out GPUs, both in its median
-        error and in its top recommendations. Return True if no GPU was held out. The median error is that of latency
-        differences between a problem's configs if the model has `SHAPE` trees. Otherwise, it is that of latencies."""
+        """Return whether the model was at least as good as the analytical model on held-out GPUs, or True if no GPU was
+        held out. Both its median error and its top recommendations must be at least as good. The median error is that
+        of latencies or, if the model has `SHAPE` trees, of latency differences between a problem's configs."""
         judged = self._judged
         ascending = (judged("GPU"), judged("GPU", ANALYTICAL)), (top1_score(ANALYTICAL), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
 
     @property
     def tried_on_new_gpus(self) -> bool:
-        """Return whether the model was tested on held-out GPUs. If not, `helps_new_gpus` is only assumed."""
+        """Return whether the model was tested on held-out GPUs. Without a test, `helps_new_gpus` is only assumed."""
         return self._judged("GPU") in self.scores
 
     @property
@@ -114,7 +113,7 @@ class Model:
         return {"latency": latency} | ({"power": power} if "power" in self.parts(gpu_known) else {}), distance
 
     def parts(self, gpu_known: bool) -> tuple[str, ...]:
-        """Return the keys of the trees in `forests` that `log_ratio` uses."""
+        """Return the keys of the trees in `forests` that `log_ratio` uses if `gpu_known` has this value."""
         return self._parts[0 if gpu_known else 1]
 
     @cached_property
@@ -164,22 +163,24 @@ def learned_model(
 
 
 def transfer_score(kind: str, by: str = "") -> str:
-    """Return the name of the score for the median error of latency on held-out GPUs or kernels (`kind`). `by` is
-    `ANALYTICAL` for the analytical model's score, and empty for the trained model's."""
+    """Return the name of the score for the median latency error on held-out GPUs or kernels (`kind`). `by` is
+    `ANALYTICAL` for the analytical model, or empty for the trained model."""
     return f"median latency error{by} on held-out {kind}s"
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the score for the median error of latency differences between a problem's configs."""
+    """Return the name of the score for the median error of latency differences between a problem's configs. The
+    arguments are those of `transfer_score`."""
     return f"median error of differences{by} on held-out {kind}s"
 
 
 def top1_score(by: str) -> str:
-    """Return the name of the score for the efficiency of the top recommendation on held-out GPUs."""
+    """Return the name of the score for the efficiency of the top recommendation on held-out GPUs. The argument `by` is
+    that of `transfer_score`."""
     return f"efficiency@1{by} on held-out GPUs"
 
 
 def faded(correction: Array, distance: Array) -> Array:
-    """Reduce the corrections of C candidates on an unmeasured GPU, according to their distances from the training
-    data."""
+    """Reduce the corrections of C candidates on an unmeasured GPU. Corrections shrink with a candidate's `distance`
+    from the training data."""
     return np.asarray(correction * np.exp(-distance))

@@ -51,7 +51,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
         with _only_writer(folder):
             for head, forest in model.forests.items():
                 trees = forest.packed()
-                # The file name contains a hash of the content, so an old card never refers to new trees.
+                # The file name contains a hash of the content, so an old model card never refers to new trees.
                 digest = hashlib.sha256(trees).hexdigest()
                 heads[head] = {"file": f"{name}.{head}.{digest[:12]}{TREES}", "sha256": digest}
                 write_whole(folder / heads[head]["file"], trees, shared=True)
@@ -96,7 +96,7 @@ def _only_writer(folder: Path) -> Iterator[None]:
 def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
     """Delete a model's tree files that are not in `current`, and temporary files of killed training processes."""
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
-    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Temporary files of unfinished saves
+    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Left by interrupted saves
     for path in folder.iterdir():
         if left.fullmatch(path.name) or (path.name not in current and re.fullmatch(trees, path.name)):
             path.unlink(missing_ok=True)
@@ -104,7 +104,7 @@ def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
 
 def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
     """Return a model and its card. Raise `UsageError` if a file cannot be read, is damaged, or does not fit this
-    version of kernrec. If `trees` is false, the trees are read on first use, which may raise the same error."""
+    version of kernrec. If `trees` is false, the trees are read on first use, which can raise `UsageError` later."""
     card = _json(path)
     if "format" in card and card["format"] != FORMAT:
         raise UsageError(
@@ -112,7 +112,7 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             " run `kernrec train` again"
         )
     _check_complete(path, card)
-    # Cards of kernrec 0.1 call the analytical model the prior.
+    # Model cards of kernrec 0.1 call the analytical model the prior.
     card["scores"] = {name.replace(" of the prior", ANALYTICAL): value for name, value in card["scores"].items()}
     try:
         texts = [*card["gpus"], *card["ops"], *card["kernels"], *card["kernels"].values()]
@@ -130,7 +130,7 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
         forests = _Forests(path, card["heads"], len(columns))
         if trees:
-            dict(forests)  # Creating a dict reads and caches the trees of every quantity.
+            dict(forests)  # This reads and caches the trees of every quantity.
         model = Model(
             columns,
             _extent(path, card["extent"], columns),

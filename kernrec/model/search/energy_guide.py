@@ -20,11 +20,11 @@ Array = np.ndarray
 FIRST_ENERGY = 10
 """Number of energy measurements in the first round, which has no model of power yet."""
 ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
-"""Maximum number of energy measurements in a later round: `ENERGY_ROUND`, or the fraction `_ROUND_SHARE` of the
-energies measured so far if that is more."""
+"""Maximum number of energy measurements in a later round: the larger of `ENERGY_ROUND` and the fraction `_ROUND_SHARE`
+of all energies measured so far."""
 _RISK_FACTOR = 1.5
-"""Number of half-widths of its interval by which a config's expected cost may exceed the best cost. If the excess is
-larger, the config's energy is not measured. With 1, the search often misses the config of lowest energy
+"""Number of interval half-widths by which a config's expected cost may exceed the best cost. The search does not
+measure the energy of configs beyond this limit. With 1, the search often misses the config of lowest energy
 (`tools/evidence search`)."""
 
 
@@ -33,7 +33,7 @@ LEVEL = 0.9
 _PRIOR_WEIGHT = 10.0
 """Weight of the prior assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Weight of latency. With this weight, two random configs differ as much in latency as in all tunables together."""
+"""Weight of latency as a coordinate: two random configs differ as much in it as in all tunables together."""
 
 
 class PowerModel:
@@ -68,7 +68,7 @@ def _conformal(scores: Array) -> float:
     with a half-normal distribution."""
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
-    # Compute the fraction of all errors, measured and assumed, that are at most as large as each score.
+    # For each score, compute the fraction of all errors that are at most as large, assumed errors included.
     prior = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
     share = (_PRIOR_WEIGHT * prior + np.arange(1, len(order) + 1)) / (count + 1.0)
     above = np.flatnonzero(share >= LEVEL)
@@ -76,14 +76,14 @@ def _conformal(scores: Array) -> float:
 
 
 class EnergyGuide(ObjectiveSearch):
-    """Search by expected improvement for the config of lowest cost in one space. It needs few energy measurements."""
+    """Search by expected improvement for the config of lowest cost in one space, with few energy measurements."""
 
     def __init__(self, search: ExpectedImprovement, weights: tuple[float, float] | None, seed: int = 0) -> None:
         """Begin a search.
 
         Args:
             search: Search in the same space, which selects the configs.
-            weights: Exponents as for `ObjectiveSearch`; None to draw random exponents in each round.
+            weights: Exponents as for `ObjectiveSearch`, or None to draw random exponents in each round.
             seed: Seed of the random exponents.
         """
         super().__init__(search.space, weights)
@@ -124,7 +124,7 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """Return the log cost that each config must beat, (C,). In a search for a Pareto front, this cost combines the
+        """Return the log cost that each config must beat, (C,). In a search for a Pareto front, it combines the
         config's own latency with the lowest energy that was measured at this latency or less."""
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])

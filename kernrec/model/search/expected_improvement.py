@@ -21,8 +21,8 @@ FIRST, FIRST_COLD = 15, 10
 """Number of measurements before the first Gaussian process is fitted: `FIRST` with predicted latencies, and
 `FIRST_COLD` without. Without predictions, 10 random configs led to the best results (`tools/evidence search`)."""
 _BATCH, _BATCH_SHARE = 5, 0.1
-"""Number of configs in a batch: the larger of `_BATCH` and `_BATCH_SHARE` of the measured configs. Smaller batches did
-not find the best config sooner (`tools/evidence search`), and larger batches can be compiled ahead."""
+"""Number of configs in a batch: the larger of `_BATCH` and the fraction `_BATCH_SHARE` of the measured configs. Smaller
+batches did not find the best config sooner (`tools/evidence search`), and larger batches can be compiled ahead."""
 _FITTED = 256
 """Maximum number of measurements for a fit. Half of them are the fastest configs, the others are random."""
 SCORED = 20_000
@@ -33,12 +33,11 @@ PARENTS = 30
 """Number of configs, fastest first, from which offspring are bred."""
 _LEARNED_EVERY = 1.15
 """Factor by which the number of measurements grows before hyperparameters are learned again."""
-_LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less, so it is raised to this.
+_LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative, so raise it to this.
 
 
 class ExpectedImprovement:
-    """Search of one space of C configs for the fastest config. It stores no measurements: pass all of them to each
-    call.
+    """Search of a space of C configs for the fastest. It stores no measurements, so each call gets all of them.
 
     Raises:
         KernrecError: SciPy is not installed.
@@ -48,21 +47,21 @@ class ExpectedImprovement:
         """Prepare a space.
 
         Args:
-            tunables: Values of the T tunables of each config, (C, T); NaN for a tunable that a config lacks.
-            predicted_s: Predicted latencies in seconds, (C,); NaN for a config without a prediction. None if no config
-                has a prediction.
+            tunables: Values of the T tunables of each config, (C, T). NaN marks a tunable that a config lacks.
+            predicted_s: Predicted latencies in seconds, (C,), or None if no config has a prediction. NaN marks a config
+                without a prediction.
             seed: Seed of all random choices.
         """
-        # Import SciPy already here, so that a missing library raises an error before any measurement.
+        # Import SciPy now, so that a missing library raises an error before any measurement.
         import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
-        # (indices of configs, their log(measured / predicted), hyperparameters that were learned from both)
+        # (indices of configs, log(measured / predicted) of each config, hyperparameters learned from them)
         self._learned: tuple[Array, Array, Hyperparameters] | None = None
         self._first = FIRST_COLD if predicted_s is None else FIRST
         self.space = SearchSpace(tunables, predicted_s, seed)
 
     def batch(self, measured: int) -> int:
-        """Return how many configs to measure before calling `order` again, given the number of tried configs."""
+        """Return how many configs to measure before the next call of `order`, given the number of tried configs."""
         left = self._first - measured
         return left if left > 0 else max(_BATCH, int(_BATCH_SHARE * measured))
 
@@ -73,7 +72,7 @@ class ExpectedImprovement:
 
         Args:
             tried: Indices of the M configs that were tried.
-            latency_s: Measured latency of each tried config in seconds, (M,); NaN for a config that failed.
+            latency_s: Measured latency of each tried config in seconds, (M,). NaN marks a config that failed.
         """
         left = np.ones(len(self.space.log_s), dtype=bool)
         left[tried] = False
@@ -96,7 +95,7 @@ class ExpectedImprovement:
         return self._completed(scored[chosen], left)
 
     def _hyperparameters(self, rows: Array, residual: Array) -> Hyperparameters:
-        """Return hyperparameters. They are learned again only if the number of measurements has grown by the factor
+        """Return hyperparameters, and learn them again only if the number of measurements has grown by the factor
         `_LEARNED_EVERY` since the last time."""
         steps = math.floor(math.log(len(rows) / FIRST_COLD, _LEARNED_EVERY) + 1e-9)
         count = max(2, min(len(rows), round(FIRST_COLD * _LEARNED_EVERY**steps)))
@@ -111,7 +110,7 @@ class ExpectedImprovement:
         """Return indices into the configs `scored`, most promising first. `best` is the lowest measured log latency."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
-        # If the expected improvements of configs are equal (such as 0), the config of lower expected time comes first.
+        # Sort configs with equal expected improvements (such as 0) by expected time.
         by_gain = np.lexsort((expected, -_improvement(expected, np.sqrt(variance), best)))
         promising = by_gain[:_PROMISING]
         covariance = process.covariance(self.space.points[scored[promising]])
@@ -123,7 +122,7 @@ class ExpectedImprovement:
             position = int(np.lexsort((expected[promising], -gain))[0])
             chosen.append(position)
             free[position] = False
-            # Assume that measuring this config gives the expected result. This only reduces variances.
+            # Choose the next config as if this one had given its expected result, which only reduces variances.
             column = covariance[:, position]
             covariance = covariance - np.outer(column, column) / (column[position] + process.noise)
         batch_first = np.concatenate((promising[chosen], by_gain))
@@ -143,8 +142,7 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
-    """Return by how much each of C configs is expected to improve on `best`. `spread` contains their standard
-    deviations."""
+    """Return the expected improvement on `best` of each of C configs. `spread` contains their standard deviations."""
     from scipy.special import ndtr
 
     z = (best - expected) / spread
@@ -155,8 +153,8 @@ def _improvement(expected: Array, spread: Array, best: float) -> Array:
 class ObjectiveSearch(ABC):
     """Search of one space for the config of lowest latency, energy, or combination of both.
 
-    Report earlier measurements first. Then repeat two steps: measure the latencies of `latency_round` and report them
-    with `tell_latency`; measure the energies of `energy_round` and report them with `tell_energy`.
+    Report earlier measurements first. Then repeat two steps. First, measure the latencies of `latency_round`, and
+    report them with `tell_latency`. Second, measure the energies of `energy_round`, and report them with `tell_energy`.
     """
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None) -> None:
@@ -172,7 +170,7 @@ class ObjectiveSearch(ABC):
         self.weights = weights or (1.0, 1.0)
         """Current exponents of latency and energy in the cost."""
         self.latency_s: dict[int, float | None] = {}
-        """Measured latency in seconds, keyed by config. None if the config failed or has no measurement yet."""
+        """Measured latency in seconds, keyed by config, or None for a config that failed or has no measurement yet."""
         self.energy_j: dict[int, float] = {}
         """Measured energy in joules, keyed by config."""
         self._asked: set[int] = set()  # Configs whose energy was requested or reported
@@ -194,11 +192,11 @@ class ObjectiveSearch(ABC):
         """
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
-        """Record the measured latency of a config in seconds, or None if the config failed."""
+        """Record the measured latency of a config in seconds. `latency_s` is None if the config failed."""
         self.latency_s[config] = latency_s
 
     def tell_energy(self, config: int, energy_j: float | None) -> None:
-        """Record the measured energy of a config in joules, or None if it could not be measured."""
+        """Record the measured energy of a config in joules. `energy_j` is None if it could not be measured."""
         self._asked.add(config)
         if energy_j is not None:
             self.energy_j[config] = energy_j
@@ -213,7 +211,7 @@ class ObjectiveSearch(ABC):
         return math.log(latency_s)
 
     def log_cost(self, config: int) -> float:
-        """Return the logarithm of a config's cost. All measurements that the cost depends on must exist."""
+        """Return the logarithm of the cost of a config whose latency, and energy if it counts, were measured."""
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:

@@ -28,7 +28,7 @@ _WITHIN = 3.0
 """Maximum distance of the logarithm of a hyperparameter from its prior median, in prior standard deviations."""
 _STEPS = 25
 _JITTER = 1e-8  # Added to the noise, so that the covariance matrix stays positive definite
-_LEAST_VARIANCE = 1e-12  # Rounding can leave a variance of zero or less, so it is raised to this.
+_LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative, so raise it to this.
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Points:
 
 
 class GaussianProcess:
-    """Gaussian process that is conditioned on known values. Raise `KernrecError` if SciPy is not installed."""
+    """Gaussian process, given known values. The constructor raises `KernrecError` if SciPy is not installed."""
 
     def __init__(self, points: Points, values: Array, hyperparameters: Hyperparameters | None = None) -> None:
         """Condition the process on known values at M points. Learn the hyperparameters if `hyperparameters` is None."""
@@ -83,23 +83,21 @@ class GaussianProcess:
         return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
-        """Return (scaled coordinates of C points, covariance (C, M) with the known values, this covariance (M, C)
-        solved with the Cholesky factor of the known values)."""
+        """Return (scaled coordinates of C points, their covariance (C, M) with the known values, solution (M, C) of
+        this covariance with the Cholesky factor of the known values)."""
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
         solved = self._linear.solve_triangular(self._factor, across.T, lower=True, check_finite=False)
         return embedded, across, solved
 
     def predict(self, points: Points) -> tuple[Array, Array]:
-        """Return (expected values, variances) at C points, as arrays of shape (C,). The variances exclude measurement
-        noise."""
+        """Return (expected values, variances without measurement noise) at C points, as arrays of shape (C,)."""
         _, across, solved = self._across(points)
         variance = np.maximum(self.hyperparameters.signal - (solved * solved).sum(axis=0), _LEAST_VARIANCE)
         return self._offset + self._scale * (across @ self._pulls), self._scale**2 * variance
 
     def covariance(self, points: Points) -> Array:
-        """Return the covariance of the values at C points, as an array of shape (C, C). It excludes measurement
-        noise."""
+        """Return the covariance (C, C) of the values at C points, without measurement noise."""
         embedded, _, solved = self._across(points)
         return np.asarray(self._scale**2 * (self._between(embedded, embedded) - solved.T @ solved))
 
@@ -153,7 +151,7 @@ _MOST_CHOICES = 32
 _GENERATIONS = 8
 """Maximum number of attempts to breed enough offspring, because many children may not be configs of the space."""
 FEWEST = 20
-"""Minimum number of existing predictions that `completed_predictions` needs to predict the other configs."""
+"""Minimum number of existing predictions from which `completed_predictions` predicts the other configs."""
 _FITTED = 300
 """Maximum number of predictions that `completed_predictions` learns from."""
 _CHUNK = 4096
@@ -167,9 +165,9 @@ class SearchSpace:
         """Prepare a space.
 
         Args:
-            tunables: Values of the T tunables of each config, (C, T); NaN for a tunable that a config lacks.
-            predicted_s: Predicted latencies in seconds, (C,); NaN for a config without a prediction. None if no config
-                has a prediction.
+            tunables: Values of the T tunables of each config, (C, T). NaN marks a tunable that a config lacks.
+            predicted_s: Predicted latencies in seconds, (C,), or None if no config has a prediction. NaN marks a config
+                without a prediction.
             seed: Seed of the random order of configs without predictions.
         """
         count = len(tunables)
@@ -195,8 +193,8 @@ class SearchSpace:
 
     @cached_property
     def covering(self) -> Array:
-        """Return an index for each value of each tunable: that of the config of lowest predicted latency with this
-        value."""
+        """Return configs that cover each value of each tunable: for each value, the index of the config of lowest
+        predicted latency."""
         covering: dict[int, None] = {}
         for column in self._genes[self.by_prediction].T:
             covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
@@ -253,7 +251,7 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
     half is constant for different values, and smaller if the tunable has many values.
     """
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
-    # A missing tunable gets the mean value.
+    # Replace a missing tunable by the mean value.
     columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))
     spread = columns.std(axis=0)
     coordinates, groups = [np.zeros((len(log_s), 0))], list[int]()
@@ -277,8 +275,8 @@ def completed_predictions(tunables: Array, predicted_s: Array, seed: int = 0) ->
 
     Args:
         tunables: Values of the T tunables of each config, (C, T).
-        predicted_s: Predicted latency of each config in seconds, (C,); NaN for a config without a prediction. If fewer
-            than `FEWEST` configs have predictions, the NaNs are kept.
+        predicted_s: Predicted latency of each config in seconds, (C,). NaN marks a config without a prediction. The
+            NaNs are kept if fewer than `FEWEST` configs have predictions.
         seed: Seed for choosing the configs to learn from, if many configs have predictions.
     """
     predicted = np.isfinite(predicted_s)

@@ -33,21 +33,21 @@ _SHARPNESS = 2.0
 
 
 class GeneticSearch(ObjectiveSearch):
-    """Genetic search of one space. Raises `KernrecError` if XGBoost is not installed."""
+    """Genetic search of one space. The constructor raises `KernrecError` if XGBoost is not installed."""
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None, seed: int = 0) -> None:
         """Begin a search.
 
         Args:
             space: The configs.
-            weights: Exponents as for `ObjectiveSearch`; None to select each config of a round by random exponents.
+            weights: Exponents as for `ObjectiveSearch`, or None to select each config of a round by random exponents.
             seed: Seed of all random choices.
         """
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
         super().__init__(space, weights)
         self._draw = np.random.default_rng(seed)
-        self._expected_s: dict[int, float] = {}  # Log latencies that were predicted for the configs of the last round
-        self._expected_j: dict[int, float] = {}  # Log energies that were predicted before the last energy measurements
+        self._expected_s: dict[int, float] = {}  # Predicted log latency of each config of the last round
+        self._expected_j: dict[int, float] = {}  # Predicted log energy of each config of the last energy measurements
 
     def latency_round(self) -> list[int]:
         """Return the configs for which latency is measured next. The list is empty if no config is left."""
@@ -61,7 +61,7 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Return the unmeasured configs: first those that cover each value of each tunable, then all others."""
+        """Return the configs in `left`: first those that cover each value of each tunable, then all others."""
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
 
@@ -129,20 +129,19 @@ class GeneticSearch(ObjectiveSearch):
     def _unsure_of_energy(self) -> float:
         rows = [config for config in self._expected_j if config in self.energy_j]
         measured = [math.log(self.energy_j[config]) for config in rows]
-        if len(rows) == 1:  # A single value has no variance, so use the variance of all measured energies.
+        if len(rows) == 1:  # A single value has no variance. Use the variance of all measured energies.
             error = measured[0] - self._expected_j[rows[0]]
             return _share(float(np.var(np.log(list(self.energy_j.values())))), error**2)
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return the predicted log power of N configs, given their log latencies. Return zeros if there is no model of
-        power."""
+        """Return the predicted log power of N configs, given their log latencies, or zeros without a model of power."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))
         seconds = np.array([self.log_latency(config) for config in rows])
         joules = np.log(list(self.energy_j.values()))
-        # The same work in less time takes more power, so latency predicts power better than any tunable.
+        # Add latency as a feature. It predicts power best, because the same work in less time takes more power.
         trees = self._trees(np.column_stack((self.space.features[rows], seconds)), joules - seconds, joules)
         return trees(np.column_stack((self.space.features[configs], latency)))
 
@@ -156,8 +155,8 @@ class GeneticSearch(ObjectiveSearch):
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """Return the fraction of the next round's configs to measure: 1 / (1 + r). Here, r is the signal-to-noise ratio of
-    the predictions of the last round.
+    """Return the fraction of the next round's configs to measure: 1 / (1 + r), where r is the signal-to-noise ratio of
+    the last round's predictions.
 
     Args:
         measured: Logarithms of the measurements of the last round.

@@ -88,8 +88,8 @@ _SCALE_PRIOR = 20.0
 _NEVER = 20.0
 """Amount by which the log cost of a contender that cannot run exceeds the log costs of all others."""
 LEAST_REACH = 0.13
-"""Minimum of the reach. The reach is the largest assumed difference between the log costs of the current choice and of
-the best contender. It is bounded because a predicted best config is near the limit of the hardware. Otherwise, the
+"""Smallest reach. The reach is the largest assumed difference between the log costs of the current choice and of the
+best contender. It is bounded because a predicted best config is near the limit of the hardware. Without a bound, the
 tails of many slow contenders would dominate the regret (`tools/evidence refine`)."""
 MISJUDGED = 0.04
 """Probability that the choice is off by the full reach on a problem with fewer than two measured contenders. Such
@@ -104,7 +104,7 @@ _DRAWS = 512
 
 @dataclass(frozen=True, eq=False)
 class Contenders:
-    """Contenders of a problem: the C configs that may be its best config."""
+    """The C configs of a problem that may be its best config."""
 
     expected: Array
     """Predicted log cost of each contender, (C,)."""
@@ -116,13 +116,13 @@ class Contenders:
     coordinates: Array
     """Coordinates of each contender, (C, D). Similar configs are near each other."""
     kernel: Array
-    """Number of each contender's kernel, (C,)."""
+    """Number that identifies each contender's kernel, (C,)."""
     of_kernel: float
-    """Standard deviation of the error that all contenders of one kernel share."""
+    """Standard deviation of the error that all contenders of the same kernel share."""
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of the trees that correct predictions, (C, F), with the same columns for all problems. None if no trees
+    """Inputs of the trees that correct predictions, (C, F), with the same columns for all problems, or None if no trees
     correct predictions."""
 
 
@@ -142,12 +142,12 @@ class _Block:
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
-        self.expected = contenders.expected  # `relearn` corrects this prediction.
+        self.expected = contenders.expected  # `relearn` replaces this prediction by a corrected one.
         self.measured: list[Measured] = []
         self.excluded: list[int] = []  # Contenders that cannot be chosen
         self.given_up: set[int] = set()  # Contenders that must not be measured
-        # Sum over the measurements, except the first, of the squared deviation from the expectation, divided by the
-        # variance of this deviation at scale 1.
+        # Sum of squared deviations from the expectation, over all measurements but the first. Each is divided by its
+        # variance at scale 1.
         self.surprise = 0.0
         self.scale = scale
         self._correlation = SMOOTH * matern(contenders.coordinates, contenders.coordinates, _LENGTH)
@@ -194,9 +194,9 @@ class JointPosterior:
         """Begin with the predictions of at least one problem. All problems must have equally many features."""
         self._seed = seed
         self.scale = _UNIT
-        """Common scale of the errors: the factor between `Contenders.deviation` and the scale of a Student's t."""
+        """Common scale of all errors. The scale of a Student's t is `Contenders.deviation` times this factor."""
         self.record = RegretRecord()
-        self._left = 1.0  # Fraction of the squared errors that remains after the learned corrections
+        self._left = 1.0  # Fraction of the squared errors that the learned corrections leave
         self._blocks = [_Block(problem, self.scale) for problem in problems]
         self._problem_weights = np.array([problem.weight for problem in problems])
         self._solve()
@@ -222,7 +222,7 @@ class JointPosterior:
 
     def add(self, problem: int, measured: Measured) -> None:
         block, row = self._blocks[problem], measured.contender
-        # Skip a problem's first measurement: it mostly reveals the error that all contenders share, and not the scale.
+        # Skip the first measurement of a problem. It mostly reveals an error that all contenders share, not the scale.
         if block.measured:
             mean, covariance = self.expectation(problem)
             innovation = (measured.log_cost - mean[row]) ** 2
@@ -233,19 +233,20 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a measurement of a problem, and record how the stated regret and the choice's expected cost changed."""
-        before, _ = self._stated(problem, self._drawn(problem))
+        """Add a measurement of a problem, and note in `record` how it changed the stated regret and the choice's
+        expected cost."""
+        before, _ = self._stated_regret(problem, self._random_costs(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
         mean = self._mean(self._blocks[problem])
-        after, _ = self._stated(problem, self._drawn(problem))
+        after, _ = self._stated_regret(problem, self._random_costs(problem))
         self.record.note(before - after, float(mean[choice] - mean.min()))
 
     def rescale(self) -> None:
         """Estimate the common scale of the errors from the measurements, and update the posterior."""
         surprises = [(block.surprise, len(block.measured) - 1) for block in self._blocks if len(block.measured) > 1]
         squared, prior = self.scale**2, _UNIT**2 * _SCALE_PRIOR
-        # Expectation maximization for Student's t: a problem with a large surprise has less weight.
+        # Expectation maximization for Student's t: give a problem with a large surprise less weight.
         for _ in range(_ROUNDS):
             weighted = sum(s * (DEGREES + n) / (DEGREES + s / squared) for s, n in surprises)
             squared = (prior + weighted) / (_SCALE_PRIOR + sum(n for _, n in surprises))
@@ -290,8 +291,7 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Exclude a contender that cannot run. It is not measured again, and it is not chosen if another contender is
-        left."""
+        """Exclude a contender that cannot run. It is not measured again, and chosen only if no other is left."""
         block = self._blocks[problem]
         block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
@@ -306,22 +306,22 @@ class JointPosterior:
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """Return (regret as in the method `regret`, probability that each contender is the best, (C,))."""
-        costs = self._drawn(problem)
-        stated, misjudged = self._stated(problem, costs)
+        """Return (result of `regret`, probability that each contender is the best, (C,))."""
+        costs = self._random_costs(problem)
+        stated, misjudged = self._stated_regret(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
-    def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the two parts of the uncorrected expected regret: (part for a right posterior, part for a misjudged
-        problem)."""
+    def _stated_regret(self, problem: int, costs: Array) -> tuple[float, float]:
+        """Return the uncorrected expected regret as (part if the posterior is right, part if it misjudges the problem).
+        `costs` is the result of `_random_costs`."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
         return (1.0 - misjudged) * regret, misjudged * reach
 
     def unsettled(self, problem: int) -> bool:
-        """Return whether a problem has fewer than two measurements, and contenders that can still be measured."""
+        """Return whether a problem has fewer than two measurements, and also contenders that can still be measured."""
         tried = self._blocks[problem].given_up.union(row.contender for row in self.measured(problem))
         contenders = len(self.contenders(problem).expected)
         return len(self.measured(problem)) < 2 and len(tried) < contenders and contenders > 1
@@ -332,7 +332,7 @@ class JointPosterior:
     def _reach(self, problem: int) -> float:
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
-    def _drawn(self, problem: int) -> Array:
+    def _random_costs(self, problem: int) -> Array:
         """Draw random log costs of a problem's C contenders, as an array of shape (draws, C). They exclude the error
         that all contenders share."""
         mean, covariance = self.expectation(problem)
@@ -341,7 +341,7 @@ class JointPosterior:
         able, block = np.ones(len(mean)), self._blocks[problem]
         able[block.excluded] = 0.0
         own = able * block.own
-        # Remove the error that all contenders share. It does not affect decisions, and would reduce numerical accuracy.
+        # Remove the error that all contenders share, because it changes no decision and reduces numerical accuracy.
         values, vectors = np.linalg.eigh(_centered(covariance - np.diag(own), able))
         error = shared @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
         error += np.sqrt(own) * alone
@@ -352,26 +352,26 @@ class JointPosterior:
 
     def mean_regret(self) -> float:
         """Return the weighted mean of all problems' expected regrets."""
-        stated, misjudged = self._all_stated()
+        stated, misjudged = self._stated_regrets()
         return float(np.average(self.record.factor * stated + misjudged, weights=self._problem_weights))
 
     def regret_bound(self) -> float:
         """Return an upper bound on the weighted mean regret, which holds with probability `LEVEL`."""
-        stated, misjudged = self._all_stated()
+        stated, misjudged = self._stated_regrets()
         losses = self.record.mean_losses(stated, misjudged, self._problem_weights, self._seed)
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return how much the weighted mean regret grows if the unsettled problem of largest weight is misjudged."""
+        """Return by how much the weighted mean regret grows if the unsettled problem of largest weight is misjudged."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
-    def _all_stated(self) -> Array:
-        return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
+    def _stated_regrets(self) -> Array:
+        return np.array([self._stated_regret(problem, self._random_costs(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Plan the next measurements of a problem. Each has the greatest gain, assuming that earlier measurements give
-        the expected results.
+        """Plan the next measurements of a problem. Each measurement has the greatest gain if earlier ones give the
+        expected results.
 
         The gain after n measurements is at most the reach divided by n: the minimum of n exponentially distributed
         distances to the limit of the hardware is on average 1/n of one distance.
@@ -396,7 +396,7 @@ class JointPosterior:
             gains[list(taken)] = -1.0
             best = int(gains.argmax())
             gain = float(gains[best])
-            # The second measurement of a problem also shows whether its predictions are misjudged.
+            # A second measurement also has this value: it shows whether the problem's predictions are wrong.
             if len(self.measured(problem)) + len(chosen) == 1:
                 gain += self._misjudged(problem) * self._reach(problem)
             chosen.append((best, weight * gain))
@@ -412,8 +412,7 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return by how much each possible measurement is expected to lower the log cost of the choice, as an array of
-    shape (measurements,).
+    """Return how much each measurement is expected to lower the log cost of the chosen contender, (measurements,).
 
     Args:
         mean: Expected log costs of the contenders, (C,).
@@ -421,7 +420,7 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
         reach: Upper bound on the result.
     """
     choice = int(mean.argmin())
-    # Compare costs within each outcome, because the measurement changes the current choice's cost, too.
+    # Compare all costs after each outcome, because the measurement also changes the cost of the current choice.
     after = moves[:, :, None] * _outcomes()
     after += mean[:, None, None]
     fall = after[choice] - after.min(axis=0)

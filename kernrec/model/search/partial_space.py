@@ -19,8 +19,8 @@ MARGIN = 0.05
 SPREADS = 3.0
 """Number of standard deviations between the mean of the trees' predictions and the lower bound of a config."""
 EAGER = 1.0
-"""Number of standard deviations below the mean prediction. Half of the next configs are the lowest at this level. The
-other half have the lowest bounds."""
+"""Standard deviations below the mean prediction in a second, higher lower bound. Half of the next configs are the
+lowest by this bound, and the other half by the bound with `SPREADS`."""
 SEARCHES, WRONG = 14, 0
 """Number of test searches in recorded spaces, and number of searches whose result was worse than the best config by
 more than `MARGIN`."""
@@ -41,13 +41,13 @@ class Proposal(NamedTuple):
     """Configs to profile next."""
 
     rows: Array
-    """Indices of the configs, the most promising first; empty if the search is complete."""
+    """Indices of the configs, the most promising first. Empty if the search is complete."""
     promising: int
     """Number of remaining configs whose lower bound beats the best profiled config by more than `MARGIN`."""
 
 
 class PartialSearch:
-    """Search of a space of C configs. It stores no results: pass all of them to each call of `propose`.
+    """Search of a space of C configs. It stores no results, so each call of `propose` gets all of them.
 
     Raises:
         KernrecError: scikit-learn is not installed.
@@ -76,7 +76,7 @@ class PartialSearch:
 
         Args:
             tried: Indices of the K configs that were tried.
-            costs: Time, energy, or both of each tried config, (K, 1 or 2); NaN for a config that failed.
+            costs: Time, energy, or both of each tried config, (K, 1 or 2). NaN marks a config that failed.
         """
         left = np.ones(len(self._features), dtype=bool)
         left[tried] = False
@@ -107,8 +107,8 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Train trees on the configs `ran`. Return (mean, standard deviation) of their predictions for the configs
-        `rest`, as arrays of shape (len(rest), criteria)."""
+        """Train trees on the configs `ran` and their log costs `log`. Return (mean, standard deviation) of their
+        predictions for the configs `rest`, as arrays of shape (len(rest), criteria)."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]
@@ -121,8 +121,8 @@ class PartialSearch:
 
 
 def criteria(log: Array) -> Array:
-    """Return the criteria to minimize. One column of log costs, (N, 1), is the only criterion. Two columns, (N, 2), and
-    their mean are three criteria, (N, 3)."""
+    """Return the criteria to minimize, given log costs. One cost per config, (N, 1), is the only criterion. Two costs,
+    (N, 2), and their mean are three criteria, (N, 3)."""
     return log if log.shape[1] == 1 else np.column_stack((log, log.mean(axis=1)))
 
 

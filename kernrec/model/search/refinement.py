@@ -24,8 +24,8 @@ _LONGEST = 4
 _RELEARNED_EVERY = 1.5
 """Factor by which the number of measurements grows before corrections are learned again."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Numbers of new measurements after which the common scale of errors is estimated again. It is also estimated after
-each multiple of `_RESCALED_EVERY`."""
+"""Numbers of new measurements after which the common scale of errors is estimated again: those in `_RESCALED_AT`, and
+multiples of `_RESCALED_EVERY`."""
 
 
 @dataclass
@@ -115,8 +115,8 @@ class Refinement:
     def below(self, until: float) -> bool:
         """Return whether the upper bound on the weighted mean regret is at most `until`.
 
-        If the bound exceeds `until` only because of problems with fewer than two measurements, `next` returns only
-        visits of these problems until the next call of this method.
+        If only problems with fewer than two measurements keep the bound above `until`, `next` returns visits of these
+        problems until this method is called again.
         """
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
@@ -145,7 +145,7 @@ class Refinement:
         return sorted(filter(None, visits), key=lambda visit: -visit.gain / visit.seconds)
 
     def forecast(self, seconds: float) -> float:
-        """Return by how much the weighted mean regret is expected to fall within some seconds of measuring.
+        """Return by how much the weighted mean regret is expected to fall within `seconds` of measuring.
 
         Only the next few measurements of each problem count, so the forecast is too low for long times.
         """

@@ -3,8 +3,8 @@
 If a model is right, the expected regret of a problem falls on average by as much as its choice improves. So the ratio
 of both sums over recent measurements corrects the remaining stated regrets.
 
-The total loss is a compound Poisson sum, because few problems have a wrong choice, but those lose much. The sizes of
-losses are exponentially distributed with the mean `jump`, so the correction has a gamma distribution.
+The total loss is modeled as a compound Poisson sum: few problems have a wrong choice, but each of them loses much. The
+sizes of losses are exponentially distributed with the mean `jump`, so the correction has a gamma distribution.
 """
 
 import math

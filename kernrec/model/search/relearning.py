@@ -1,6 +1,6 @@
 """Learn corrections of predicted costs from the measurements of many problems (`tools/evidence refine`).
 
-Boosted trees learn how the error of a config differs from those of the other measured configs of its problem. The trees
+Boosted trees learn how much a config's error differs from the mean error of its problem's measured configs. The trees
 that correct a problem were trained without the problem's measurements, so these remain independent evidence.
 """
 
@@ -20,8 +20,8 @@ _SETTINGS = {
     "nthread": 1,
 }  # fmt: skip
 _WORTH = 0.97
-"""Maximum ratio of the squared error with corrections to that without, on held-out measurements. Corrections with a
-larger ratio are not used."""
+"""Maximum ratio of squared errors with corrections to squared errors without, on held-out measurements. Corrections
+with a larger ratio are not used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Evidence:
     """Predictions and measurements of one problem with C contenders (configs that may be the best)."""
 
     inputs: Array
-    """Inputs of the trees for each contender, (C, F); NaN for unknown values."""
+    """Inputs of the trees for each contender, (C, F). NaN marks unknown values."""
     expected: Array
     """Predicted log cost of each contender, (C,)."""
     rows: Array
@@ -50,8 +50,9 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array
         seed: Seed of the trees and of the folds.
 
     Returns:
-        (corrections to add to the predicted log costs, (C,) for each problem; fraction of the squared errors that
-            remains). None if there are too few measurements, XGBoost is not installed, or the corrections do not help.
+        Corrections to add to the predicted log costs, (C,) for each problem, and the fraction of the squared errors
+        that remains. None if there are too few measurements, if XGBoost is not installed, or if corrections do not
+        help.
     """
     used = [number for number, problem in enumerate(problems) if len(problem.rows) > 1]
     if sum(len(problems[number].rows) for number in used) < LEAST or find_spec("xgboost") is None:
@@ -59,7 +60,7 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array
     import xgboost
 
     fold = np.random.default_rng(seed).permutation(len(problems)) % _FOLDS
-    # The trees also use how much worse than the best config each config is expected to be.
+    # Add a feature for the trees: by how much each config is expected to be worse than the best config.
     inputs = [np.column_stack((problem.inputs, problem.expected - problem.expected.min())) for problem in problems]
     raw = [np.zeros(len(problem.expected)) for problem in problems]
     for held_out in range(_FOLDS):

@@ -42,11 +42,12 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
     """Return how often each warp waits for global memory. Independent loads share one wait.
 
     Args:
-        runs: number of executions of each basic block by each warp, an array of shape (basic blocks, warps).
+        piece: basic blocks that the assembler merges into one piece of machine code.
+            runs: number of executions of each basic block by each warp, an array of shape (basic blocks, warps).
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
-    # Key: position in a chain of dependent loads. Value: waits of each warp, for the most frequent load there.
+    # For each position in a chain of dependent loads: how often each warp waits there, for the most frequent load
     most: dict[int, Array] = {}
     for place, depth in depths:
         ran = runs[guarded[place][0]]
@@ -56,7 +57,7 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """Return the clock cycles (or waits) of the slowest warp in each phase, summed over all phases.
+    """Return the sum over all phases of the clock cycles, or waits, of the slowest warp in the phase.
 
     Args:
         pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
@@ -92,12 +93,12 @@ def overlapped_waits(
 ) -> float:
     """Return the fraction of a kernel's waits for global memory that overlap with work of other warps of the block.
 
-    The fraction is 1 if the kernel has no barriers. Otherwise, each phase adds min(w, n), where w is the phase's share
-    of all waits and n is its share of all machine instructions. The first wait in each execution of a phase does not
-    overlap, because all warps reach it together.
+    Each phase adds min(w, n), where w is its fraction of all waits, and n its fraction of all machine instructions. The
+    first wait in each execution of a phase does not overlap, because all warps reach it together. The result is 1 if
+    the kernel has no barriers.
 
     Args:
-        pieces: groups of basic blocks that the assembler merges.
+        pieces: groups of basic blocks that the assembler merges into one piece of machine code.
         waited: number of waits of all warps, for each piece.
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
@@ -139,7 +140,8 @@ MOST = 12
 def issued_by_stretch(
     function: Function, issue: Sequence[Mapping[str, float]], ran: Mapping[int, float]
 ) -> list[dict[str, float]]:
-    """Return the machine instructions that warps issued in each stretch (see `LENGTH`), in text order.
+    """Return the machine instructions that warps issued in each stretch of about `LENGTH` PTX instructions, in text
+    order.
 
     Args:
         function: function without calls.
@@ -147,7 +149,7 @@ def issued_by_stretch(
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     executed = [block for block in function.blocks if ran.get(block.index)]
-    # Use longer stretches for long code, because a profile stores a number for each class and stretch.
+    # A profile stores a number for each class and stretch, so divide long code into longer stretches.
     length = max(LENGTH, -(-sum(len(block.instructions) for block in executed) // MOST))
     stretches: list[dict[str, float]] = [{}]
     room = length

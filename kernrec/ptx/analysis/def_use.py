@@ -24,7 +24,7 @@ class DefUse:
     @staticmethod
     @cached_analysis
     def of(function: Function) -> "DefUse":
-        """Return the `DefUse` of a function without calls."""
+        """Find the writes and reads in a function, which must not contain calls."""
         uses = DefUse(function.instructions, [b.index for b in function.blocks for _ in b.instructions])
         for position, ins in enumerate(function.instructions):
             for name in ins.results:
@@ -47,8 +47,8 @@ class DefUse:
 def with_local_names(function: Function) -> Function:
     """Rename registers, so that each value that only one basic block uses has a unique register name.
 
-    This is useful because inline assembly and unrolled code reuse a few register names. The name stays the same if a
-    predicated instruction may replace the value.
+    Inline assembly and unrolled code reuse a few register names, which hides independent values. A name does not change
+    if a predicated instruction may replace the value.
     """
     writers: Counter[str] = Counter()
     for ins in function.instructions:

@@ -105,7 +105,7 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
 
 @cached_analysis
 def blocks_run_alike(function: Function) -> bool:
-    """Return whether no branch, exit or wait depends on the block's index, so that all blocks take the same path."""
+    """Return whether all blocks take the same path: no branch, exit or wait depends on the block's index."""
     writers = DefUse.of(function).writers
     waiting = [name for ins in function.instructions if ins.opcode in _CONTROL for name in ins.sources]
     seen: set[str] = set()
@@ -129,7 +129,7 @@ def stores_in_loops(function: Function) -> bool:
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
         if any(stores_global(ins) for ins in block.instructions):
-            # Natural loops cannot be used, because the header of a loop need not be its first block in the text.
+            # Search all paths, not natural loops: a loop's header need not be its first block in the text.
             reached: set[int] = set()
             waiting = list(following[block.index])
             while waiting:
@@ -198,7 +198,7 @@ def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]]
 
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
-    """Return the parameters and variables at which an instruction's addresses start, or None if unknown."""
+    """Return the parameters and variables from which an instruction computes addresses, or None if unknown."""
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
     pointers = _symbols(ins)

@@ -14,7 +14,7 @@ from kernrec.ptx.ir.program import Function, Instruction
 
 
 def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:
-    """Return (destination, source) if an instruction copies a virtual register, else None."""
+    """Return (destination, source) of a copy of a virtual register, or None for any other instruction."""
     if ins.opcode != "mov" or ins.predicate is not None or len(ins.operands) != 2:
         return None
     to, source = ins.operands
@@ -53,7 +53,7 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """Return, for each register of `named`, the registers that hold another value at the same time."""
+    """For each register in `named`, return the registers that hold a different value while it is live."""
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
@@ -72,7 +72,7 @@ def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
 
 
 _ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "prefetch"})
-# Opcodes that accept neither a literal nor an operand in constant memory.
+# Opcodes whose operands must be in registers: they accept neither a literal nor constant memory.
 _REGISTERS_ONLY = _ACCESS | {
     "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "mov", "bar", "barrier", "movmatrix",
 }  # fmt: skip
@@ -83,7 +83,7 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each PTX instruction. The entry of a folded instruction is empty.
+    """Return the machine instructions of each PTX instruction. Folded instructions have none.
 
     Args:
         function: function without calls.
@@ -102,7 +102,7 @@ class _Folding:
         self.divergent = divergent
         self.instructions = function.instructions
         self.cost = [machine_cost(ins) for ins in function.instructions]
-        self.merged: set[int] = set()  # Sums and logic functions that have already absorbed another instruction.
+        self.merged: set[int] = set()  # Sums and logic functions that already include another instruction
         self.factors: set[tuple[int, object]] = set()  # (basic block, literal that a register of the block contains)
 
     def costs(self) -> list[Cost]:
@@ -166,7 +166,7 @@ class _Folding:
         return True
 
     def _uniform(self, position: int) -> Cost:
-        """Return the machine instructions on the uniform datapath, where a division needs no reconvergence."""
+        """Return the cost of an instruction on the uniform datapath, where a division needs no reconvergence."""
         cost = tuple(item for item in self.cost[position] if item[0] != "converge")
         whole = all(name in ("alu", "imad", "wide64") for name, _ in cost)
         return (("uniform", sum(count for _, count in cost)),) if cost and whole else cost
@@ -228,7 +228,7 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Fold the writer of an operand of `ins` if its opcode is in `opcodes` and only `ins` uses its result."""
+        """Fold an instruction into `ins` if only `ins` uses its result and its opcode is in `opcodes`."""
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)

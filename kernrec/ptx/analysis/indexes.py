@@ -25,7 +25,7 @@ class Index:
     """Buffer whose values are indices into other buffers."""
 
     targets: Mapping[str, Step]
-    """Distance in bytes between the elements of consecutive indices, keyed by the indexed buffer."""
+    """Distance in bytes between the elements that consecutive indices select, keyed by the indexed buffer."""
     ascending: bool
     """Whether consecutive values are the ends of ranges, like row offsets."""
 
@@ -37,7 +37,7 @@ class _Value:
     """Loaded values on which the register's value depends, as (buffer, factor). The factor is None if the dependence is
     not linear."""
     factor: Step | None = None
-    """Value of the register if it is a product of numbers and parameters, else None."""
+    """Value of the register if it is a product of numbers and parameters, or None if it is not."""
 
 
 _NOTHING = _Value()

@@ -6,7 +6,8 @@ A PTX instruction becomes:
   ISETP), 32-bit and wide multiply-add (IMAD, IMAD.WIDE), load, store, special function (MUFU), f16 or bf16 to f32;
 - 2: 64-bit integer add, shift, compare and select (the ALU is 32 bits wide), `ex2` and `tanh` of packed halves;
 - about 20: division and remainder of 32-bit integers by a value that is not a literal, division and root of f64;
-- about 80: division and remainder of 64-bit integers; about 9: IEEE division and square root of f32.
+- about 80: division and remainder of 64-bit integers;
+- about 9: IEEE division and square root of f32.
 
 The numbers above 2 were counted in the assembler's output. A packed f32x2 operation counts as 2: it saves an issue
 slot, but no time on the FMA pipe.
@@ -46,7 +47,7 @@ _ONE = {
     }.items()
     for opcode in opcodes.split()
 }  # fmt: skip
-"""Class of the machine instruction to which a PTX instruction of any type compiles, keyed by opcode."""
+"""Class of machine instruction, keyed by PTX opcode, for opcodes that compile to one instruction for any type."""
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 
@@ -60,7 +61,7 @@ def classify(ins: Instruction) -> Cost:
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
     if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
-        return (("fma32", 1),)  # From sm_100 on, these are FHADD and FHFMA on the f32 pipe.
+        return (("fma32", 1),)  # From sm_100 on, FHADD and FHFMA do this in the f32 pipe.
     if "argument" in modifiers:  # The assembler keeps the arguments of a call in registers.
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):
@@ -170,7 +171,7 @@ _LATENCY_CLK = {
     "ld_shared": 23, "st_shared": 1, "shfl": 23, "ld_const": 8, "ld_global": 1, "st_global": 1, "ld_local": 30,
     "st_local": 1, "mma": 18, "atomic": 1, "cp_async": 1, "branch": 8, "bar": 1, "other": 4,
 }  # fmt: skip
-# Assume that an atomic addition in shared memory takes twice as long as a load, because it returns the old value.
+# Assume that an atomic addition in shared memory takes as long as two loads, because it returns the old value.
 _SHARED_ATOMIC_CLK = 50
 _WGMMA_COLUMNS_PER_CLK = 2
 """Columns of a `wgmma.mma_async` that the tensor cores of an SM compute per clock. A column has 64 rows and 32 bytes
@@ -265,7 +266,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the exact machine instructions of an instruction for which `classify` is imprecise, else None."""
+    """Return the exact machine instructions if `classify` is imprecise for this instruction, or else None."""
     kind = modifiers[-1] if modifiers else ""
     if opcode in ("setp", "min", "max", "set") and kind in _F32:
         return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)

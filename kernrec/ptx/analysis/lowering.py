@@ -23,8 +23,8 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
     """Return the registers whose values may differ between the threads of a warp.
 
     Such values depend on the thread index, on a divergent load, on an atomic operation or on a warp exchange. A
-    register also diverges if only some threads may write it, because of a divergent branch or because they leave a loop
-    early. Skipped code is assumed to lie between a branch and its target, as compilers order it.
+    register also diverges if only some threads write it, after a divergent branch or after other threads left a loop.
+    Skipped code is assumed to lie between a branch and its target, as compilers order it.
     """
     instructions = function.instructions
     divergent: set[str] = set()
@@ -44,7 +44,7 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
             backward = region.stop == position
             for inside in region:
                 for name in instructions[inside].results:
-                    # Values differ if only some threads wrote the register, or if some threads left a loop earlier.
+                    # Lanes differ if only some of them wrote the register, or if some left a loop earlier.
                     places = def_use.readers[name] if backward else def_use.writers[name]
                     if name not in divergent and any(place not in region for place in places):
                         divergent.add(name)
@@ -156,7 +156,7 @@ class _Lowering:
         self.issue[block][name] = self.issue[block].get(name, 0) + count
 
     def _predicate_short_branches(self) -> set[int]:
-        """Return the blocks whose branch becomes predicates, and charge them for the code that the branch skips."""
+        """Return the blocks whose branch becomes predicates, and add the cost of the code that the branch skips."""
         blocks, entered = self.function.blocks, _entered(self.function)
         gone: set[int] = set()
         for head in reversed(range(len(blocks) - 1)):
@@ -181,7 +181,7 @@ class _Lowering:
         blocks = self.function.blocks
         joins: dict[
             int, int
-        ] = {}  # Maps the block where threads reconverge to the first block with a divergent branch to it.
+        ] = {}  # For each block where threads reconverge: the first block with a divergent branch to it
         for block in blocks:
             target, predicate = _skips(self.function, block), block.instructions[-1].predicate
             if target is None or predicate is None or predicate[0] not in self.divergent or block.index in predicated:

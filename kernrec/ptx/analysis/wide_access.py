@@ -49,7 +49,7 @@ class _Access:
     """Offset from the address register in bytes."""
     unit: int
     items: tuple[Operand, ...]
-    """Registers that receive the elements, or stored values."""
+    """Destination registers of a load, or the values that a store writes."""
 
     @property
     def bytes(self) -> int:
@@ -84,7 +84,7 @@ def _joined(function: Function, module: Module) -> Function:
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
-    """Yield (address register, accesses, whether they are loads) for each group of accesses that do not conflict."""
+    """Yield groups of accesses without conflicts, as (address register, accesses, whether they are loads)."""
     position = 0
     for block in function.blocks:
         loads: dict[Register, list[_Access]] = {}
@@ -168,7 +168,7 @@ def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instructi
 
 
 class _KnownBits:
-    """Low bits of a function's registers that are the same in every instruction that writes the register."""
+    """Known low bits of a function's registers: bits that each write to the register sets to the same value."""
 
     def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
         variables = [*module.variables.values(), *function.variables.values()]
@@ -302,7 +302,7 @@ def _combines(ins: Instruction, uniform: bool, is_read: bool) -> bool:
     """Return whether the assembler combines the atomic operations of a warp on one address.
 
     Args:
-        uniform: whether all lanes use the same operand.
+        uniform: whether all threads of the warp pass the same operand.
         is_read: whether an instruction reads the old value that the operation returns.
     """
     kind = ins.modifiers[-1]

@@ -43,7 +43,7 @@ from kernrec.util.engine import module as engine
 
 _UNSUPPORTED, _BUDGET = 1, 2
 _NAMED = re.compile("\x01([0-9]+)\x01")
-"""Matches the placeholder of an instruction in an engine message: its index in the function."""
+"""Regular expression for an instruction in an engine message, where its index in the function represents it."""
 _MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 
 
@@ -60,8 +60,8 @@ def emulate(
     place.
 
     Args:
-        blocks: linear numbers of the blocks to run (x fastest), or None for all. If the launch has clusters, the blocks
-            must form whole clusters.
+        blocks: linear numbers of the blocks to run (x fastest), or None to run all. The blocks must form whole clusters
+            if the launch has clusters.
         budget: maximum number of PTX instructions that a batch of blocks may execute. A kernel that exceeds it is
             assumed to be in an endless loop.
         check_races: whether a data race in shared memory is an error. In a race, two threads access the same byte
@@ -105,8 +105,8 @@ class Emulation:
     """Emulated launch that can run a few thread blocks at a time.
 
     Raises:
-        EmulationError: as `emulate`.
-        UsageError: as `emulate`.
+        EmulationError: see `emulate`.
+        UsageError: see `emulate`.
     """
 
     def __init__(self, module: Module, launch: KernelLaunch, options: EmulationOptions) -> None:
@@ -124,7 +124,7 @@ class Emulation:
         batches = -(-most * -(-threads // WARP) * WARP // options.batch_lanes)
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
         self.lowered = None if options.lowering is None else options.lowering(function)
-        """Machine instructions of each basic block by class, or None without `EmulationOptions.lowering`."""
+        """Machine instructions of each basic block by class, or None if `EmulationOptions.lowering` is None."""
         self.pieces = [[block] for block in function.blocks]
         """Groups of basic blocks that the assembler merges."""
         if self.lowered is not None:
@@ -145,7 +145,7 @@ class Emulation:
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
     ) -> Any:
-        """Return the launch in the engine. The blocks in `merged` belong to the previous block's machine code."""
+        """Create the engine's object for a launch. Blocks in `merged` share machine code with the previous block."""
         code, options = encoded(self.function), self._options
         blocks = code.blocks.reshape(-1, 6).copy()
         blocks[list(merged), 5] = True
@@ -282,7 +282,7 @@ def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
         "%reserved_smem_offset_begin": reserved,
         "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
         "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,
-        # The compiler decides on the content of these two parts of reserved memory. They must only not overlap.
+        # The compiler decides what these two parts of reserved memory contain. They only must not overlap.
         "%reserved_smem_offset_0": reserved,
         "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
     }
@@ -297,8 +297,8 @@ def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the number of blocks per cluster, x first, as the kernel or the launch states it. Raise `UsageError` if
-    kernel and launch state different numbers, or the grid does not consist of whole clusters.
+    """Return the number of blocks per cluster that the kernel or the launch states, x first. Raise `UsageError` if the
+    two differ, or if the grid does not consist of whole clusters.
     """
     required = function.directives.get("reqnctapercluster")
     extents = tuple(int(n) for n in launch.cluster) or required or (1,)

@@ -19,7 +19,7 @@ _LITERALS = {"int": _INTEGER, "f32": _F32, "f64": _F64}
 
 
 class SiteCounts(NamedTuple):
-    """Data that the accesses of one instruction have moved."""
+    """Amount of data that one instruction has moved between memory and the SM."""
 
     requests: int
     lanes: int
@@ -36,9 +36,9 @@ class RawFinding(NamedTuple):
 
     kind: str
     source: int
-    """Index of the instruction in the function."""
+    """Index of the faulty instruction in the function."""
     other: int
-    """Index of the other access's instruction, or -1 if only one access is involved."""
+    """Index of the instruction of a second, conflicting access, or -1 if only one access is involved."""
     block: str
     thread: str
     other_block: str

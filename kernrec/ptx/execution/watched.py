@@ -41,8 +41,8 @@ class Touched:
     def new_bytes(self, other: "Touched") -> float:
         """Return the bytes that the next block, `other`, moves in addition to this block's bytes.
 
-        A run of words that continues a run of this block adds only its own bytes, because later blocks are assumed to
-        continue the pattern. Any other run adds whole sectors.
+        Words next to words of this block add only their own bytes, because later blocks are assumed to continue the
+        pattern. Other words add whole sectors.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -50,7 +50,7 @@ class Touched:
             return float(sectors * SECTOR)
         breaks = np.diff(new) != 1
         begins, ends = new[np.append(True, breaks)], new[np.append(breaks, True)]
-        # Count new runs that start right after a word of this block, or end right before one.
+        # Count runs of new words that start right after a word of this block, and runs that end right before one.
         before, behind = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
         share = max(int(before), int(behind)) / len(begins)
         return share * len(new) * _WORD + (1.0 - share) * sectors * SECTOR
@@ -61,13 +61,14 @@ NOTHING = Touched(np.zeros(0, np.int64), True)
 
 @dataclass(frozen=True)
 class BlockTrace:
-    """Sectors that a thread block requested, in order. Lanes of a warp that request a sector together count once.
+    """Sectors that a thread block requested, in order of time. If several lanes of a warp request a sector at once, it
+    is listed once.
 
     All arrays have one element per requested sector.
     """
 
     step: Array
-    """Time of the request: pieces of machine code executed since the start of the block's batch."""
+    """Time of the request, in pieces of machine code that have run since the batch of thread blocks started."""
     warp: Array
     """Index of the requesting warp in its block."""
     sector: Array
@@ -107,7 +108,7 @@ def without_repeats(values: Array) -> Array:
 
 
 def among(values: Array, ascending: Array) -> Array:
-    """Return whether the sorted array `ascending` contains each value."""
+    """Return a boolean for each value: whether the sorted array `ascending` contains it."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
@@ -146,7 +147,7 @@ class EmulationOptions:
     check_races: bool = False
     """Whether a data race in shared memory, or in global memory through which blocks pass data, raises an error."""
     checked: CheckedMemory | None = None
-    """Checks that report errors without stopping the emulation (see `Emulation.findings`), or None."""
+    """Checks that report errors without stopping the emulation (see `Emulation.findings`), or None to check nothing."""
     watched: Sequence[int] = ()
     """Linear numbers of thread blocks whose global memory accesses are recorded (see `Emulation.accesses`).
 

@@ -38,7 +38,7 @@ def integer(text: str) -> int:
 
 
 def read_variable(text: str) -> Variable:
-    """Return the variable of a declaration such as `.shared .align 4 .b8 tile[512]`. Raise `ValueError` otherwise."""
+    """Parse a declaration such as `.shared .align 4 .b8 tile[512]`. Raise `ValueError` for any other text."""
     match = _VARIABLE.match(text.strip())
     if match is None:
         raise ValueError(f"cannot read the declaration {' '.join(text.split())[:60]!r}")
@@ -56,7 +56,7 @@ def read_variable(text: str) -> Variable:
             unsized = True
     if wide := re.search(r"\.v([24])", attributes):
         count *= int(wide[1])
-    # Ignore a sampler's initial modes, because the launch determines how a texture is read.
+    # Ignore the initial modes of a sampler, because the launch sets the modes.
     init = None if kind in OPAQUE_TYPES else match["init"]
     data, pointers = _initial_value(init, kind, element)
     if unsized:

@@ -21,7 +21,7 @@ from kernrec.ptx.ir.program import Function, Instruction, ParseError
 
 _OPERAND_REGISTER = re.compile(r"%[%$\w.@]*|_")
 _SYMBOL_NAME = re.compile(r"[A-Za-z_$.%(][\w$.@%, ()]*")
-"""Matches a symbol or the parenthesized arguments of a call."""
+"""Regular expression for a symbol or the parenthesized arguments of a call."""
 _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
 _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 
@@ -243,7 +243,7 @@ class FunctionParser:
         last = instructions[-1] if instructions else None
         label_at_end = any(index == len(instructions) for index in function.labels.values())
         if last is None or label_at_end or last.predicate is not None or last.opcode not in _LAST:
-            # A function whose end is reached returns.
+            # A function returns if execution reaches its end.
             instructions.append(Instruction("ret", (), (), None, number, "ret;"))
 
     def _label(self, label: re.Match[str], text: str) -> str | None:
@@ -251,7 +251,7 @@ class FunctionParser:
         name = label.group(1)
         if (described := re.match(r"\.call(?:prototype|targets)\b[^;]*", text[label.end() :])) is not None:
             rest = text[label.end() + described.end() :]
-            # Skip this directive, because a call through a pointer is resolved when it runs.
+            # Skip this directive. A call through a pointer is resolved when the call runs.
             return rest[1:] if rest else None
         if len(self._scopes) > 1:
             self._scopes[-1][name] = name = f"{name}@{next(self._numbers)}"
@@ -274,7 +274,7 @@ class FunctionParser:
         match = re.match(r"\.\w+", statement)
         word = match[0] if match else statement
         if word == ".branchtargets" and self._last_label in self.function.labels:
-            # The label on the previous line names this table, not a position in the code.
+            # The label on the line before is the name of this table, not a position in the code.
             del self.function.labels[self._last_label]
             targets = statement[len(word) :].split(",")
             self.function.tables[self._last_label] = tuple(target.strip() for target in targets)
@@ -284,7 +284,7 @@ class FunctionParser:
                 self._declare(registers[1], name.strip())
         elif word in _VARIABLES:
             variable = read_variable(statement)
-            # Make the name unique, because every call uses the same names in a scope of its own.
+            # Make the name unique, because each call declares the same names in its own scope.
             if word == ".param" and len(self._scopes) > 1:
                 unique = f"{variable.name}@{next(self._numbers)}"
                 self._scopes[-1][variable.name] = unique

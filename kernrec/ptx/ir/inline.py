@@ -29,7 +29,7 @@ def inlined(module: Module, name: str) -> Function:
     if _Inliner not in memo or memo[_Inliner][0]() is not module:
         inliner = _Inliner(module, function)
         inliner.append(_Body(function, {}, "", (function.name,), None))
-        # A reference cycle would delay the release of memory.
+        # Store a weak reference: a reference cycle would keep memory longer.
         memo[_Inliner] = ref(module), inliner.result
     whole: Function = memo[_Inliner][1]
     return whole
@@ -37,7 +37,7 @@ def inlined(module: Module, name: str) -> Function:
 
 @dataclass(frozen=True)
 class _Body:
-    """Body of a function to append, with the new names of its parts."""
+    """Body of a called function to append to its caller, with new names for its registers."""
 
     function: Function
     names: dict[str, str]
@@ -79,7 +79,7 @@ class _Inliner:
         result.labels.update(dict.fromkeys(labels.get(len(instructions), ()), len(result.instructions)))
 
     def _append_call(self, ins: Instruction, callers: tuple[str, ...]) -> None:
-        """Append the body of the called function, or the call itself if it cannot be inlined."""
+        """Append the body of the function that `ins` calls, or `ins` itself if inlining is impossible."""
         result = self.result
         results, called, arguments = _parts(ins)
         pointer = next((operand for operand in ins.operands if isinstance(operand, Register)), None)
@@ -102,7 +102,7 @@ class _Inliner:
         suffix = f"@call{self.calls}"
         names = dict(zip((v.name for v in (*callee.returns, *callee.parameters)), (*results, *arguments), strict=True))
         for variable in callee.variables.values():
-            if variable.space == "shared":  # All calls of a function use the same variable.
+            if variable.space == "shared":  # A variable in shared memory exists once for all calls.
                 result.variables[variable.name] = variable
             else:
                 names[variable.name] = variable.name + suffix
@@ -161,7 +161,7 @@ class _Inliner:
     def _renamed(self, ins: Instruction, body: _Body) -> Instruction:
         def register(name: str) -> str:
             kind = body.function.register_type(name)
-            if kind is None:  # A special register keeps its name.
+            if kind is None:  # Special registers are not renamed.
                 return name
             self.result.registers[name + body.suffix] = kind
             return name + body.suffix

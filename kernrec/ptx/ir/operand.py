@@ -81,7 +81,7 @@ Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Te
 
 
 def elements(operand: Operand) -> tuple[Operand, ...]:
-    """Return the elements of a vector, or a tuple with any other operand."""
+    """Return the elements of a vector operand. Return a tuple with only `operand` for any other operand."""
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
@@ -106,7 +106,7 @@ def registers_of(operand: Operand) -> tuple[str, ...]:
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
-    """Replace each register and symbol of an operand by `new(leaf)`, which must return a register for a register."""
+    """Replace each register and symbol in an operand by the result of `new`, which maps registers to registers."""
     if isinstance(operand, Register | Symbol):
         return new(operand)
     if isinstance(operand, Address):
@@ -160,18 +160,18 @@ REGISTER_TYPES = frozenset(name for name in BITS if name not in ("tf32", "e4m3x2
 
 
 def words(kind: str) -> int:
-    """Return the 32-bit registers that a value of a PTX type takes: 0 for a predicate, 1 for an unknown type."""
+    """Return the number of 32-bit registers for a value of a PTX type: 0 for a predicate, 1 for an unknown type."""
     return 0 if kind == "pred" else -(-BITS.get(kind, 32) // 32)
 
 
 def size_of(kind: str) -> int:
-    """Return the bytes of a value in memory. A texture, sampler or surface takes 4."""
+    """Return the size in bytes of a value in memory. A texture, sampler or surface has 4 bytes."""
     return max(BITS.get(kind, 32) // 8, 1)
 
 
 @cache
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
-    """Return whether an instruction accepts a register of another type (PTX ISA, section 9.4.1).
+    """Return whether an instruction accepts a register although it requires another type (PTX ISA, section 9.4.1).
 
     A `b` type agrees with every type of its size. Other types agree if both are integers, both are floating-point
     numbers or both are predicates.

@@ -184,13 +184,13 @@ def _function(header: str, line: int) -> Function:
 
 def _statement_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield (line number, line), with empty lines in place of debug information (`.section`)."""
-    # Whether the section's opening brace is still missing, and the number of open braces.
+    # Whether the section's opening brace has not come yet, and the number of open braces
     in_header, depth = False, 0
     for number, line in _lines(text):
         if not depth and line.lstrip().startswith(".section"):
             in_header = True
         if not in_header and not depth:
-            # Yield statements separately, because one line may contain thousands.
+            # Yield each statement, because one line may contain thousands.
             for statement in _STATEMENT.findall(line) if line.count(";") > 1 else (line,):
                 yield number, statement
             continue

@@ -17,7 +17,7 @@ _WIDEST = 16
 
 @dataclass(frozen=True)
 class Instruction:
-    """PTX instruction."""
+    """Instruction of a function, with its operands and guard."""
 
     opcode: str
     modifiers: tuple[str, ...]
@@ -25,7 +25,7 @@ class Instruction:
     operands: tuple[Operand, ...]
     """Operands in order, usually with the destination first."""
     predicate: tuple[str, bool] | None
-    """Guard of the instruction as (predicate register, whether it is negated), or None."""
+    """Guard of the instruction as (predicate register, whether it is negated), or None if there is no guard."""
     line: int
     """Line in the PTX, counted from 1."""
     text: str
@@ -76,14 +76,14 @@ class Variable:
     def placed_align(self) -> int:
         """Return the alignment of the variable in shared memory.
 
-        It exceeds the declared alignment if that allows wide accesses to an array without taking extra space.
+        It exceeds the declared alignment if the array then allows wide accesses and takes no extra space.
         """
         return max(self.align, 1 if self.size % _WIDEST else _WIDEST)
 
 
 @dataclass(frozen=True)
 class BasicBlock:
-    """Instructions that run in sequence. Control only enters at the first."""
+    """Instructions that run in sequence. Branches lead only to the first instruction."""
 
     index: int
     instructions: tuple[Instruction, ...]
@@ -104,7 +104,7 @@ def has_result(ins: Instruction) -> bool:
     """Return whether an instruction writes its first operand."""
     if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] in (("store",), ("dealloc",)):
         return False
-    # An operand in brackets is an address, which the instruction reads.
+    # Brackets mark an address, which the instruction only reads.
     return not isinstance(ins.operands[0], Address | Texel)
 
 
@@ -115,7 +115,7 @@ _WARP_SYNCHRONOUS = frozenset(
 
 
 def ends_block(ins: Instruction) -> bool:
-    """Return whether a basic block ends after an instruction, because control may branch or threads may wait."""
+    """Return whether an instruction ends its basic block, because it may branch or make threads wait."""
     return ins.opcode in _ENDS_BLOCK and ins.modifiers[:1] != ("warp",)
 
 
@@ -150,7 +150,7 @@ def _names_all_lanes(ins: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Function:
-    """PTX kernel or device function."""
+    """Kernel or device function: its declarations, instructions and directives."""
 
     name: str
     entry: bool
@@ -236,13 +236,13 @@ class Function:
 
     @cached_property
     def block_index(self) -> dict[str, int]:
-        """Return the index of each label's basic block. A label after the last block has the number of blocks."""
+        """Return the index of the basic block after each label. For a label at the end, it is the number of blocks."""
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
 
 
 def cached_analysis(analysis: Callable[[Function], R]) -> Callable[[Function], R]:
-    """Decorate an analysis of a function, to keep the result of each function."""
+    """Decorate an analysis so that it runs only once for each PTX function."""
 
     @wraps(analysis)
     def cached(function: Function) -> R:
@@ -256,7 +256,7 @@ def cached_analysis(analysis: Callable[[Function], R]) -> Callable[[Function], R
 
 @dataclass(frozen=True)
 class Module:
-    """Parsed PTX module."""
+    """Kernels, device functions and variables of a PTX text."""
 
     version: str
     """Version of the PTX ISA, such as `8.0`."""
@@ -326,7 +326,7 @@ def _numbers(text: str) -> tuple[int, int, int]:
 
 
 class ParseError(KernrecError):
-    """Error for a text that is not PTX. `line` counts from 1."""
+    """Error for a text that is not valid PTX. `line` counts from 1."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")

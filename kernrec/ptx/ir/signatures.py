@@ -12,14 +12,14 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Slot:
-    """Operand that an instruction requires."""
+    """Position in the operand list of an instruction."""
 
     role: str
     """Use of the operand: `write`, `read`, `address`, `tensor` (map and coordinates in brackets) or `label`."""
     type: str = "b32"
     wider: bool = False
     vector: int = 1
-    """Number of elements of a vector; 0 for as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
+    """Number of elements of a vector. 0 allows any number that fits, as in `mov.b64 %rd1, {%r1, %r2}`."""
     optional: bool = False
     """Whether the instruction may omit this operand and all operands after it."""
 
@@ -45,8 +45,8 @@ _PREDICATE = Slot("read", "pred")
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction, or None if this module does not cover it. Raise `ValueError` if the
-    instruction names several types instead of one, or lacks a type at its end.
+    """Return the operands of an instruction, or None if this module has no entry for the opcode. Raise `ValueError` if
+    the modifiers contain several types instead of one, or do not end with a type.
     """
     if (slots := _async_signature(opcode, modifiers)) is not None:
         return slots
@@ -68,7 +68,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
         return _access(opcode, modifiers, kind)
     if opcode in ("set", "slct"):
         return _two_types(opcode, types)
-    if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # Only the last source is an f32.
+    if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # The last source is an f32, unlike the others.
         half, single = Slot("read", kind), Slot("read", "f32")
         return (Slot("write", "f32"), half, *((half,) if opcode == "fma" else ()), single)
     slots = _same_type(opcode, modifiers, kind)
@@ -114,7 +114,7 @@ def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | No
 
 
 def _barrier(opcode: str, marks: tuple[str, ...]) -> Slots | None:
-    """Return the operands of a block-wide barrier, or None for a reduction. The second operand is optional."""
+    """Return the operands of a block-wide barrier, or None if it is a reduction. The second operand is optional."""
     if marks == ("warp", "sync"):
         return (_U32,)
     if marks in (("sync",), ("arrive",)):

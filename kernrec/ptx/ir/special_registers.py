@@ -18,7 +18,7 @@ _OF_LAUNCH = (
 )
 FIXED = {
     **{"%smid": 0, "%nsmid": 1, "%gridid": 0, "%clock": 0, "%clock_hi": 0, "%clock64": 0, "%globaltimer": 0},
-    # The carry flag, and the next carry while it is computed.
+    # The carry flag, and its next value while an instruction computes it
     **{"%carry": 0, "%carry_next": 0},
 }
 """Values of special registers that are the same in every launch."""

@@ -29,12 +29,12 @@ _NOT_EMULATED = {
     "%current_graph_exec": "u64",
     **dict.fromkeys(("%globaltimer_lo", "%globaltimer_hi", "%aggr_smem_size"), "u32"),
 }
-"""Types of special registers that the emulator lacks, in addition to those that `_NUMBERED` matches."""
+"""Types of special registers that the emulator lacks. `_NUMBERED` matches further registers."""
 _NUMBERED = re.compile(r"%(?:envreg\d+|pm\d+(?:_64)?|\w+\.w)")
 
 
 def verify(module: Module) -> None:
-    """Check every function of a module. Raise `ParseError` if an instruction is wrong; the error names its line."""
+    """Check every function of a module. Raise a `ParseError` that names the line if an instruction is wrong."""
     for function in module.functions.values():
         check = _FunctionCheck(module, function)
         for ins in function.instructions:
@@ -174,7 +174,7 @@ def _check_literal(literal: Immediate, kind: str) -> None:
     if literal.kind == "int":
         if is_float:
             raise ValueError(f"expected a .{kind}, not the integer {literal.value}")
-        # Triton 3.8 writes negative numbers with 64 bits, of which ptxas uses only the lower ones.
+        # Triton 3.8 writes negative numbers with 64 bits. ptxas drops the upper bits.
         value = literal.value - (1 << 64 if bits < 64 and literal.value >= (1 << 64) - (1 << bits - 1) else 0)
         if bits > 1 and not -(1 << bits - 1) <= value < 1 << bits:
             raise ValueError(f"the literal {literal.value} does not fit .{kind}")

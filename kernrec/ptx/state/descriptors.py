@@ -51,12 +51,12 @@ class Image:
 
     buffer: str
     extents: tuple[int, ...]
-    """Number of texels along x, y and z; one to three extents."""
+    """Number of texels along one to three axes, x first."""
     element: str = "f32"
     """Element type of a channel, a key of `ELEMENTS`."""
     channels: int = 1
     layers: int = 1
-    """Number of layers. A cube has 6, an array of cubes 6 per cube."""
+    """Number of layers. Each cube map has 6 layers."""
     levels: int = 1
     sampler: Sampler = Sampler()
     """Sampler for textures. Surfaces do not use it."""
@@ -121,7 +121,7 @@ class TensorMap:
     box: tuple[int, ...]
     """Elements of the box along each dimension, at most 256."""
     swizzle: int = 0
-    """Bytes within which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
+    """Swizzle width in bytes, within which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
     element_strides: tuple[int, ...] = ()
     """Element stride along each dimension. If it is empty, the strides are 1."""
     fill_nan: bool = False

@@ -17,7 +17,7 @@ from kernrec.util.light_dataclass import dataclass
 MOST_THREADS = 1024
 """Maximum number of threads of a block (CUDA C++ Programming Guide, "Technical Specifications")."""
 _MOST_GRID, _MOST_DEEP = (2**31 - 1, 65_535, 65_535), 64
-"""Maximum number of blocks of a grid along each axis, and of threads of a block along z (source as above)."""
+"""Maximum number of blocks along each axis of a grid, and of threads along z of a block (see `MOST_THREADS`)."""
 # High bits of the generic addresses of each state space. Buffer i of global memory starts at (i + 1) << 40.
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
@@ -64,9 +64,9 @@ class KernelLaunch:
 
     entry: str
     grid: Sequence[int]
-    """Number of thread blocks, x first; one to three extents."""
+    """Number of thread blocks along one to three axes, x first."""
     block: Sequence[int]
-    """Threads per block, x first; one to three extents."""
+    """Threads per block along one to three axes, x first."""
     arguments: Sequence[Any]
     """Arguments in the order of the kernel's parameters.
 
@@ -84,8 +84,8 @@ class KernelLaunch:
     """Textures and surfaces. An argument with an image's name passes its handle. A `.texref` or `.surfref` variable
     refers to the image with the variable's name."""
     cluster: Sequence[int] = ()
-    """Thread blocks per cluster, x first; one to three extents. If it is empty, the cluster has the size for which the
-    kernel was compiled, or one block if there is no such size."""
+    """Thread blocks per cluster along one to three axes, x first. An empty tuple selects the size for which the kernel
+    was compiled, or else one block."""
     addresses: Mapping[str, int] = field(default_factory=dict)
     """Fixed addresses of `.global` variables to which pointers in the buffers refer."""
     grid_barrier: int = 0
@@ -95,7 +95,7 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class LaunchLayout:
-    """Addresses of the symbols, sizes of the memories and initial contents of memory."""
+    """Addresses, sizes and initial contents of the memory of a launch."""
 
     symbols: dict[str, int]
     """Address of each variable and parameter in its state space."""
@@ -105,11 +105,11 @@ class LaunchLayout:
     """Textures and surfaces by handle."""
     constants: bytes
     parameters: bytes
-    """Packed arguments."""
+    """Arguments in the layout that the kernel reads."""
     shared_bytes: int
     """Shared memory in bytes per block: static, dynamic and, if the kernel uses it, the system's part."""
     reserved_offset: int
-    """Start of the system's part of shared memory."""
+    """Offset in shared memory of the part that the system reserves."""
     local_bytes: int
     """Local memory in bytes per thread."""
     argument_bytes: int
@@ -119,7 +119,7 @@ class LaunchLayout:
 
 
 def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
-    """Return why no GPU can run a launch of this grid and block (x first), or an empty text."""
+    """Return the reason why no GPU can run a launch of this size, or an empty string. Axis x is first."""
     threads = prod(block)
     if any(extent < 1 for extent in (*grid, *block)):
         return f"the grid {tuple(grid)} of blocks {tuple(block)} is empty"
@@ -206,7 +206,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     # Calls through pointers need the addresses of functions.
     codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(module.functions, 1)}
     addresses = {name: (i + 1) << BUFFER_SHIFT for i, name in enumerate(memories)}
-    # A variable in shared or constant memory hides a buffer of its name from everything but arguments.
+    # If a buffer has the name of a variable in shared or constant memory, only arguments refer to the buffer.
     symbols = {**codes, **addresses, **symbols, **launch.addresses}
     for variable in variables:
         if variable.name in launch.addresses or variable.name in contents:
@@ -289,7 +289,7 @@ def pack_arguments(
 
 @dataclass(frozen=True)
 class Clusters:
-    """Division of a grid's blocks into clusters."""
+    """Clusters into which a grid's blocks are divided."""
 
     grid: tuple[int, int, int]
     extents: tuple[int, int, int]
@@ -313,7 +313,7 @@ class Clusters:
         return blocks
 
     def ordered(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given blocks by cluster and then rank. Raise `UsageError` if a cluster is not complete."""
+        """Sort blocks by cluster, and by rank within a cluster. Raise `UsageError` if a cluster is not complete."""
         if self.size == 1:
             return block_numbers
         numbers = np.unique(np.asarray(block_numbers))

@@ -10,7 +10,7 @@ from kernrec.ptx.ir.operand import BITS
 from kernrec.ptx.ir.program import Function, Instruction
 
 OUTSIDE = re.compile(r"accesses (\d+) bytes at offset (-?\d+) of (.+), which has (\d+) bytes")
-"""Pattern of the engine's message on an access outside a buffer: bytes of the access, offset, buffer, its size."""
+"""Regular expression for an access outside a buffer. Groups: bytes of the access, offset, buffer, buffer size."""
 
 
 class EmulationError(KernrecError):

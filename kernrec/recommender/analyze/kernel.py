@@ -32,12 +32,12 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 LARGE = 10_000
-"""Maximum number of configs of a space in which all configs are profiled."""
+"""Size of a config space above which kernrec profiles only promising configs."""
 
 
 @dataclass(frozen=True)
 class PartOfSpace:
-    """Configs of a space that can run a problem. C is the number of these configs."""
+    """Subset of a kernel's config space: the C configs that can run a problem."""
 
     space: Space
     rows: Array
@@ -54,8 +54,7 @@ def profile_promising(
     """Profile the promising configs of a large space. Return the failures and the number of skipped configs.
 
     Args:
-        query: query whose objective and bounds apply to the first answer. The option `first_front` receives this answer
-            during profiling.
+        query: query for a first answer, which the callback `first_front` of the profiler's options receives early.
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.
@@ -83,10 +82,7 @@ def profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Return the predicted costs of each config as an array of shape (C, 2).
-
-    The columns are latency in seconds and energy in joules. They are NaN for configs without a prediction.
-    """
+    """Return predicted latency in seconds and energy in joules, (C, 2). Configs without a prediction have NaN."""
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     on_gpu = Recommender([profiler.database]).on(gpu, query.conditions)
@@ -151,7 +147,7 @@ def analyze(
     """Profile the configs of a kernel that have no profile yet, then recommend the best configs.
 
     Args:
-        database: database for the profiles; it is created if it does not exist.
+        database: database in which to store the profiles. The function creates it if it does not exist.
 
     Raises:
         UsageError: no config can run the problem, or the spec does not match the source.
@@ -176,7 +172,7 @@ def analyze(
     profiled = np.array([variants.keys[number] in stored for number in variants.index[rows].tolist()], dtype=bool)
     if options.whole or options.only is not None or len(rows) <= LARGE:
         missing = [space.config(row) for row in rows[~profiled].tolist()]
-        # An existing profile shows that the source compiles, so do not end the analysis when configs fail.
+        # If a profile exists, the source compiles. So continue when configs fail.
         failures = profiler.profile(missing, not profiled.any(), options.report_of(len(missing)))
         left_out = 0
     else:
@@ -185,7 +181,8 @@ def analyze(
             failures, left_out = profile_promising(lasting, gpu, query, part)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
-    if before and not made:  # Storing new profiles stores the kernel, too. If there are none, store the kernel here.
+    # Storing new profiles would also store the kernel. There are none, so store it here.
+    if before and not made:
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
     on_gpu = Recommender(answering_with(database)).on(gpu, query.conditions)

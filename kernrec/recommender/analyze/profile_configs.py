@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
 _HOPELESS = 24
-"""Number of failed configs after which profiling ends if none has succeeded."""
+"""Number of failed configs after which profiling ends early if no config has succeeded."""
 _STOPPED = 2
-"""Number of timed-out compilations after which profiling ends if no config has succeeded."""
+"""Number of timed-out compilations after which profiling ends early if no config has succeeded."""
 
 Progress = Callable[[int, int], None]
 """Callback that receives the number of finished configs and the total (an upper bound, or 0 if unknown)."""
@@ -57,9 +57,11 @@ class ProfilingOptions:
             raise UsageError(f"processes={self.processes}, budget={self.budget}: expected at least 1 each")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Return a callback that reports progress, given the number of finished configs.
+        """Return a callback that adds `before` to the number of finished configs, and reports the sum to `progress`.
 
-        The callback adds `before` to this number, and passes the sum and `total` to `progress`.
+        Args:
+            total: total number of configs to report.
+            before: number of configs that were finished earlier.
         """
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 
@@ -93,7 +95,7 @@ class ConfigProfiler:
     def _current(self, table: ProfileTable) -> Sequence[str]:
         """Return the keys of the variants in a table whose profiles are up to date.
 
-        Profiles of sampled blocks are up to date if the current version of the emulator counted them. Profiles from the
+        A profile of sampled blocks is out of date if another version of the emulator counted it. Profiles from the
         probes of the kernel's spec are always up to date.
         """
         if not self.kernel.sampled:
@@ -107,12 +109,11 @@ class ConfigProfiler:
         """Profile configs, store the profiles in batches, and return the failed configs with their reasons.
 
         Args:
-            hopeless: whether to stop if the first configs all fail.
+            hopeless: whether to stop early if the first configs all fail.
             report: callback that receives the number of finished configs.
 
         Raises:
-            KernrecError: `hopeless` is true, no config succeeded, and `_HOPELESS` configs failed or `_STOPPED` timed
-                out.
+            KernrecError: profiling stopped early, after `_HOPELESS` failures or `_STOPPED` timeouts.
         """
         failures: list[ProfileFailure] = []
         pending: list[ProfileRow] = []
@@ -147,10 +148,10 @@ class ConfigProfiler:
         return failures
 
     def why_none(self, failure: ProfileFailure) -> KernrecError:
-        """Return the error to raise if no config could be profiled.
+        """Return the error to raise if no config could be profiled, based on one failure.
 
-        It is a `CompileError` if the source cannot be compiled, a `UsageError` if the arguments do not match the
-        kernel, and otherwise a `KernrecError`.
+        It is a `CompileError` if the source does not compile, and a `UsageError` if the arguments do not match the
+        kernel. Any other failure gives a `KernrecError`.
         """
         if failure.stopped:
             return KernrecError(failure.message)
@@ -162,7 +163,7 @@ class ConfigProfiler:
         kernel, problem, sm = self.kernel, self.target.problem, self.target.sm
         try:
             job = compile_job_for(kernel, failure.config, problem, sm)
-            if job.triton is not None:  # Only workers may run the user's Python code.
+            if job.triton is not None:  # The user's Python code runs only in workers.
                 return KernrecError(f"{config_text(failure.config)}: {failure.message}")
             ((_, compiled),) = compile_many([job], processes=1)  # The output is usually cached.
             if isinstance(compiled, CompileError):

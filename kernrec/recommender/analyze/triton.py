@@ -99,8 +99,7 @@ def source_file(function: Any) -> tuple[Path, str]:
 def argument(value: Any) -> Any:
     """Convert an argument to its form in a `TritonCall`.
 
-    Write the values of integer arrays to files in the cache. Arrays of 8-bit integers are converted without their
-    values.
+    Write the values of integer arrays to files in the cache, except for 8-bit integers.
     """
     if value is None or isinstance(value, str | int | float | Mapping):
         return value
@@ -114,7 +113,7 @@ def argument(value: Any) -> Any:
 
 
 def kept_values(array: np.ndarray) -> Path:
-    """Write an array's values to a file in the cache, named after a hash of them, and return its path."""
+    """Write an array's values to a file in the cache that is named after their hash, and return its path."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     file = paths.cache() / "triton" / f"{hashlib.sha256(buffer.getvalue()).hexdigest()}.npy"

@@ -1,8 +1,8 @@
 """Correct costs that the analytical model predicts, with a model trained on measurements.
 
-Intervals are as wide as the model's errors on held-out problems, GPUs or kernels. The decision trees are evaluated only
-for the most promising candidates, and the other candidates are scaled alike. Otherwise optimistic predictions would
-rank them first. Measurements of this problem also correct configs that were not measured (`model.learn.adaptation`).
+Intervals are as wide as the trained model's errors on held-out problems, GPUs or kernels. The decision trees evaluate
+only the most promising candidates. The other candidates are scaled alike, so that optimistic predictions do not rank
+them first. Measurements of this problem also correct configs that were not measured (`model.learn.adaptation`).
 """
 
 import math
@@ -78,9 +78,8 @@ class TrainedModel:
     def scope(self, gpu: GPU, kernel: Kernel, dtype: str) -> "ModelScope | None":
         """Return the scope of this model for a kernel and data type on a GPU, or None if the model does not apply.
 
-        To test a model, it is trained again with some kernels or GPUs held out. It applies to an unknown kernel only if
-        it beat the analytical model on every held-out kernel. It applies to an unknown GPU unless it was worse than the
-        analytical model on held-out GPUs.
+        The model applies to an unknown kernel only if it beat the analytical model on every held-out kernel. It applies
+        to an unknown GPU unless it was worse than the analytical model on held-out GPUs.
         """
         model = self.model
         kernel_known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
@@ -91,7 +90,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class ModelScope:
-    """Trained model together with the kernel, GPU and data type that it is applied to."""
+    """Use of a trained model for one kernel, GPU and data type."""
 
     trained: TrainedModel
     gpu: str
@@ -99,22 +98,19 @@ class ModelScope:
     dtype: str
     gpu_known: bool
     kernel_known: bool
-    """Whether the model was trained on this kernel with this source."""
+    """Whether the model was trained on this version of the kernel's source."""
     adapted_to: int = 0
     """Number of measurements on this GPU and problem to which the estimates were adapted."""
     beneath: "ModelScope | None" = None
-    """Model whose results this model corrects further; None if this model corrects the analytical model."""
+    """Model that is applied before this model; None if this model corrects the analytical model directly."""
     row_kind: str = ""
-    """Alignment of the matrices' rows, as in `features.row_kind`; empty for kernels that ignore the alignment."""
+    """Alignment of the rows of the matrices, as in `features.row_kind`; empty for kernels that ignore alignment."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
 
     def after(self, measured: int) -> "ModelScope":
-        """Return the scope after adaptation to `measured` measurements of this problem.
-
-        With fewer than `FEWEST` measurements, the scope is not adapted.
-        """
+        """Return the scope adapted to `measured` measurements of this problem, or unadapted if below `FEWEST`."""
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
@@ -204,7 +200,7 @@ class ModelScope:
 def interval_of(
     model: Model, quantity: str, gpu: str | None, dtype: str, kernel_known: bool, row_kind: str = ""
 ) -> Interval:
-    """Return the widest of the model's intervals that apply.
+    """Return the widest applicable interval of a model.
 
     The interval for new problems always applies. The intervals for a new GPU or a new kernel apply if the model was not
     trained on the GPU or the kernel.
@@ -246,7 +242,7 @@ class AppliedModel:
 
 
 def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
-    """Return the model of a scope, prepared for a static table. The table caches the result."""
+    """Return the engine's form of a scope's model for a static table. The table caches this form."""
     models: list[AppliedModel] = table.models
     for model in models:
         if model.scope is scope:
@@ -260,10 +256,10 @@ def adapted(
 ) -> Costs:
     """Adapt the costs from a trained model to measurements of this GPU and problem.
 
-    With fewer than `FEWEST` measurements, return the costs unchanged.
+    Return the costs unchanged if there are fewer than `FEWEST` measurements.
 
     Args:
-        predicted: costs of the candidates of a kernel at one operating point, corrected by the model.
+        predicted: a kernel's model-corrected costs at one operating point.
         scored: ascending positions of the N candidates that the model evaluated.
         features: features of these candidates, (N, F).
         positions: positions of the measured candidates, a subset of `scored`.
@@ -286,7 +282,7 @@ def adapted(
         residual = np.log(energy[has_energy] / predicted.values[ENERGY, candidates[has_energy]])
         adaptations["energy"] = adapt(features[place[has_energy]], residual)
     factors = {name: np.exp(adaptation.correction(features)) for name, adaptation in adaptations.items()}
-    # If energy was not measured, the power does not change, so energy changes like latency.
+    # Without energy measurements, keep the predicted power. Then energy changes by the same factor as latency.
     factors.setdefault("energy", factors["latency"])
 
     after = predicted

@@ -3,15 +3,15 @@
 All configs of a kernel on a problem share most of the prediction's error. If all predicted times are 30 % too low,
 every unmeasured config would rank before all measured configs. So measurements also scale the other predictions.
 
-Let r be the logarithms of measured / predicted over the n measured configs of a kernel, for latency or for power. The
-error of a prediction has an individual part with the variance s = OWN x V and a part that all configs share, with the
-variance t = (1 - OWN) x V. V is the variance behind the interval `INTERVAL`. The shared part is expected to be
+The error of a prediction has an individual part and a part that all configs of the kernel share. Their variances are s
+= OWN x V and t = (1 - OWN) x V, where V is the variance behind the interval `INTERVAL`. Let r be the logarithms of
+measured / predicted over the n measured configs of a kernel, for latency or for power. The expected shared part is
 
     w x median(r) with w = t / (t + s / n)
 
-For one measurement, w is 0.65; for five, it is 0.90. If predictions are so much too low that median(r)**2 exceeds t,
-median(r)**2 replaces t. Then, in doubt, a measured config ranks first. After scaling, a fraction 1 - w of the shared
-variance remains, and all of the individual variance.
+For one measurement, w is 0.65; for five, it is 0.90. After scaling, a fraction 1 - w of the shared variance remains,
+and all of the individual variance. If predictions are far too low, median(r)**2 may exceed t and then replaces t. This
+ranks a measured config first in case of doubt.
 """
 
 import math
@@ -32,21 +32,21 @@ Array = np.ndarray
 PREDICTED, TRANSFERRED, LEARNED, MEASURED = range(4)
 
 OWN: float = query.OWN_SHARE
-"""Default fraction of the variance of a prediction that is due to the individual error of the config. For the
-analytical model, `kernrec.model.analytical.spread` states both errors instead. The fraction is estimated from recorded
-convolutions on three GPUs: scaling to five measurements reduced the error of a transferred model from 44 / 16 / 30 % to
-26 / 10 / 7 %. The median ratio is 0.59, so the variance falls to 0.35 of its value."""
+"""Default fraction of a prediction's variance that is individual to the config. For the analytical model,
+`kernrec.model.analytical.spread` states both errors instead. The fraction is estimated from recorded convolutions on
+three GPUs: scaling to five measurements reduced the error of a transferred model from 44 / 16 / 30 % to 26 / 10 / 7 %.
+The median ratio is 0.59, so the variance falls to 0.35 of its value."""
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
-    """Combine the intervals and sources of K kinds of estimates in one array.
+    """Combine the properties of K kinds of estimates, such as measured and predicted, in one array.
 
     Args:
         below: ratio of the value to the lower end of the 90 % interval.
         above: ratio of the upper end of the 90 % interval to the value.
         source: index in `SOURCES`.
-        own: half-width of the 90 % interval of the config's individual error, in logarithms. The shape is (K,), or
-            (2, K) for two quantities. Comparisons of configs of one kernel on one problem use this error.
+        own: half-width, in logarithms, of the 90 % interval of the individual error, (K,) or (2, K) for two quantities.
+            Comparisons of configs of one kernel on one problem use this error.
 
     Returns:
         Array with one row per argument, (4, K) or (2, 4, K).
@@ -61,7 +61,7 @@ _BELOW, _ABOVE, _SOURCE, _OWN_ERROR = range(4)
 
 
 class Estimates:
-    """One cost of C candidates in SI units, with 90 % intervals and sources.
+    """One quantity (latency or energy) of C candidates in SI units, with 90 % intervals and sources.
 
     Arrays have the shape (C,) for one operating point, or (points, C) for several.
     """
@@ -94,11 +94,11 @@ class Estimates:
 
     @property
     def own(self) -> Array:
-        """Logarithmic half-widths of the 90 % intervals of the configs' individual errors."""
+        """Half-widths, in logarithms, of the 90 % intervals of the configs' individual errors."""
         return self.by_kind(_OWN_ERROR)
 
     def by_kind(self, row: int) -> Array:
-        """Return one value per candidate from row `row` of `kinds`, in the shape of `value`."""
+        """Return the property in row `row` of `kinds` for each candidate, in the shape of `value`."""
         return np.asarray(self.kinds[row].take(self._numbers))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
@@ -117,7 +117,7 @@ LATENCY, ENERGY, POWER = range(3)
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Minimum half-width of the interval of a measured cost, as a fraction: the drift that the protocol accepts."""
 UNSTATED_ENERGY = 0.12
-"""Half-width, as a fraction, of a measured energy's interval if the row states no interval (docs/protocol.md)."""
+"""Half-width, as a fraction, of the interval of a measured energy whose row states none (docs/protocol.md)."""
 
 
 class Costs:
@@ -154,7 +154,7 @@ class Costs:
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
-        """Combine costs of the same candidates at single operating points into costs at several operating points."""
+        """Combine the costs of the same candidates at several operating points, one `Costs` per point."""
         firsts = accumulate((costs.kinds.shape[-1] for costs in points), initial=0)
         kind = np.stack([costs.kind + first for costs, first in zip(points, firsts, strict=False)], 1)
         kinds = np.concatenate([costs.kinds for costs in points], -1)
@@ -184,7 +184,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Rescaling:
-    """Factors that scale the predictions for a kernel to its measurements."""
+    """Factors that scale the predictions for a kernel to its measurements, and the errors that remain."""
 
     latency: float
     power: float
@@ -197,7 +197,7 @@ class Rescaling:
 
     def apply(self, predicted: Costs) -> Costs:
         """Scale predictions for the same kernel and problem to the measurements."""
-        # Energy is power times time. Use the larger of the remaining fractions of power and time for energy.
+        # Energy is power times time, so use the larger of their remaining fractions of shared error.
         common = np.array([[self.latency_common], [max(self.latency_common, self.power_common)]])
         below, above, source, own = predicted.kinds.swapaxes(0, 1)
 
@@ -212,7 +212,7 @@ class Rescaling:
 OF_REGIMES = np.stack(
     [kinds_of(widths.factors, widths.factors, PREDICTED, widths.own) for widths in (OF_TIME, OF_ENERGY)]
 )
-"""Kinds of latencies and energies that the analytical model predicts, for each of `REGIMES`, (2, 4, regimes)."""
+"""Kinds of latencies and energies that the analytical model predicts, one per entry of `REGIMES`, (2, 4, regimes)."""
 
 
 def with_measured(
@@ -220,8 +220,8 @@ def with_measured(
 ) -> tuple[Costs, Rescaling | None]:
     """Replace predictions by measurements, and scale the other predictions to the measurements.
 
-    If only the latency of a config was measured, its energy is the scaled predicted power times the measured latency,
-    and still counts as predicted.
+    A config may have a measured latency without a measured energy. Its energy is then the scaled predicted power times
+    the measured latency, and counts as predicted.
 
     Args:
         predicted: predicted costs of all candidates of a kernel at one operating point.
@@ -242,7 +242,7 @@ def with_measured(
     rescaling = Rescaling(latency_scale, power_scale, len(positions), latency_common, power_common)
     rescaled = rescaling.apply(predicted)
 
-    # If energy was not measured, use the predicted power times the measured time.
+    # If energy was not measured, use the predicted power and the measured time.
     rescaled.values[ENERGY, positions] *= latency / rescaled.values[LATENCY, positions]
     rescaled.values[POWER, with_energy] = [
         row.energy_j / row.latency_s if row.power_w is None else row.power_w
@@ -260,7 +260,7 @@ def with_measured(
 def measured_kinds(value: Array, low: Array, high: Array) -> Array:
     """Return the kinds of N measured values, in the form of `kinds_of`.
 
-    The ends of the 90 % intervals are `low` and `high`, (N,). A measured config shares no error with other configs.
+    The arrays `low` and `high`, (N,), are the ends of the 90 % intervals. Measured configs share no error.
     """
     return kinds_of(value / low, high / value, MEASURED, 0.5 * np.log(high / low))
 
@@ -278,7 +278,7 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
         rescaling: factors that scale predictions to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency, energy, _ = elsewhere.values / base.values  # The ratios are 1 for configs that were not measured.
+    latency, energy, _ = elsewhere.values / base.values  # A config that was not measured has ratio 1.
     return here.scaled(latency, energy, energy / latency)
 
 
@@ -289,9 +289,9 @@ def median(values: Array) -> float:
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return a factor that scales predictions, given the ratios of measured to predicted values.
+    """Return a factor that scales predictions, and the fraction of the shared variance that remains.
 
-    Also return the fraction of the shared variance that remains after scaling.
+    `ratios` contains measured / predicted for each measured config.
     """
     if not len(ratios):
         return 1.0, 1.0
@@ -306,8 +306,10 @@ def _interval(
 ) -> tuple[Array, Array]:
     """Return the lower and upper ends of the 90 % intervals of N measured values.
 
-    Each half-width is at least the fraction `least` of the value. If a row states no interval, the half-width is the
-    fraction `unstated` of the value.
+    Args:
+        stated: ends of the interval that each row states; None for an end that it does not state.
+        least: minimum half-width, as a fraction of the value.
+        unstated: half-width, as a fraction of the value, where a row states no end.
     """
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:

@@ -42,7 +42,7 @@ class LaunchTable:
     variant: Array
     """Row of `profiles` for each config of the space, or -1 if the config has no profile; (configs,)."""
     profiles: ProfileTable
-    """Profile of each variant. Profiles of sampled blocks exclude sectors that hit in L1."""
+    """Profile of each variant. If the profile is from sampled blocks, it excludes sectors that hit in L1."""
     sample: "SampledLaunch | None"
     """Further results of the emulated blocks; None if the kernel was not profiled from a sample of blocks."""
     access: TensorAccess
@@ -61,20 +61,21 @@ class LaunchGeometry:
     performed: Array
     warps: Array
     prefetch: Array
-    """Number of loop trips whose loads are issued in advance."""
+    """Number of loop trips whose loads a block issues in advance."""
     resident: Array
     """Resident blocks per SM; 0 if a block does not fit into an SM.
 
-    The number is 1 if a block of a user's kernel exceeds the register limit by less than one unit of allocation.
-    Another compiler may need fewer registers, so such a config is estimated if it was measured.
+    The number is 1 for a user's kernel that exceeds the register limit by less than one unit of allocation. Another
+    compiler may need fewer registers, so kernrec estimates such a config if it was measured.
     """
     fits: Array
     """Whether a block, as compiled for the profile, fits into an SM."""
     occupancy: Array
     """Resident warps as a fraction of an SM's maximum; 0 if a block does not fit into an SM."""
     quick: Array
-    """Inputs for quick costs, (terms, 3, configs). Each term of the demand has three: clock cycles that the busiest
-    pipe needs, clock cycles that a block needs if it is alone on its SM, and energy of the core in joules."""
+    """Inputs for quick costs, (terms, 3, configs). The three inputs of each term of the demand are clock cycles that
+    the busiest pipe needs, clock cycles that a block needs if it is alone on its SM, and energy of the core in
+    joules."""
 
     @cached_property
     def columns(self) -> Array:
@@ -83,10 +84,9 @@ class LaunchGeometry:
 
 
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
-    """Return the number of loop trips that each config prefetches, (configs,).
+    """Return the number of loop trips that each config prefetches, (configs,): `declared` or 0.
 
-    The number is `declared`. It is 0 if the kernel was profiled from a sample of blocks and the code has no
-    asynchronous copies.
+    The number is 0 if the kernel was profiled from a sample of blocks and its code has no asynchronous copies.
     """
     if launch.sample is None or not declared.any():
         return declared
@@ -98,14 +98,14 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
 
 
 _SECOND_PASS_CLK = 2500.0
-"""Clock cycles that quick costs assume for each launch after the first: start, load once, store."""
+"""Clock cycles that quick costs assume for each launch after the first, to start, load once and store."""
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
     """Convert the kernel of a `StaticTable` to the engine's form.
 
-    The result is valid for all problems with the same launch geometry. With profiles of sampled blocks, it is valid
-    only for the given problem.
+    The result applies to all problems with the same launch geometry. If the profiles are from sampled blocks, it
+    applies only to the given problem.
     """
     geometries, first, launch = table.geometries(on_problem), table.kernel.launches[0], table.launches[0]
     launches = [_launch(table, on_problem, index, geometry) for index, geometry in enumerate(geometries)]
@@ -154,9 +154,9 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
 
 
 def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[str]:
-    """Return the names of the tensors that are in L2 when a launch starts, as far as they fit.
+    """Return the names of the tensors that are in L2 when a launch starts, in part if they do not fit.
 
-    If L2 is cold, only workspaces are in L2, because an earlier launch wrote them.
+    A cold L2 contains only workspaces, because an earlier launch of the same call wrote them.
     """
     workspaces = {workspace.name for workspace in kernel.workspaces}
     return frozenset(tensors if l2 == WARM else workspaces.intersection(tensors))
@@ -184,7 +184,7 @@ def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: La
                 on_problem.column(workspace.elements), float(ELEMENT_BYTES[workspace.dtype])
             )
     concurrent, l2_bytes = geometry.resident * float(table.gpu.sms), float(table.gpu.l2_bytes)
-    with np.errstate(all="ignore"):  # Configs that have no profile or do not fit give NaN, which is expected.
+    with np.errstate(all="ignore"):  # Configs without a profile, or that do not fit, give NaN.
         in_order = dict.fromkeys(launch.access.tensors, 0.0) | sizes
         in_l2 = tensors_in_l2(table.kernel, table.conditions.l2, in_order)
         touched = footprints(sample.table, variants, in_order, in_l2)

@@ -32,7 +32,7 @@ class MeasuredRows:
     failed: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Ascending row indices of the configs that failed and must not be recommended."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Number of failed configs, keyed by the outcome of the failed run."""
+    """Number of failed configs, keyed by the run's outcome, such as a timeout."""
     stale: int = 0
     """Number of configs that were measured or failed with another version of the kernel's source."""
     elsewhere: int = 0
@@ -41,10 +41,7 @@ class MeasuredRows:
     """Number of configs whose measurements violate a law of physics."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
-        """Return the measured configs among `rows`: their positions in `rows`, and their measurements.
-
-        `rows` must be ascending.
-        """
+        """Return the positions of the measured configs in the ascending array `rows`, and their measurements."""
         if not len(self.rows):
             return _NONE, []
         positions = np.flatnonzero(np.isin(rows, self.rows))
@@ -58,9 +55,9 @@ _NONE = np.empty(0, dtype=np.int64)
 def measured_rows(
     space: Space, on_problem: ProblemSpace, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
 ) -> tuple[MeasuredRows, ...]:
-    """Return the measured rows of a kernel on a problem, for each operating point.
+    """Return the measured rows of a kernel on a problem, one result per operating point.
 
-    In the result, `elsewhere` counts only configs that were measured at none of the operating points.
+    With several points, `elsewhere` counts only configs that were measured at none of them.
     """
     kernel = space.kernel
     measured = [row for row in evidence.measured if row.kernel == kernel.name]
@@ -89,7 +86,7 @@ def _at_point(
     failed_rows = space.find([row.config for row in failed_ours])
     outcomes = {int(row): failure.outcome for row, failure in zip(failed_rows, failed_ours, strict=True) if row >= 0}
     rows = space.find([row.config for row in here])
-    # Two measurements of a config can apply, because the default limit is stored as None or in watts. Use the latest.
+    # A config may have two measurements, because rows state the default limit as None or in watts. Use the latest.
     latest: dict[int, MeasuredAnswer] = {}
     for row, answer in sorted(zip(rows.tolist(), here, strict=True), key=lambda pair: pair[1].measured_at):
         if row >= 0 and on_problem.valid[row] and row not in outcomes:

@@ -36,7 +36,7 @@ class ModelStore:
 
     Args:
         folder: folder with the user's models; None to use only shipped models.
-        stack: open databases. A warning is issued if the user's models were trained on other measurements.
+        stack: open databases. The store warns if they differ from the training data of the user's models.
         calibrated: whether to use calibrations.
         own: whether the user's kernrec wrote the database next to `folder`. If not, shipped models take precedence.
     """
@@ -70,7 +70,7 @@ class ModelStore:
     def beside(
         cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
     ) -> "ModelStore":
-        """Return the store next to the first of these databases, or next to the user's database if None is given."""
+        """Return the store next to the first of `databases`, or next to the user's database if there are none."""
         folder = paths.models() if databases is None else None
         own = True
         if databases:
@@ -90,8 +90,8 @@ class ModelStore:
     def model(self, op: str, gpu: GPU) -> "TrainedModel | None":
         """Return the trained model of an op or kernel, or None if there is none.
 
-        A model for the GPU takes precedence over a model for all GPUs. A model is skipped if it was trained with
-        another calibration than the one in use.
+        A model for the GPU takes precedence over a model for all GPUs. Skip models that were trained with another
+        calibration than the current one.
         """
         if not self._folders:
             return None
@@ -105,14 +105,15 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        If both the op's and the kernel's model apply, use the op's model only if both conditions hold: (1) it was
-        trained on the kernel; (2) it was trained on the GPU, or neither model was and the op's model was tested on
-        held-out GPUs. If the op's model was trained to correct the kernel's model, apply both.
+        The op's model takes precedence over the kernel's model if it was trained on the kernel and on the GPU. If
+        neither model was trained on the GPU, a test of the op's model on held-out GPUs suffices. Both models apply if
+        the op's model takes precedence and was trained to correct the kernel's model.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
-            if len(self._reported) > reported:  # A file was unreadable, and the next call skips it, so do not cache.
+            # Do not cache: a file could not be read, and the next call will skip it.
+            if len(self._reported) > reported:
                 return scope
             self._scopes[key] = scope
         return self._scopes[key]
@@ -131,7 +132,7 @@ class ModelStore:
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the model that was trained for this kernel only, or None if there is no usable model."""
+        """Return the scope of the kernel's own model, which the op's model may correct; None if it cannot be used."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
@@ -175,7 +176,7 @@ class ModelStore:
 
     def _load(self, name: str) -> "TrainedModel | None":
         try:
-            # Check for a link too: `exists` is False for a link to itself, which must be reported.
+            # Also look for links: `exists` is False for a link to itself, which must be reported.
             places = [folder / f"{name}.json" for folder in self._folders]
             path = next((path for path in places if path.exists() or path.is_symlink()), None)
         except OSError as error:
@@ -215,7 +216,7 @@ class ModelStore:
         return TrainedModel(model, name, training, shipped=path.parent != self._own)
 
     def _compare(self, name: str, training: Mapping[str, Any]) -> None:
-        """Warn if the databases contain other measurements than the model's training data."""
+        """Warn if the databases have changed since model `name` was trained. `training` describes its training data."""
         trained, now = training["measurements"], self._stack.measurements()
         if trained != now:
             self._warn(
@@ -229,11 +230,11 @@ class ModelStore:
             )
 
     def _corrects(self, model: "TrainedModel", gpu: GPU) -> bool:
-        """Return whether a model was trained with the calibration that is in use for a GPU's architecture."""
+        """Return whether a model was trained with the calibration that is now in use for a GPU's architecture."""
         then: str | None = model.training["prior"]["calibrations"].get(gpu.arch)
         fitted = self.calibration(gpu)
         now = fitted.hash if fitted else None
-        if then == now or model.shipped:  # Users cannot retrain a shipped model, so do not warn.
+        if then == now or model.shipped:  # Do not warn: users cannot retrain a shipped model.
             return then == now
         names = [f"calibration {fit}" if fit else "the data sheet's coefficients" for fit in (then, now)]
         self._warn(

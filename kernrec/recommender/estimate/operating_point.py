@@ -12,7 +12,7 @@ class OperatingPoint(NamedTuple):
     power_limit_w: float | None = None
     """Power limit in watts; None for the GPU's default limit, which is its TDP."""
     clock_hz: float | None = None
-    """Locked core clock in Hz; None if the clock is not locked and rises as far as the power limit allows."""
+    """Locked core clock in Hz. None means that the clock is not locked: it rises until the power limit is reached."""
 
     def limit_w(self, gpu: GPU) -> float:
         """Return the power limit in watts, or the GPU's default limit if no limit is set."""
@@ -34,7 +34,7 @@ class Conditions(NamedTuple):
     """Conditions of a launch that change its cost, other than the operating point."""
 
     inputs: str = RANDOM
-    """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`. The data change the power draw."""
+    """Kind of input data, from `kernrec.model.analytical.power.INPUTS`. Input data affect the power draw."""
     l2: str = COLD
 
 

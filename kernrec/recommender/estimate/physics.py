@@ -6,8 +6,8 @@
     roof     a time is at least the number of operations divided by the peak rate at the clock of the estimate
     watts    a mean power is at most the power limit of the estimate
 
-A small violation is corrected: the time is raised until the law holds. After a large violation, the analytical model's
-estimate replaces the value, and a note in the answer names it.
+kernrec corrects a small violation: it raises the time until the law holds. After a large violation, it uses the
+analytical model's estimate instead, and a note in the answer names the replaced value.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
 
 _METER = 1.5
-"""Ratio of the measured power to the power limit above which a row counts as impossible. Some GPUs exceed a limit that
-is too low for their lowest clock: a recorded RTX 3090 drew 137 W, limited to 100 W."""
+"""Ratio of measured power to power limit above which a row is impossible. Some GPUs exceed a limit that is too low for
+their lowest clock: a recorded RTX 3090 drew 137 W, limited to 100 W."""
 
 
 def memory_needed(problem: Problem) -> float:
@@ -60,17 +60,21 @@ def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
     The first is the time to move the bytes that exceed L2 at the peak memory bandwidth. The second is the time of the
     arithmetic at the peak rate.
     """
-    # A kernel that declares its own problem may read only a part of the tensors.
+    # Count no bytes if a kernel declares its own problem, because it may read only a part of the tensors.
     moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)
     roof_clk = problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
     return moved / gpu.memory_bandwidth, roof_clk
 
 
 def violation_notes(refused: int, raised: int, seconds: float, least_s: float, replaced: bool) -> Iterator[str]:
-    """Yield a note if estimates were rejected, and a note if estimates were raised to the lower bound.
+    """Yield a note on rejected estimates and a note on raised estimates, if there are any.
 
-    The first rejected estimate has the time `seconds` and the lower bound `least_s`. `replaced` states whether the
-    analytical model's estimates replaced the rejected ones.
+    Args:
+        refused: number of rejected estimates.
+        raised: number of estimates that were raised to the lower bound.
+        seconds: time of the first rejected estimate.
+        least_s: lower bound of this time, in seconds.
+        replaced: whether the analytical model's estimates replaced the rejected ones.
     """
     if refused:
         instead = "the analytical model is used instead" if replaced else "they are omitted"
@@ -89,10 +93,7 @@ def is_number(prediction: "BaselinePrediction") -> bool:
 
 
 def impossible(row: MeasuredAnswer, problem: Problem, gpu: GPU) -> bool:
-    """Return whether a measured row violates a law of physics.
-
-    Tolerate violations that differences between meters or between boards can explain.
-    """
+    """Return whether a measured row violates a law of physics by more than meters or boards of one model differ."""
     from kernrec.store.intake.plausible_times import floor_s
 
     limit_w = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     pass
 
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
-"""Arguments of the engine's `Costs` for one kernel: its plan, the problems, the rows to estimate (None for all that can
-run), a mask of the rows that can run (None for the mask in the plan), rows to estimate in any case, and the costs of
-each problem's epilogue, (problems, 4)."""
+"""Arguments of the engine's `Costs` for one kernel, in this order: plan, problems, rows to estimate (None for all
+runnable rows), mask of runnable rows (None for the plan's mask), rows that must be estimated, and the costs of each
+problem's epilogue, (problems, 4)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Configs of a kernel on one problem, and the time and energy that the analytical model predicts for C of them."""
+    """Time and energy that the analytical model predicts for C configs of a kernel on one problem."""
 
     table: StaticTable
     on_problem: ProblemSpace
@@ -40,9 +40,9 @@ class Prediction:
     in_engine: Any
     number: int = 0
     start: int = 0
-    """Position of the first of these configs among the kernel's configs on all problems."""
+    """Position of the first predicted config among this kernel's configs on all problems of a batch."""
     column: int = 0
-    """Position of the first of these configs among the configs of all kernels on all problems."""
+    """Position of the first predicted config among all kernels' configs on all problems of a batch."""
     problem: int = 0
     count: int = 0
     """Number of configs that can run the problem, including configs that are not estimated."""
@@ -56,7 +56,7 @@ class Prediction:
 
     @cached_property
     def unprofiled(self) -> tuple[MeasuredAnswer, ...]:
-        """Measurements of configs that have no profile and so no prediction, at the first operating point."""
+        """Measurements, at the first operating point, of configs without a profile. Such configs have no prediction."""
         first = self.measured[0]
         if not len(first.rows):
             return ()
@@ -64,9 +64,7 @@ class Prediction:
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
-        """Minimum and maximum number of emulated blocks of the first launch, over the configs. Both are 0 if the kernel
-        was not profiled from a sample of blocks.
-        """
+        """Smallest and largest number of emulated blocks of any config's first launch; 0 if blocks were not sampled."""
         if not self.table.kernel.sampled:
             return 0, 0
         profiles = self.table.launches[0].profiles
@@ -87,12 +85,12 @@ class Prediction:
         return NominalCosts(*self.in_engine.nominal[:, self.column + position].tolist())
 
     def performed(self, position: int) -> list[LaunchTime]:
-        """Return the times of the launches that the config at `position` performs, one `LaunchTime` per launch."""
+        """Return a `LaunchTime` for each launch that the config at `position` performs."""
         return [LaunchTime(*times) for times in self.in_engine.launches(self.number, self.start + position)]
 
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
-    """Predict time and energy of the configs in these rows of a kernel's space, on one problem."""
+    """Predict time and energy of the configs in `rows` of a kernel's space, on one problem."""
     epilogues = None if table.kernel.sampled else finishing(table, [on_problem.problem])
     part: Part = table.plan(on_problem.problem), [arguments(on_problem.problem)], rows, None, None, epilogues
     return Prediction(table, on_problem, rows, costs_in_engine([part]))

@@ -1,9 +1,9 @@
 """Find the reference time of a problem, towards which optimistic predictions of the analytical model are shrunk.
 
-The reference time is the baseline of the fastest backend, or the time of a Triton kernel according to a model trained
-on this GPU. The lead of a kernel is log(reference time / predicted time). A lead means that the kernel is fast or the
-prediction is wrong. Weighting prediction and reference time by the inverse of their variances keeps this fraction of
-the lead:
+The reference time is the baseline of the fastest backend. It may also be the time of a Triton kernel, according to a
+model trained on this GPU. The lead of a kernel is log(reference time / predicted time). A kernel leads because it is
+fast or because its prediction is wrong. Weighting prediction and reference time by the inverse of their variances keeps
+this fraction of the lead:
 
     (among**2 + reference**2) / (own**2 + among**2 + reference**2)
 
@@ -54,7 +54,7 @@ class ReferenceTime:
     deviation: float
     """Standard deviation of the logarithm of the time."""
     transferred: bool
-    """Whether the time comes from a physical model, or only from recordings of other GPUs."""
+    """Whether the time is uncertain, because it comes from a physical model or only from recordings of other GPUs."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ def reference_of(space: "Space", problem: Problem) -> ReferenceTime | None:
     gpu = space.gpu
     best, first = None, (True, inf)
     for backend, latency, launch_s in model.fastest(problem, gpu):
-        if latency.transferred:  # Recordings on this GPU already respect its physical limits.
+        if latency.transferred:  # Recordings of this GPU cannot exceed its limits.
             latency = model.at_least_roof(latency, problem, gpu)
-        # Replace the launch overhead in the recording by the overhead that the analytical model assumes.
+        # The recording includes a launch overhead. Replace it by the overhead that the analytical model assumes.
         started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
         if (latency.transferred, started_s) < first:
             best, first = (backend, latency), (latency.transferred, started_s)
@@ -113,7 +113,7 @@ def predict_references(space: "Space", problems: Sequence[Problem]) -> None:
 def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float] | None:
     """Return the time of a library according to a physical model, and the upper end of its interval in seconds.
 
-    Return None if the model does not apply.
+    Return None if the physical model does not apply to the problem.
     """
     from kernrec.model.baselines.physics import derived
 

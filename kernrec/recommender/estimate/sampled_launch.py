@@ -16,7 +16,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _SECTOR_BYTES = 32.0
-_SECTORS_PER_REQUEST = 4  # One access of a warp to local memory, with one word per lane.
+_SECTORS_PER_REQUEST = 4  # A warp's access to local memory moves one word per lane.
 _L1_LATENCY_CLK = 33.0
 """Latency of a load that hits in L1, in clock cycles. It is 32 to 34 on GPUs from Turing to Hopper
 (RRZE-HPC/gpu-benches, gpu-latency; for an RTX 2070, sjfeng1999/gpu-arch-microbenchmark)."""
@@ -56,20 +56,20 @@ class SampledLaunch:
     overlapped: Array
     """Fraction of the waits during which other warps of the block have work; NaN if it was not sampled."""
     busy: Array
-    """Fraction of the blocks of the grid that have work. Profiles describe the average of these blocks."""
+    """Fraction of the grid's blocks that have work. The profiles describe an average block with work."""
     longest: Array
     """Ratio of the work of the longest block to the work of an average block."""
     cache_bytes: Array
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """Return how many bytes a block of each variant loads again after other accesses; None if it is unknown."""
+        """Return how many bytes a block of each variant loads repeatedly, after other accesses; None if not known."""
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:
             return None
         loads = [m for m in self.requested.metrics if m.startswith("global.") and m.endswith(".read_sectors")]
         loaded = _SECTOR_BYTES * sum((_column(self.requested, m) for m in loads), np.zeros(len(self.cache_bytes)))
-        # Clip, because the profile may be from an untrusted source.
+        # Clip, because profiles may be from an untrusted source.
         shares = (np.clip(_column(self.requested, f"again.{size}"), 0.0, 1.0) for size in sizes)
         far = tuple((loaded * share).take(variants) for share in shares)
         return Rereads(far, 1024.0 * sizes[0], self.cache_bytes.take(variants))
@@ -137,9 +137,11 @@ def read_sample(
     """Return the results of the emulated blocks of one launch.
 
     Args:
+        index: index of the launch.
+        table: profiles of the sampled blocks.
         variants: row of `table` for each row of the space, or -1 if the row has no profile.
         on_problem: config space of the kernel on the problem that was sampled.
-        warm: whether L2 holds the launch's data, as far as they fit, when the launch starts.
+        warm: whether L2 holds as much of the launch's data as fits when the launch starts.
     """
     launch = on_problem.space.kernel.launches[index]
     rows = np.flatnonzero(variants >= 0)
@@ -155,7 +157,7 @@ def read_sample(
     grid = [by_variant(extent) for extent in launch.grid]
     busy = 1.0 - _column(table, "idle")
     longest = np.maximum(_column(table, "longest"), 1.0)
-    # In a small grid, there are fewer blocks per SM than would fit.
+    # A small grid does not fill the SMs.
     present = np.ceil(np.prod(grid, axis=0) * busy / gpu.sms).astype(np.int64)
     resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
     cache = l1_bytes(gpu.limits, resident, shared) / resident
@@ -178,8 +180,8 @@ def read_sample(
         if not footprint.written:
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
-    # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data only once. A later
-    # wave of blocks waits only for L2 if L2 still holds the data. If L2 is warm, this also applies to the first wave.
+    # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data once. Later blocks
+    # wait only for L2 if L2 still holds the data. So do the first blocks if L2 is warm.
     figures = microarchitecture(gpu)
     again = 1.0 if warm else np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
@@ -203,10 +205,7 @@ def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Return the demand of a launch, adapted to configs whose blocks have unequal work.
-
-    For these configs, each wait for memory becomes a loop trip.
-    """
+    """Return the demand of a launch, with loop trips in place of waits for memory where blocks have unequal work."""
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand
@@ -277,10 +276,7 @@ def footprints(
 
 
 def _window(table: ProfileTable, buffer: str) -> list[str]:
-    """Return the names of the metrics `wave.<buffer>.<n>` in ascending order of n.
-
-    n is a number of consecutive blocks.
-    """
+    """Return the metrics `wave.<buffer>.<n>`, ascending in n, a number of consecutive blocks."""
     sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
     return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 
@@ -290,18 +286,18 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 
 
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
-    """Return the fraction of requested sectors that hit in L1, and the fraction of loads that fully hit in L1.
+    """Return two fractions: requested sectors that hit in L1, and loads whose sectors all hit in L1.
 
     `cache` is the size of L1 per block in bytes.
     """
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
     if sizes:
         held, held_wait = (
-            _between([_column(table, f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
+            _interpolate([_column(table, f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
             for what in ("reuse", "reuse.wait")
         )
         return held, held_wait
-    # Older profiles contain no data on reuse. Assume that L1 keeps as much of a block's data as fits.
+    # Older profiles do not describe reuse. Assume that L1 keeps as much of a block's data as fits.
     names = _read_buffers(table)
     requested = sum((_column(table, f"global.{name}.read_sectors") for name in names), np.zeros(len(cache)))
     once = sum((_column(table, f"touch.{name}.read") for name in names), np.zeros(len(cache)))
@@ -310,7 +306,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
     return held, held
 
 
-def _between(shares: Sequence[Array], size: Array) -> Array:
+def _interpolate(shares: Sequence[Array], size: Array) -> Array:
     """Interpolate fractions that are given for sizes 1, 2, 4 and so on. The result is 0 at sizes up to 0.5."""
     table = np.stack([np.zeros(len(size)), *shares])
     position = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))

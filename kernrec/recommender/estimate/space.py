@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 SHORTLIST = 512
-"""Maximum number of a kernel's configs for which full costs are estimated on a problem. The configs with the lowest
-quick costs are selected. The quick time is the number of waves of blocks times the time of one wave. The quick energy
-is the energy of the core."""
+"""Maximum number of a kernel's configs with fully estimated costs on a problem. The engine selects the configs of
+lowest quick time and energy. The quick time is the number of waves of blocks times the time of one wave. The quick
+energy is the energy of the core."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +49,7 @@ class Space:
 
     @cached_property
     def learned(self) -> "list[tuple[AppliedModel | None, bool]]":
-        """Trained model that corrects the costs of each kernel, and whether it was trained on recordings of this kernel
-        on this GPU. The model is None if none applies.
-        """
+        """Trained model for each kernel, or None if none applies, and whether it was trained on this kernel and GPU."""
         if self.models is None:
             return [(None, False)] * len(self.tables)
         scopes = [self.models.scope(t.kernel.op, t.kernel, t.gpu, t.space.dtype) for t in self.tables]
@@ -78,7 +76,7 @@ Measured = tuple[MeasuredRows, ...]
 def parts_of(
     space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]
 ) -> tuple[list[Part], list[Sequence[Problem]], list[Measured]]:
-    """Return the arguments of the engine's `Costs` for each kernel, its problems in its op's form, and its rows."""
+    """Return the arguments of the engine's `Costs`, the problems as the op defines them, and the rows, per kernel."""
     evidence, nothing = space.evidence, (NOTHING,) * len(points)
     any_rows = bool(evidence.measured or evidence.failed)
     parts, forms_of_each, measured = list[Part](), list[Sequence[Problem]](), list[Measured]()
@@ -98,6 +96,6 @@ def parts_of(
                 able[rows[0].failed] = False
         forms_of_each.append(forms)
         measured.append(rows)
-        # A profile from sampled blocks already includes the epilogue of the problem.
+        # Omit the epilogue, because a profile from sampled blocks already includes it.
         parts.append((table.plan(forms[0]), in_engine, None, able, ran, None if table.kernel.sampled else epilogues))
     return parts, forms_of_each, measured

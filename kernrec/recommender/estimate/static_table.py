@@ -1,5 +1,6 @@
 """Static table: the configs of one kernel on one GPU, with all results that do not depend on the problem."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
@@ -33,7 +34,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Coverage:
-    """Number of a kernel's compiled variants that have no profile, and number of variants that spill registers."""
+    """Number of a kernel's compiled variants without a profile, and number of variants that spill registers."""
 
     unprofiled: int
     spilling: int
@@ -47,7 +48,7 @@ class StaticTable:
     gpu: GPU
     space: Space
     conditions: Conditions
-    """Conditions for which `power` and the DRAM traffic of the launches are valid."""
+    """State of inputs and L2 for which `power` and the DRAM traffic of the launches hold."""
     power: PowerModel
     calibration: Calibration | None
     """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
@@ -73,7 +74,7 @@ class StaticTable:
         """Create the table of a kernel for the data type and layout of a problem.
 
         Args:
-            problem: any problem of the data type and layout. Profiles of sampled blocks need the sampled problem.
+            problem: any problem of this data type and layout. For profiles of sampled blocks, the sampled problem.
             profiles: static profiles, keyed by the index of the launch.
             calibration: fitted coefficients of the analytical model; None to use the GPU's data sheet.
             conditions: input data of the kernel, and the state of L2 when a launch starts.
@@ -88,6 +89,8 @@ class StaticTable:
         spills, unprofiled = np.zeros(len(variants.keys), dtype=bool), np.ones(len(variants.keys), dtype=bool)
         launches: list[LaunchTable] = []
         warm = conditions.l2 == WARM
+        # A user's kernel may compute in other types than that of its problem.
+        bf16 = problem.dtype == "bf16" or (problem.dtype != "f16" and bool(re.search("bf16|bfloat16", kernel.source)))
         for index, spec in enumerate(kernel.launches):
             if (table := profiles.get(index)) is None:
                 raise KernrecError(
@@ -96,7 +99,7 @@ class StaticTable:
                 )
             place = {key: row for row, key in enumerate(table.variant_keys)}
             rows = np.array([place.get(key, -1) for key in variants.keys], dtype=np.int64)
-            unprofiled &= rows < 0  # A variant counts as profiled if it has a profile of at least one launch.
+            unprofiled &= rows < 0  # A variant with one profiled launch counts as profiled.
             spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
             sample = None
             if kernel.sampled:
@@ -104,7 +107,7 @@ class StaticTable:
 
                 sample = read_sample(index, table, rows, space.at(problem), gpu, warm)
                 table = sample.table
-            needs = demand(gpu, power, table.metrics, table.terms, table.counts)
+            needs = demand(gpu, power, table.metrics, table.terms, table.counts, bf16)
             in_l2 = tensors_in_l2(kernel, conditions.l2, (*spec.reads, *spec.writes))
             launches.append(
                 LaunchTable(
@@ -124,7 +127,7 @@ class StaticTable:
             power=power,
             calibration=calibration,
             launches=tuple(launches),
-            # Exclude code that spills unless blocks were sampled: only `sampled_launch` estimates the cost of spills.
+            # Exclude code that spills, because only `sampled_launch` estimates the cost of spills.
             usable=(~spills | kernel.sampled)[variants.index],
             coverage=Coverage(int(unprofiled.sum()), int(spills.sum())),
         )
@@ -157,12 +160,12 @@ class StaticTable:
         return self.kernel.triton is not None and self.kernel.sampled
 
     def machine_code(self, on_problem: ProblemSpace) -> Array:
-        """Return numbers that are equal for configs with the same machine code and block size.
+        """Number the machine code of each config. Configs with the same code and block size have equal rows.
 
         For a captured Triton launch (`is_call`), grid, registers, shared memory and profile must be equal too.
 
         Returns:
-            Warps per block of the first launch, then the number of the code of each launch, (rows, 1 + launches).
+            Warps per block of the first launch, then a number for the code of each launch, (rows, 1 + launches).
         """
         codes = [launch.variant for launch in self.launches]
         if self.is_call:
@@ -184,13 +187,13 @@ class StaticTable:
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Return whether the launch geometry and the profiles are the same for all problems."""
+        """Return whether all problems like `problem` have the same launch geometry and profiles."""
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Return the ascending row indices of the configs that can run a problem and have a profile of every launch.
 
-        `measured` contains rows of measured configs. They are included even if their code spills.
+        Rows in `measured` are included even if their code spills registers.
         """
         rows: Array = on_problem.valid_among(self.able_configs(on_problem, measured)).nonzero()[0]
         return rows
@@ -216,7 +219,7 @@ class StaticTable:
         return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
-        """Return the mask `can`, (rows,), cleared for configs that lack a profile of a launch that they perform."""
+        """Return `can`, (rows,), without the configs that lack a profile of a launch that they perform."""
         for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
@@ -229,7 +232,7 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return how many trips of a loop each config performs: in all `blocks` blocks, and in the longest block."""
+        """Return two numbers of trips of a loop for each config: in all `blocks` blocks, and in the longest block."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)
@@ -244,7 +247,7 @@ class StaticTable:
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
         """Return the total number of events in one launch of a config on a problem, keyed by profile metric.
 
-        `requested` states whether to include sectors that hit in L1. Only profiles of sampled blocks can exclude them.
+        `requested` states whether to count sectors that hit in L1. Only profiles of sampled blocks can exclude them.
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles
@@ -319,8 +322,7 @@ class StaticTable:
         held = occupancy(limits, threads, registers, shared)
         resident = held.blocks.astype(np.float64)
         if self.kernel.sampled and (resident == 0).any():
-            # Registers are allocated in granules. If code exceeds the limit by less than a granule, the code of another
-            # compiler may fit.
+            # The code exceeds the register limit by less than one allocation unit, so code of another compiler may fit.
             fewer = np.maximum(registers - limits.register_allocation_unit // 32, 1)
             near = (resident == 0) & (occupancy(limits, threads, fewer, shared).blocks > 0)
             resident[near] = 1.0
@@ -343,7 +345,7 @@ class StaticTable:
                 ]
             ),
         )
-        # A table of sampled profiles is for one problem, so geometry that depends on the problem can be cached too.
+        # Sampled profiles are valid for one problem, so even geometry that depends on the problem can be cached.
         if self.kernel.sampled or all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
             self._geometries[index] = geometry
         return geometry

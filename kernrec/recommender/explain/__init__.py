@@ -1,1 +1,1 @@
-"""Explain where the time and energy of a config go, and find the change of the config that gains most."""
+"""Explain where the time and energy of a config go, and find the most profitable change of the config."""

@@ -31,7 +31,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class BufferAccess(JsonForm):
-    """Pattern of one kind of access to a buffer."""
+    """Pattern of the reads, the writes or the atomic operations on a buffer."""
 
     buffer: str
     what: str
@@ -56,12 +56,13 @@ class LaunchDetail(JsonForm):
     waves: float
     """Number of waves: blocks divided by the number of blocks that the whole GPU can run at once."""
     tail: float
-    """Mean utilization over all waves: the number of waves divided by that number rounded up. If there is at most one
-    wave, the fraction of the GPU that it fills."""
+    """Mean utilization over all waves: `waves` divided by `waves` rounded up. If there is at most one wave, the
+    fraction of the GPU that it fills."""
     time_s: Mapping[str, float]
     """Seconds that each resource is busy, keyed by resource. The busiest resource is the bottleneck."""
     in_turn_s: float
-    """Seconds lost because each block uses one resource at a time, and too few other blocks use the idle resources."""
+    """Seconds lost to idle resources. A block uses one resource at a time, and too few blocks use the other
+    resources."""
     mix: Mapping[str, float]
     """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]
@@ -71,11 +72,11 @@ class LaunchDetail(JsonForm):
 
 @dataclass(frozen=True)
 class Roofline(JsonForm):
-    """Position of a config in the roofline model."""
+    """Operations, DRAM traffic and peak rates that place a config in the roofline model."""
 
     flops: float
     counted: bool
-    """Whether the operations were counted in the kernel's profile, because the op does not define their number."""
+    """Whether operations come from the kernel's profile. They do if the op does not define their number."""
     dram_bytes: float
     intensity: float
     """Operations per byte of DRAM traffic."""
@@ -91,7 +92,7 @@ class Roofline(JsonForm):
 
     @property
     def attainable_flops(self) -> float:
-        """Operations per second that the roofline model allows at the config's intensity."""
+        """Maximum operations per second in the roofline model at the config's `intensity`."""
         return min(self.peak_flops, self.intensity * self.bandwidth)
 
 
@@ -100,14 +101,14 @@ class Explanation:
     """Breakdown of the costs of a config at an operating point."""
 
     recommendation: Recommendation
-    """Explained config. Its costs may be measured, or corrected by measurements of other configs."""
+    """Explained config. Its costs may be measured, or corrected with measurements of other configs."""
     analytical: Mapping[str, float]
     """`latency_s`, `energy_j` and `power_w` as the analytical model predicts them without any measurements."""
     launches: tuple[LaunchDetail, ...]
     bottleneck: str
-    """Resource that is busy longest at the actual clock, or `power limit` if this limit slows down the launch."""
+    """Resource that is busy longest at the actual clock, or `power limit` if the limit slows down the launch."""
     energy_j: Mapping[str, float]
-    """Energy in joules, keyed by component. The energy of `recommendation` is divided in the predicted proportions."""
+    """Energy in joules, keyed by component: the recommendation's energy, divided in the predicted proportions."""
     roofline: Roofline
     figures: Mapping[str, float]
     """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
@@ -126,7 +127,7 @@ class Explanation:
 
 
 def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanation:
-    """Break down the costs of a candidate."""
+    """Break down the costs of the candidate at `position`, at the operating point with index `point`."""
     (kernel,) = candidates.kernels
     table, on_problem, row, prediction = (
         kernel.table,
@@ -139,8 +140,8 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     dram_bytes = float(sum(times.dram_bytes[0] for times in launch_times))
     recommendation = build_recommendation(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
-    # Predicted times are for the boost clock. Scale the times of core resources to the actual clock, and all times to
-    # the total latency.
+    # Predicted times assume the boost clock. Scale the times of core resources to the actual clock, and multiply all
+    # times by `measured`.
     measured = recommendation.latency_s.value / float(limited.latency_s[0])
     slower = measured * table.power.boost_hz / recommendation.clock_hz
     launches = tuple(
@@ -175,7 +176,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 
 
 def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
-    """Return `parts` with the seconds of DRAM and launch multiplied by `others`, and all others by `core`."""
+    """Multiply the seconds of DRAM and launch by `others`, and the seconds of all other resources by `core`."""
     return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
 
 
@@ -190,7 +191,7 @@ def _detail(
     blocks, threads = (
         int((on_problem.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.blocks, spec.threads)
     )
-    resident = max(held.blocks, 1)  # A config that was measured with another compiler may not fit: 0 blocks.
+    resident = max(held.blocks, 1)  # A config that was measured with another compiler may not fit here, which gives 0.
     waves = blocks / (resident * table.gpu.sms)
     issued = max(counts.get("issue", 0.0), 1.0)
     mix = {m.removeprefix("issue."): value / issued for m, value in counts.items() if m.startswith("issue.") and value}
@@ -236,7 +237,7 @@ def _roofline(
     tensor = sum(value for metric, value in total.items() if metric.startswith("mma."))
     if counted:
         flops = tensor + 2.0 * _WARP * sum(total.get(f"issue.{kind}", 0.0) for kind in ("fma32", "f16", "f64"))
-    # Scale the peak to the actual clock, which is above the data sheet's clock on GeForce GPUs and lower under a power
+    # State the peak at the actual clock. It is above the data sheet's on GeForce GPUs, and below it under a power
     # limit.
     peak = gpu.peak_flops(problem.dtype, tensor > 0) or gpu.peak_flops("f32")
     peak *= recommendation.clock_hz / (gpu.tensor_clock_hz if tensor > 0 else gpu.boost_clock_hz)

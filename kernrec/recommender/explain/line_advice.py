@@ -9,15 +9,15 @@ from kernrec.util.light_dataclass import dataclass
 
 _SECTOR = 32
 _WORTH = 0.03
-"""Minimum relative speedup for advice. Smaller speedups are far within the model's error."""
+"""Minimum speedup, as a fraction, for advice. Smaller speedups are far within the model's error."""
 _POOR = 0.6
-"""Fraction of useful bytes, of active lanes or of necessary wavefronts below which advice on a line is given."""
+"""Fraction below which a line gets advice: of useful bytes, of active lanes or of necessary wavefronts."""
 _FEW = 0.25
 """Occupancy below which there are too few warps to hide latency."""
 _MANY_READS = 8
-"""Minimum number of times that each byte is read for the advice to reuse data in registers or shared memory."""
+"""Minimum number of reads of each byte for the advice to reuse data in registers or shared memory."""
 _CHEAP_DIVISION = 0.1
-"""Instructions of a shift or multiplication, as a fraction of the instructions of a division."""
+"""Ratio of the instructions of a shift or multiplication to the instructions of a division."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 _ON_CHIP = ("LSU", "L1", "L2")
 
@@ -51,7 +51,7 @@ def line_advice(
     Args:
         subject: breakdown of a config that needs a single launch.
         source: function that returns the text of a line, given a file name and a line number.
-        has_f64: whether a parameter of the kernel has type f64. Then f64 arithmetic is assumed to be intended.
+        has_f64: whether a parameter of the kernel has type f64. If so, f64 arithmetic is assumed to be intended.
     """
     (launch, *_) = subject.launches
     total = _Totals(lines)
@@ -67,7 +67,7 @@ def line_advice(
 
 
 class _Totals:
-    """Sums over all source lines of a kernel. The waste of a single line is compared with these sums."""
+    """Sums over all source lines of a kernel, with which advice compares the waste of one line."""
 
     def __init__(self, lines: Sequence[LineCost]) -> None:
         self.issued = sum(cost.issued for cost in lines) or 1.0
@@ -85,7 +85,7 @@ class _Totals:
 
 
 def _after(launch: LaunchDetail, factors: Mapping[str, float]) -> float:
-    """Return the speedup of a launch if the time of each resource is multiplied by its factor (1 by default)."""
+    """Return the speedup of a launch if the time of each resource changes by its factor in `factors` (1 by default)."""
     parts = launch.time_s
     longest = max(parts.values())
     after = max(seconds * factors.get(name, 1.0) for name, seconds in parts.items())
@@ -136,7 +136,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
     if access.space == "global" and access.what != "atomic":
         ideal = max(access.bytes / _SECTOR, access.requests)
         used = min(access.bytes / (access.moved * _SECTOR), 1.0) if access.moved else 1.0
-        together = used * access.count  # Fraction of the moved bytes that the line's accesses use in total.
+        together = used * access.count  # Fraction of the moved bytes that the accesses use together
         if used < _POOR and 0.9 < together < 1.1 and access.widest < 16:
             rest = 1 - (access.moved - access.bytes / _SECTOR) / total.sectors
             yield advice(
@@ -167,7 +167,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
         )
     if access.space == "local":
         rest = 1 - access.moved / total.sectors
-        issued = 1 - 2 * access.requests / total.issued  # Each access also needs an instruction for its address.
+        issued = 1 - 2 * access.requests / total.issued  # Each access also needs an address instruction.
         yield advice(
             f"local array: {100 * access.moved / total.sectors:.0f} % of the sectors are local memory",
             "index it by constants (unroll the loop), so that it stays in registers",
@@ -185,7 +185,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
 def _of_reads(
     launch: LaunchDetail, lines: Sequence[LineCost], subject: Explanation, source: Callable[[str, int], str]
 ) -> Iterator[LineAdvice]:
-    """Yield advice for the line that reads most, to reuse its data, if the kernel reads each byte many times."""
+    """Yield the advice to reuse data for the line that reads most, if the kernel reads each byte many times."""
     reads = {cost.place: cost.accesses[read] for cost in lines if (read := ("global", "read")) in cost.accesses}
     if not reads or subject.roofline is None:
         return
@@ -194,7 +194,7 @@ def _of_reads(
     times = moved * _SECTOR * launch.blocks / min(launch.blocks, SAMPLED_BLOCKS) / max(subject.roofline.dram_bytes, 1.0)
     if times < _MANY_READS or most.bytes < _POOR * most.moved * _SECTOR:
         return
-    rest = 1 - 0.75 * most.moved / moved  # Assume four results per read after the change.
+    rest = 1 - 0.75 * most.moved / moved  # Assume that each read then serves four results.
     yield LineAdvice(
         file, line, source(file, line).strip()[:60],
         f"re-read: each byte is read {times:.0f} times from L1 or L2",

@@ -25,11 +25,11 @@ from kernrec.util.light_dataclass import dataclass
 _WORTH = 0.002
 """Minimum relative gain from which a change is shown. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum gain of a pair of changes, beyond the better single change, from which the pair is shown."""
+"""Minimum gain of a pair of changes, in addition to the better single change, from which the pair is shown."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
-"""Fraction of the roofline model's speed above which other configs are at most 1.4 times as fast."""
+"""Fraction of the roofline model's speed above which a config counts as fast. No other is over 1.4 times as fast."""
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
@@ -62,17 +62,21 @@ class Change(JsonForm):
     time: float
     """Relative change of the latency."""
     changes: dict[str, float]
-    """Relative changes of the other figures that change most, keyed by name."""
+    """Relative changes of the figures, besides time and energy, that change most; keyed by name."""
     source: Source
-    """Least certain source of the costs before and after the change."""
+    """Source of the costs before or after the change, whichever is less certain."""
 
 
 def what_if(
     candidates: CandidateSet, position: int, point: int = 0, objective: Objective = Objective.ENERGY, top: int = 5
 ) -> list[Change]:
-    """Return at most `top` changes with the largest gains, best first.
+    """Return at most `top` changes of a config with the largest gains, best first.
 
     A change affects one tunable, two tunables or the power limit.
+
+    Args:
+        position: position of the config to change among the candidates.
+        point: index of the operating point of the config.
     """
     (kernel,) = candidates.kernels
     latency, energy = _comparable(candidates, position, point)
@@ -118,8 +122,8 @@ def what_if(
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the latency and the energy of all candidates, as two arrays of shape (points, C).
 
-    If the candidate at `position` was measured at `point`, the predictions at `point` are multiplied by its ratio of
-    measured to predicted costs.
+    If the candidate at `position` was measured at `point`, predictions at `point` are scaled by its ratio of measured
+    to predicted costs. Without scaling, the model's error would look like a gain.
     """
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
@@ -153,7 +157,7 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
-    """Return the relative change of each figure, keyed by its name; 1 if it was zero before and is not zero after."""
+    """Return the relative change of each figure, keyed by its name; 1 for a change from zero to more."""
     changes = {}
     for name, value in before.figures.items():
         new = after.figures[name]
@@ -172,7 +176,7 @@ def roof_share(subject: Explanation) -> float:
 
 
 def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:
-    """Return a sentence that recommends the first of the changes or, without changes, a remedy for the bottleneck."""
+    """Return a sentence that recommends the first change or, if there are no changes, a remedy for the bottleneck."""
     bottleneck = subject.bottleneck
     if changes:
         best = changes[0]
@@ -188,7 +192,7 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 
 
 def recommended(request: Request, context: Context) -> Recommendation:
-    """Return the top recommendation for an op. Raises the same errors as `explainable`."""
+    """Return the top recommendation for an op. Raise the same errors as `explainable`."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.recommendations:
         raise NoKernelError(str(answer.no_kernel))
@@ -201,7 +205,7 @@ def explainable(request: Request, context: Context, best: Recommendation | None 
     The default power limit comes first, then the requested limit, then a range of limits.
 
     Args:
-        best: result of `recommended` for a request that names an op; None to compute it when needed.
+        best: result of `recommended` for a request that names an op; None to compute the result when needed.
 
     Raises:
         UsageError: a name is unknown, or the objective is `pareto`.
@@ -236,7 +240,7 @@ _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 
 
 def tunables_of(name: str, text: str | None) -> dict[str, int]:
-    """Parse values of tunables, such as `block_m=128,stages=3`. Raises `UsageError` about `name` for any other form."""
+    """Parse values of tunables, such as `block_m=128,stages=3`. Raise a `UsageError` about `name` if that fails."""
     pairs = {}
     for part in text.split(",") if text else ():
         match = _PAIR.fullmatch(part)
@@ -302,7 +306,7 @@ class Report:
 
     @property
     def difference(self) -> dict[str, float]:
-        """Relative change of each figure from the other config to the explained one; empty without another config."""
+        """Relative change of each figure from the config `other` to the explained one; empty if `other` is None."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:

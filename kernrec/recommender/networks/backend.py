@@ -1,6 +1,6 @@
 """Select the backend with which a network is compared, and the backend's baseline for each layer.
 
-Several fixed batch sizes decide, so that networks of different batch sizes are compared with the same backend.
+Several fixed batch sizes determine the backend, so that it does not change with the batch size of a network.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
 
 Layers = Sequence[tuple[Layer, Problem]]
-"""Pairs (layer, problem of one pass of the layer in the data type and layout of its answer)."""
+"""Pairs of a layer and the problem of one pass of the layer, in the data type and layout of its answer."""
 
 
 def backend_of(
@@ -39,7 +39,7 @@ def backend_of(
     """Select the backend for the network's totals. Return its name, and a baseline (or None) for each layer.
 
     The fastest backend with baselines for all layers is selected. If there is none, the backend is selected whose
-    uncovered layers take the least time. The name is empty if no backend is selected.
+    uncovered layers take the least time. If no backend is selected, the name is empty.
 
     Args:
         answered: layers of the network with their answers.
@@ -50,8 +50,8 @@ def backend_of(
     def baselines_of_each(layers: Layers) -> list[list[Baseline]]:
         predict_baselines(context, (in_one_pass(problem, layer) for layer, problem in layers))
         each = [baselines_of_layer(context, *pair, query.point, query.backends) for pair in layers]
-        # Baselines that are predicted only from the GPU's data are the same for all backends. Use only baselines that
-        # are based on recorded data.
+        # Use only baselines from recorded data. A baseline predicted from the GPU's data alone is the same for all
+        # backends.
         return [[baseline for baseline in baselines if baseline.source != PREDICTED] for baselines in each]
 
     layers = [(layer, answer.problem) for layer, answer in answered]
@@ -92,9 +92,11 @@ def baselines_of_layer(
 ) -> Sequence[Baseline]:
     """Return the baselines of backends (all by default) for one pass of a network's layer, fastest first.
 
-    If kernrec's kernels need several passes for all items, a backend still needs only one call. Its baseline for one
-    pass is then the cost of this call divided by the number of passes.
-    `problem` is the problem of one pass in the data type and layout of the layer's answer.
+    If kernrec's kernels need several passes for all items, a backend needs only one call. The baseline is then the cost
+    of this call divided by the number of passes.
+
+    Args:
+        problem: problem of one pass, in the data type and layout of the layer's answer.
     """
     if layer.alone:
         return baselines_of(context, problem, point, backends)
@@ -114,10 +116,7 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: GpuContext, answered: LayerAnswer, point: OperatingPoint) -> Baseline:
-    """Return the baseline of a layer's backend at another operating point.
-
-    If there is none, return the layer's existing baseline.
-    """
+    """Return the baseline of a layer's backend at another operating point, or the present one if there is none."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     answer, library = answered.answer, (_library(baseline),)
@@ -144,7 +143,7 @@ def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
 def _seconds(program: str, layers: Layers, baselines: Sequence[Sequence[Baseline]]) -> tuple[float, float]:
     """Return the seconds of the layers without a baseline of `program`, and the seconds of all layers.
 
-    The layer's fastest baseline replaces a missing baseline. Layers without any baseline are not counted.
+    The fastest baseline of another backend replaces a missing baseline. Layers without any baseline do not count.
     """
     lacking = whole = 0.0
     for (layer, _), each in zip(layers, baselines, strict=True):

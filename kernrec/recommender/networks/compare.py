@@ -26,7 +26,7 @@ from kernrec.util.human import Note, human
 from kernrec.util.light_dataclass import dataclass
 
 STEPS = 16
-"""Maximum number of power limits or clocks in a sweep, in addition to the default."""
+"""Maximum number of power limits or clocks in a sweep, not counting the default."""
 _LIMIT_STEP_W = 10.0
 
 Swept = Literal["power limit", "clock"]
@@ -98,7 +98,7 @@ class NetworkSweep:
 
 
 def point_text(point: OperatingPoint, gpu: GPU) -> str:
-    """Return an operating point's clock if it is locked, otherwise its power limit, as text."""
+    """Describe an operating point: its clock if it is locked, or its power limit if not."""
     return f"a clock of {human(point.clock_hz, 'Hz')}" if point.clock_hz else human(point.limit_w(gpu), "W")
 
 
@@ -177,16 +177,20 @@ def sweep_network(
 
 KNEE = "knee"
 _LEAST_GAIN = 0.005
-"""Minimum fraction of time or energy that the knee must save; otherwise the first row is recommended."""
+"""Minimum fraction of time or energy that the knee must save. The first row is recommended if it saves less."""
 
 
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
-    """Return the index of the recommended row.
+    """Return the index of the recommended row of a sweep.
 
-    If the query bounds the slowdown, select the row with the lowest energy among those within the bound. If the
-    objective is energy or EDP, select the row with its lowest value. Otherwise, select the knee: the point farthest
-    below the line from the fastest point to the point of lowest energy, with both costs scaled to 0 to 1 (Satopaa et
-    al. 2011, "Finding a Kneedle in a Haystack"). If the knee saves almost nothing, select the first row.
+    The first rule that applies selects the row:
+
+        1. If the query bounds the slowdown: the row with the lowest energy within the bound.
+        2. If the objective is energy or EDP: the row with the lowest value.
+        3. For any other objective: the knee, or the first row if the knee saves almost nothing.
+
+    The knee is the point farthest below the line from the fastest point to the point of lowest energy, with both costs
+    scaled to 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack").
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])
@@ -257,7 +261,7 @@ class ComparedGpu:
 
 @dataclass(frozen=True)
 class Unfit:
-    """Result for a GPU and batch size at which the network exceeds the GPU's memory."""
+    """GPU and batch size at which the network exceeds the GPU's memory."""
 
     gpu: GPU
     batch: int
@@ -291,8 +295,8 @@ def compare_gpus(
         swept: quantity to sweep for each row, power limits or clocks; None for no sweep.
 
     Returns:
-        A row for each GPU and batch size, and a message for each GPU with no rows or an incomplete total. If several
-        GPUs are compared, a GPU has no rows if it runs no kernel of kernrec and a layer has no baseline.
+        A row for each GPU and batch size, and messages about GPUs without rows or with an incomplete total. A GPU in a
+        comparison of several has no rows if no kernel of kernrec runs on it and a layer has no baseline.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.
@@ -334,7 +338,7 @@ def compare_gpus(
 
 
 _FACTOR = 1.5
-"""Minimum ratio of times that is stated as a factor ("1.5 times as long") instead of a percentage."""
+"""Minimum ratio of times that the text states as a factor ("1.5 times as long") instead of a percentage."""
 
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:

@@ -25,7 +25,7 @@ from kernrec.util.light_dataclass import dataclass
 LATENCY_S, RING_S = 6e-6, 19e-6
 ONE_STEP_SHARE, RING_SHARE = 0.6, 0.82
 UNSURE = 1.5
-"""Ratio between an estimate and each end of its interval. All published figures are within this factor of the model."""
+"""Ratio of an estimate to each end of its interval. All published figures are within this factor of the model."""
 
 _NVLINK = {
     900e9: ("b200", "b300", "gb200", "gb300"),
@@ -85,7 +85,7 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
-    """Return the bandwidth, in bytes per second and direction, and a description of the link between GPUs."""
+    """Return the bandwidth of the link between GPUs, in bytes per second and direction, and a description of it."""
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
         if rate is not None and gpus <= most:
@@ -96,7 +96,7 @@ def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
 
 
 def all_reduce_s(size: float, gpus: int, rate: float) -> float:
-    """Return the predicted seconds of an all-reduce of `size` bytes at `rate` bytes per second and direction."""
+    """Return the predicted seconds of an all-reduce of `size` bytes at `rate` bytes per second and link direction."""
     one_step = LATENCY_S + (gpus - 1) * size / (ONE_STEP_SHARE * rate)
     return min(one_step, RING_S + 2 * (gpus - 1) / gpus * size / (RING_SHARE * rate))
 

@@ -51,8 +51,8 @@ class NetworkRequest:
     phase: str | None = None
     """Phase of a model's `config.json`: `decode` or `prefill`; None for `decode`."""
     backend: str = ""
-    """Backend for the totals: `KERNREC` for kernrec's kernels only, `MIXED` for the fastest backend of each layer,
-    empty for the fastest backend with baselines for all layers."""
+    """Backend for the totals, or empty for the fastest backend with baselines for all layers. `KERNREC` selects
+    kernrec's kernels only, and `MIXED` the fastest backend of each layer."""
     ignore_memory: bool = False
     """Whether to answer even if the network exceeds the GPU's memory."""
 
@@ -80,7 +80,7 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
 def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
     """Return the requested network and its layers (at least one), reduced to the part that one GPU runs.
 
-    The layers have the requested batch size, data type and layout.
+    Layers have the batch size, data type and layout of the request.
 
     Raises:
         UsageError: a name is unknown, the network cannot be divided or scaled as requested, or it has no layer of the
@@ -141,11 +141,11 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
 def in_best_layouts(
     recommender: GpuRecommender, layers: Sequence[Layer], points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
-    """Choose layouts for the layers whose layout is free.
+    """Choose layouts for the layers whose layout the user and the network leave open.
 
     Independent layers get the layouts of single problems (`GpuRecommender.as_answered`). All other layers of an op
-    share a layout, because tensors pass between them. The shared layout differs from the default only if the layers
-    would spend most of their time in kernels that the default layout lacks.
+    share a layout, because tensors pass between layers. The shared layout is the default unless the layers would spend
+    most of their time in kernels that the default layout lacks.
 
     Returns:
         Layers in the chosen layouts, and the chosen layouts that differ from the default, keyed by op.
@@ -181,7 +181,7 @@ def _has_most_of_the_time(
 ) -> bool:
     """Return whether the layers would spend most of their time in kernels that the default layout lacks.
 
-    `there` has the layers' problems in the layout to try, keyed by the problems in the default layout.
+    The mapping `there` gives the problem in the layout to try for each problem in the default layout.
     """
     compared_at = points if points[0].is_default(recommender.gpu) else (DEFAULT_POINT,)
     recommender.prepare(list(there.values()), compared_at)
@@ -197,7 +197,7 @@ def _has_most_of_the_time(
 
 
 def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answering) -> tuple[Answer, str]:
-    """Return the answer for a layer, and a note if its data type or layout was replaced (otherwise an empty text).
+    """Return the answer for a layer, and a note if its data type or layout was replaced (empty if not).
 
     Args:
         exactly: whether the user fixed the data type, so that it must not be replaced.
@@ -206,8 +206,7 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     Raises:
         KernrecError: neither a kernel nor a backend can run the layer.
     """
-    # If the GPU has no arithmetic for a data type, use another type for all layers, even for layers with a kernel that
-    # converts the values.
+    # If the GPU cannot compute in a data type, use another for all layers, even if a kernel could convert the values.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     reason: KernrecError | None = None
     predicted: Answer | None = None

@@ -56,8 +56,8 @@ class DoesNotFitError(KernrecError):
 def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
     """Return the memory that one GPU needs to run a network.
 
-    Activations are twice those of the largest layer, because inputs stay in memory while the next layer writes. For
-    independent layers or a part of a network, only the largest layer counts.
+    Activations take twice the bytes of the largest layer, because inputs stay in memory while the next layer writes.
+    For independent layers or a part of a network, count only the tensors of the largest layer.
     """
     if not workload.one_network or len(layers) < len(workload.layers):
         return Memory(0, 0, max(sum(map(int, layer.problem.tensor_bytes.values())) for layer in layers), 0)
@@ -86,9 +86,9 @@ def _parts(problem: Problem) -> tuple[int, int, int]:
 def shortage(
     workload: Workload, memory: Memory, gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]]
 ) -> DoesNotFitError:
-    """Return the error for a network that exceeds a GPU's memory, with the smallest change that makes it fit.
+    """Return the error for a network that exceeds a GPU's memory, with the smallest change that makes the network fit.
 
-    `other` returns the network and its layers for another batch size and number of GPUs.
+    `other` is a function that returns the network and its layers for a batch size and number of GPUs.
     """
     remedies = []
     if workload.one_network:

@@ -40,7 +40,7 @@ from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
 COVERED = 0.5
-"""Minimum fraction of a network's FLOPs that a backend's baselines must cover for the backend to get a total."""
+"""Minimum fraction of a network's FLOPs for which a backend must have baselines to get a total."""
 
 
 def answer_network(
@@ -71,8 +71,8 @@ def answer_network(
             workload, memory, gpu, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    # Do not restrict backends here: any backend may run a layer for which kernrec has no kernel. The power limit
-    # already enforces the bound on power.
+    # Do not restrict backends: a layer without a kernel of kernrec runs in some backend. Do not restrict power either:
+    # the power limit already does.
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
@@ -86,7 +86,8 @@ def answer_network(
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
     for original, layer in zip(asked_layers, layers, strict=True):
         try:
-            if original.alone:  # Give independent shapes the same notes on layouts as a request for one problem.
+            # An independent shape gets the same notes on layouts as a request for one problem.
+            if original.alone:
                 fixed, message = not original.layout_free, ""
                 result = on_gpu.answer_op(original.problem, of_all_backends, fixed)
             else:
@@ -96,7 +97,7 @@ def answer_network(
             continue
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
-        if result.recommendations:  # Look up candidates now, while they are in the cache.
+        if result.recommendations:  # The candidates are still in the cache.
             candidates = on_gpu.candidates(result.problem, points)
             alternatives.append(_alternatives(candidates, result.best, original.alone))
         else:
@@ -128,7 +129,7 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return the query with a power limit that enforces its maximum power (`max_power_w`).
+    """Return the query with a power limit that keeps its maximum power (`max_power_w`).
 
     Raises:
         UsageError: the GPU does not accept a power limit this low.
@@ -154,10 +155,10 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 def _headline(
     workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
 ) -> str:
-    """Return the name of the total that represents the network.
+    """Return the name of the total that represents the network: of kernrec's recommendations or of `backend`.
 
-    It is the selected backend's total if the layers form one network, if the user requested backends, or if kernrec has
-    no recommendation for any layer. Otherwise, it is the total of kernrec's recommendations.
+    It is the backend's total if the layers form one network, or if the user requested backends. The same holds if
+    kernrec has no recommendation for any layer.
     """
     asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
@@ -169,7 +170,7 @@ def today(backend: str) -> str:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return (latency, energy) of a layer's alternative configs, keyed by the name of their total."""
+    """Return latency and energy of a layer with alternative configs, keyed by the total that uses the config."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}

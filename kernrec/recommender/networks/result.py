@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.recommender import Recommender
 
 WORTH_IT = 0.05
-"""Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
-maintenance."""
+"""Minimum fraction of a layer's baseline cost that a custom kernel must save to justify its development and upkeep."""
 
 Costs = tuple[Estimate, Estimate]
 
@@ -40,12 +39,12 @@ Costs = tuple[Estimate, Estimate]
 class LayerAnswer(FormerNames):
     layer: Layer
     answer: Answer
-    """Answer for the layer's problem, without recommendations if only backends can run the layer."""
+    """Answer for the layer's problem. It has no recommendations if only backends can run the layer."""
     baseline: "Baseline | None" = None
-    """Baseline of the network's backend; None if it has none for the layer."""
+    """Baseline of the network's backend; None if the backend has none for the layer."""
     objective: Objective = Objective.LATENCY
     of_kernrec: bool = False
-    """Whether the answer's main total uses kernrec's kernels wherever they exist."""
+    """Whether the network's headline total uses kernrec's kernels wherever they exist."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
@@ -60,7 +59,7 @@ class LayerAnswer(FormerNames):
 
     @cached_property
     def costs(self) -> Costs:
-        """Latency and energy of the top recommendation, or else of the baseline."""
+        """Latency and energy of the top recommendation, or of the baseline if only backends can run the layer."""
         if (best := self.best) is not None:
             if self.layer.alone:
                 return best.latency_s, best.energy_j
@@ -80,7 +79,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def saved(self) -> float | None:
-        """Fraction of the baseline's cost that the recommendation saves; None if either of them is missing."""
+        """Fraction of the baseline's cost that the recommendation saves; None without recommendation or baseline."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
         value = self.objective.scalar.value_of
@@ -88,19 +87,19 @@ class LayerAnswer(FormerNames):
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether `may_be_worth_it` and `certain` are both true; None without a baseline."""
+        """Whether a custom kernel `may_be_worth_it` and is `certain` to cost less; None without a baseline."""
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain
 
     @property
     def may_be_worth_it(self) -> bool:
-        """Whether the recommendation is expected to save at least `WORTH_IT` of the baseline's cost."""
+        """Whether the recommendation is expected to save at least the fraction `WORTH_IT` of the baseline's cost."""
         return self.saved is not None and self.saved >= WORTH_IT
 
     @property
     def certain(self) -> bool:
-        """Whether the recommendation costs less even at the unfavorable ends of both intervals."""
+        """Whether the recommendation costs less than the baseline even at the unfavorable ends of both intervals."""
         backend = self.baseline_costs
         assert backend is not None
         value = self.objective.scalar.value_of
@@ -154,7 +153,7 @@ class LayerAnswer(FormerNames):
 
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of totals. The mixture runs kernrec's kernel where it is worth it, and a backend elsewhere."""
+"""Names of totals: of the occupancy heuristic's configs, and of kernrec's kernels only where they are worth it."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 """Fraction of the network's time that `layers_that_matter` covers, and maximum number of these layers."""
@@ -162,12 +161,12 @@ MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 
 @dataclass(frozen=True)
 class Total(IntervalNames, JsonForm):
-    """Sum of latency and energy over all answered layers, with one program or config for each layer."""
+    """Sum of latency and energy over all answered layers, for one way to run the network."""
 
     JSON = "name latency_s energy_j power_w source energy_source"
 
     name: str
-    """Selection of configs, or backend that runs the network."""
+    """Name of the way to run the network: a rule that selects configs, or a backend."""
     latency_s: Estimate
     energy_j: Estimate
 
@@ -181,7 +180,7 @@ class Total(IntervalNames, JsonForm):
         return str(min(self.latency_s.source, self.energy_j.source, key=SOURCES.index))
 
     def versus(self, other: "Total") -> tuple[float, float]:
-        """Return the change of (latency, energy) relative to another total, such as -0.1 for 10 % less."""
+        """Return the relative changes of latency and energy from another total, such as -0.1 for 10 % less."""
         return (
             self.latency_s.value / other.latency_s.value - 1.0,
             self.energy_j.value / other.energy_j.value - 1.0,
@@ -204,7 +203,7 @@ class TotalSum:
             self._sources[row] = min(self._sources[row], SOURCES.index(Source(estimate.source)))
 
     def wait(self, latency: Estimate) -> None:
-        """Add time in which the GPU waits, such as for all-reduces, at unchanged mean power."""
+        """Add time in which the GPU waits, such as for all-reduces. The mean power does not change."""
         self._sums[1] *= (self._sums[0, 0] + latency.value) / self._sums[0, 0]
         self._sums[0] += (latency.value, latency.low, latency.high)
         self._sources[0] = min(self._sources[0], SOURCES.index(latency.source))
@@ -222,8 +221,7 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total; 0 for a backend's total. If totals have equal costs, only the one with the lowest rank is
-shown."""
+"""Rank of each total, 0 for a backend's. Of totals with equal costs, only the total with the lowest rank is shown."""
 
 
 @dataclass(frozen=True)
@@ -246,9 +244,9 @@ class NetworkAnswer(JsonForm):
     adjusted: tuple[str, ...] = ()
     """Notes on how the answer differs from the request, such as another data type."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
-    """Selected layouts that differ from the op's default, keyed by op."""
+    """Layouts that kernrec chose instead of the op's default, keyed by op."""
     backend: str = ""
-    """Backend with which the network is compared; empty if none has a total."""
+    """Backend with which the network is compared; empty if no backend has a total."""
     headline_name: str = RECOMMENDED
     """Name of the total that represents the network."""
     exchange: "Exchange | None" = None
@@ -281,7 +279,7 @@ class NetworkAnswer(JsonForm):
         return tabular.network_html(self)
 
     def to_arrow(self) -> Any:
-        """Return a `pyarrow.Table` with a row for each layer: its top recommendation, or else a baseline.
+        """Return a `pyarrow.Table` with a row for each layer: its top recommendation, or a baseline if it has none.
 
         Raises:
             KernrecError: PyArrow is not installed.
@@ -330,7 +328,7 @@ class NetworkAnswer(JsonForm):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return (name, fraction of the network's time) of the longest layers. All-reduces count as one layer."""
+        """Return name and fraction of the network's time of the longest layers. All-reduces count as one layer."""
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
@@ -385,7 +383,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """Totals without duplicates: if several have equal costs, only the first by `_PREFERRED` is included."""
+        """Totals without duplicates. Of totals with equal costs, only the most preferred one is included."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)
@@ -409,12 +407,12 @@ class NetworkAnswer(JsonForm):
 
     @property
     def unit(self) -> str:
-        """Unit of rates: `token` for a language model, otherwise `call`."""
+        """Unit of work for rates: `token` for a language model, `call` for other networks."""
         return "token" if self.workload.one_network and self.workload.tokens else "call"
 
     @property
     def work(self) -> int:
-        """Number of units (tokens or calls) per pass through the network."""
+        """Number of tokens or calls (see `unit`) per pass through the network."""
         return self.workload.tokens * self.batch if self.unit == "token" else 1
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Audit a deployment: list its tuned files, the missing ones, and the gain from each file.
 
-An engine runs the entry of a tuned file with the nearest number of tokens. So a written file has an entry for each
-number of tokens in the engine's own files. Where tuning gains nothing, the entry is the engine's default config.
+An engine runs the entry of a tuned file with the nearest number of tokens. So kernrec writes an entry for each number
+of tokens in the engine's own files. The entry is the engine's default config if tuning gains nothing.
 """
 
 import math
@@ -54,14 +54,14 @@ class AuditedFile:
 
     file: TunedFile
     shipped: str
-    """Path of the engine's file, relative to the folder for this kind of file; empty if there is none."""
+    """Path of the engine's own tuned file, relative to the folder of its kind; empty if there is none."""
     of_this_triton: bool
     """Whether the shipped file is for the requested release of Triton. SGLang also reads files for other releases."""
     taken: str
     """Kernel that the engine runs instead of the tuned kernel; empty if the engine runs the tuned kernel."""
     comparisons: tuple[Comparison, ...] = ()
     why_none: str = ""
-    """Reason why configs cannot be compared for this file; empty if they can."""
+    """Reason why configs cannot be compared for this file; empty if they can be compared."""
     kernel: str = ""
     """Name of the kernel that was analyzed for the comparisons; empty if there is none."""
 
@@ -113,7 +113,7 @@ def _comparison(made: Comparison) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ServingAudit:
-    """Result of an audit: the tuned files that an engine looks for when it serves a model on a GPU."""
+    """Result of an audit: the tuned files that an engine looks for to serve a model on a GPU."""
 
     model: ServedModel
     served: Deployment
@@ -154,9 +154,9 @@ class AuditRequest:
     tp: int = 1
     ep: int = 1
     triton: str | None = None
-    """Release of Triton for SGLang; None for the installed release, or else SGLang's newest one."""
+    """Release of Triton for SGLang. None means the installed release, or SGLang's newest if Triton is not installed."""
     release: str | None = None
-    """Release of the engine; None for the installed release, or else the newest one that kernrec knows."""
+    """Release of the engine. None means the installed release, or the newest that kernrec knows if there is none."""
     device: str = ""
     """Name of the GPU as its driver reports it; empty for the name in kernrec's GPU catalog."""
     lora_rank: int | None = None
@@ -164,8 +164,7 @@ class AuditRequest:
     compare: bool = True
     """Whether to compare configs for missing files instead of only listing the files."""
     everything: bool = False
-    """Whether to compare configs also for files that the engine has, and for files whose kernel the engine does not
-    run."""
+    """Whether to also compare configs for files that the engine has, and for files whose kernel it does not run."""
     download: bool = False
 
     def __post_init__(self) -> None:
@@ -198,7 +197,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     notes += _notes_on(model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
     seconds = [_looked_up(each, served, shipped) for file in files if (each := second_file(file, served)) is not None]
-    wanted += [second for second in seconds if second.shipped]  # Skip optional files that do not exist.
+    wanted += [second for second in seconds if second.shipped]  # The second file of a kind is optional.
     if not request.compare:
         return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
     due = [f for f in wanted if not f.why_none and (request.everything or (f.missing and not f.taken))]
@@ -214,7 +213,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
 
 
 def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
-    """Return the release of Triton for which to look for files (empty for vLLM), and notes on its choice."""
+    """Return the release of Triton whose files to audit (empty for vLLM), and notes on its choice."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
     if request.triton is not None:
         text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton
@@ -261,14 +260,14 @@ def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> Audited
 def _compared(
     audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
 ) -> AuditedFile:
-    """Return the file with a comparison for each number of tokens, or with the reason why there are none."""
+    """Return the file with a comparison for each number in `tokens`, or with the reason why there are none."""
     made: list[Comparison] = []
     try:
         for count in tokens:
             if progress is not None:
                 progress(f"{audited.file.name}: {count} tokens")
             made.append(comparing.compare(audited.file, served, count))
-    except KernrecError as error:  # Its kernel may fail to import. The audit of other files must continue.
+    except KernrecError as error:  # This file's kernel may fail to import. Audit the other files.
         if not made:
             return replace(audited, why_none=str(error))
     kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"
@@ -278,7 +277,6 @@ def _compared(
 
 
 def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> list[str]:
-    """Return notes on how the times in the comparisons were estimated."""
     kernels = {file.kernel for file in compared.values() if file.kernel}
     comparisons = [comparison for file in compared.values() for comparison in file.comparisons]
     if not comparisons:
@@ -308,8 +306,8 @@ VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DI
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     """Return the entries to write to a tuned file, with the keys that the engine uses (`TunedFile.entry`).
 
-    For each entry, take the comparison with the nearest number of tokens (by ratio). If its gain is large enough, the
-    entry is its best config. Otherwise, the entry is the engine's default config for the entry's number of tokens.
+    Each entry follows the comparison with the nearest number of tokens, by ratio. The entry is the best config if the
+    comparison recommends to write it, or the engine's default config if not.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}
@@ -321,7 +319,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Return the relative path of a new tuned file, in `package/` if the engine reads it only from its own package."""
+    """Return the relative path of a new tuned file, in `package/` if the engine reads it only from its package."""
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"
@@ -333,7 +331,7 @@ def relative_place(audited: AuditedFile, served: Deployment) -> str:
 def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
     """Write the tuned files whose expected gain is large enough to a folder, and return their paths.
 
-    Other files in the folder are kept. The folder is not created if there is nothing to write.
+    Keep other files in the folder. Create the folder only if there are files to write.
 
     Raises:
         UsageError: the folder cannot be written.

@@ -1,6 +1,6 @@
-"""Judge the entries of tuned files for a GPU: those of vLLM, SGLang, Triton, Inductor, FlashInfer and Helion.
+"""Judge for a GPU the entries of tuned files of vLLM, SGLang, Triton, Inductor, FlashInfer and Helion.
 
-The files of the last four do not contain the kernels, so kernrec predicts no times for them.
+The files of Triton, Inductor, FlashInfer and Helion do not contain the kernels, so kernrec predicts no times for them.
 """
 
 import re
@@ -27,12 +27,12 @@ from kernrec.recommender.serving.tuned_files import (
 from kernrec.util.human import memory_text
 
 _OF_MODELS = ("architectures", "model_type", "hidden_size", "d_model", "n_embd")
-"""Fields of a model's `config.json`. Each such file has at least one of them."""
+"""Fields that identify a model's `config.json`. Each model has at least one of these fields."""
 _REGISTERS = 65536
 _MOST_REGISTERS = 255
 _WIDE_SPREAD = 0.1
-"""Minimum difference of the 80th and 20th percentiles of a config's times, as a fraction of the median, that makes the
-fastest config doubtful."""
+"""Minimum spread of a config's times that makes the fastest config doubtful: the difference of the 80th and 20th
+percentiles, as a fraction of the median."""
 _INDUCTOR_TILE = re.compile(r"[XYZR]\d?_?BLOCK")
 _NOTES = {
     "FlashInfer": "times of tactics cannot be predicted: FlashInfer numbers them differently in each version",
@@ -42,10 +42,12 @@ _OTHER_NOTE = "the file does not contain the kernel: capture the program (kernre
 
 
 def judge_files(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
-    """Judge each entry of tuned files for a GPU. Different configs of autotuners for one problem are doubtful.
+    """Judge each entry of tuned files for a GPU. Entries with different configs for one problem are doubtful.
 
-    `wanted` contains the versions of the software that will use the files, keyed by its name. The result is empty if
-    the only path is a model.
+    Return an empty list if the only path is a model's config.
+
+    Args:
+        wanted: versions of the software that will use the files, keyed by its name.
 
     Raises:
         UsageError: a file cannot be read, or kernrec does not judge files of its autotuner.
@@ -63,7 +65,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_model(file: TextFile) -> bool:
-    """Return whether a file is a model's config. Raise `UsageError` if it is neither this nor a tuned file."""
+    """Return whether a file is a model's config. Raise `UsageError` if it is neither such a config nor a tuned file."""
     with suppress(UsageError):
         if format_of(file).tuned is not None:
             return False
@@ -75,7 +77,7 @@ def _is_model(file: TextFile) -> bool:
 def _judge_caches(files: Sequence[TextFile], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
     paths = [file.path for file in files]
     caches = [(file.path, read_tuned_cache(file)) for file in files]
-    chosen = [(path, cache, {entry.problem: entry.config for entry in _chosen(cache)}) for path, cache in caches]
+    chosen = [(path, cache, {entry.problem: entry.config for entry in _used_entries(cache)}) for path, cache in caches]
     judged = []
     names = {path: path.name if len({other.name for other in paths}) == len(paths) else str(path) for path in paths}
     for path, cache in caches:
@@ -93,21 +95,17 @@ def _judge_caches(files: Sequence[TextFile], gpu: GPU, wanted: Mapping[str, str]
 
 
 def is_same_gpu(first: TunedCache, second: TunedCache) -> bool:
-    """Return whether two files may come from GPUs of one model."""
+    """Return whether two files may come from the same GPU model."""
     return first.gpu == second.gpu and (first.sm == second.sm or None in (first.sm, second.sm))
 
 
 def _fastest(cache: TunedCache) -> TunedEntry | None:
-    """Return the entry with the lowest time, or None if no entry has times."""
     timed = [entry for entry in cache.entries if entry.times_s]
     return min(timed, key=lambda entry: entry.times_s or (), default=None)
 
 
-def _chosen(cache: TunedCache) -> list[TunedEntry]:
-    """Return the entries that the tool uses.
-
-    If any entry has times, only the fastest is used. Otherwise, all entries without an error are used.
-    """
+def _used_entries(cache: TunedCache) -> list[TunedEntry]:
+    """Return the entries that the autotuner uses: the fastest, or all without an error if no entry has times."""
     best = _fastest(cache)
     return [entry for entry in cache.entries if not entry.error] if best is None else [best]
 
@@ -136,13 +134,12 @@ def _judged(
         judgment, reason = Judgment.DOUBTFUL, ", ".join(elsewhere)
     if origin[0] is not Judgment.POSSIBLE:
         judgment, reason = origin
-    if wrong := next(_wrong(entry, gpu), ""):
+    if wrong := next(_obstacles(entry, gpu), ""):
         judgment, reason = Judgment.WRONG, wrong
     return JudgedEntry(entry.problem, entry.config, judgment, reason, ratio, measured=ratio is not None)
 
 
-def _wrong(entry: TunedEntry, gpu: GPU) -> Iterator[str]:
-    """Yield each reason why a GPU cannot run an entry."""
+def _obstacles(entry: TunedEntry, gpu: GPU) -> Iterator[str]:
     config = entry.config
     if entry.error:
         yield entry.error

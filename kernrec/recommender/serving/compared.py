@@ -29,12 +29,12 @@ BEST_RANKED = 3
 PAIR_SPREAD = 0.16
 """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times.
 
-vLLM's tuner measured each config in vLLM's files to be the best of hundreds. So a slowdown that the model predicts for
-such a config is an error. The value is the root mean square of this error over eight pairs of configs on an A100 and an
-H100 with 1,024 tokens (`tools/evidence expert-files`).
+It is estimated from configs in vLLM's files, each of which vLLM's tuner measured to be the best of hundreds. So the
+model is wrong if it predicts such a config to be slow. The value is the root mean square of this error over eight pairs
+of configs on an A100 and an H100 with 1,024 tokens (`tools/evidence expert-files`).
 """
 OTHER_SPREAD = math.log(SPREAD.ratio) / DEVIATIONS
-"""Standard deviation for kernels other than matmuls: the analytical model's error."""
+"""Standard deviation as in `PAIR_SPREAD` for kernels other than matmuls: the analytical model's error."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ class Comparison:
     tokens: int
     own: Tiles
     own_cost: Cost | None
-    """Cost of the engine's default config; None if this config cannot run on the GPU."""
+    """Cost of the engine's default config; None if the GPU cannot run this config."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """Candidates and default config with their costs: first the measured configs, then the others, best first."""
+    """Candidates and default config with their costs: measured configs first, then the others, each best first."""
     compared: tuple[Tiles, ...]
-    """All compared configs, with the default config first. Some may be unable to run."""
+    """All compared configs, the default config first. The GPU may be unable to run some of them."""
     spread: float = PAIR_SPREAD
     analyzed: bool = True
     """Whether costs come from an analysis of the kernel's code, not from the formula of `expert_ranking`."""
 
     @property
     def best(self) -> Tiles:
-        """Best config, which may be the engine's default."""
+        """Best config, which may be the engine's default config."""
         return self.ranked[0][0]
 
     @property
@@ -79,8 +79,10 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """90 % interval of `ratio`. If the default config is predicted to be the best, the interval extends from 1 to
-        the largest gain that the second-best config may have.
+        """90 % interval of `ratio`.
+
+        If the default config is predicted to be the best, the interval extends from 1 to the largest gain that the
+        second-best config may have.
         """
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
@@ -94,7 +96,7 @@ class Comparison:
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
     """Return candidate configs that fit in the GPU's shared memory.
 
-    They are the highest-ranked configs or, if the ranking does not support the file, a short list.
+    They are the highest-ranked configs, or a short list if `expert_ranking` does not support the file.
     """
     if ranks(file, gpu):
         return shipped_ranking().ranked(file, tokens, gpu, BEST_RANKED)
@@ -102,7 +104,7 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
 
 
 def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[Tiles]) -> list[tuple[Tiles, Cost]]:
-    """Return configs with predicted costs in the order of `expert_ranking`. Omit those that exceed shared memory."""
+    """Return configs that fit in shared memory, with predicted costs, in the order of `expert_ranking`."""
     ranking, array = shipped_ranking(), configs_array(configs)
     usable = np.flatnonzero(fitting(file, array, gpu))
     times_s = ranking.times_s(file, tokens, gpu, array[usable])
@@ -138,7 +140,6 @@ class Comparer:
         return Comparison(tokens, own, own_cost, tuple(ranked), tuple(tried), spread, analyzed)
 
     def _measured(self, file: TunedFile, served: Deployment) -> bool:
-        """Return whether the user's database has measurements of this kernel on the GPU."""
         if not self._database.exists():
             return False
         kernel = (own_kernel(served, file) or "grouped_experts").rpartition(":")[2]
@@ -148,7 +149,7 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
-        """Return the configs that can run, with their costs. Omit a config that the engine launches like another."""
+        """Return the configs that can run, with their costs. Leave out configs that the engine launches identically."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
@@ -169,7 +170,7 @@ class Comparer:
             except KernrecError:
                 if len(calls(step, configs)) == 1:
                     raise
-                continue  # Skip configs that cannot run, for example because they need too much shared memory.
+                continue  # Skip a config that cannot run, such as one with too much shared memory.
             for recommendation in answer.answer.recommendations:
                 for config in group:
                     key = _key(engine, file, config)
@@ -184,7 +185,7 @@ def _key(engine: str, file: TunedFile, config: Tiles) -> tuple[tuple[str, int], 
 
 
 def distinct(engine: str, file: TunedFile, configs: Sequence[Tiles]) -> list[Tiles]:
-    """Return the configs, but omit each config that the engine launches exactly like an earlier one."""
+    """Return the configs without those that the engine launches exactly like an earlier config."""
     unique: dict[tuple[tuple[str, int], ...], Tiles] = {}
     for config in configs:
         unique.setdefault(_key(engine, file, config), config)
@@ -208,10 +209,10 @@ def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
 
 
 NOTHING = 1.03
-"""Maximum ratio of the default config's time to the best config's time that counts as no gain. Measured times of the
+"""Ratio of the default config's time to the best config's time up to which tuning gains nothing. Measured times of the
 same config differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
-"""Ratio as in `NOTHING`. The advice is not to create the file if the interval of the ratio ends below this value."""
+"""Ratio as in `NOTHING`. If the ratio's interval ends below this value, the advice is not to create the file."""
 
 
 class Verdict(StrEnum):
@@ -234,10 +235,12 @@ def worth(made: Comparison) -> Verdict:
 
 
 def verdict_of(missing: bool, taken: str, made: Sequence[Comparison]) -> Verdict:
-    """Return the advice on a tuned file, given comparisons of configs for each number of tokens.
+    """Return the advice on a tuned file.
 
-    `missing` states whether the engine has no such file. `taken` is the kernel that the engine runs instead of the
-    tuned kernel; empty if it runs the tuned kernel.
+    Args:
+        missing: whether the engine has no such file.
+        taken: kernel that the engine runs instead of the tuned kernel; empty if it runs the tuned kernel.
+        made: comparisons of configs, one per number of tokens.
     """
     if not missing:
         return Verdict.SHIPPED

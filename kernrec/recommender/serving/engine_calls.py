@@ -1,6 +1,6 @@
 """Describe launches of an engine's kernel with given configs, in the form that `kernrec analyze` can analyze.
 
-If the engine is not installed, a kernel with the same tunables replaces the engine's kernel (`kernels/experts.py`).
+A kernel with the same tunables (`kernels/experts.py`) stands in for the engine's kernel if the engine is not installed.
 """
 
 import ast
@@ -29,9 +29,9 @@ OWN_KERNELS = {
     ("sglang", Kind.EXPERTS): "sglang.kernels.ops.moe.fused_moe_triton_kernels:fused_moe_kernel",
     ("sglang", Kind.BLOCK_GEMM): "sglang.kernels.ops.gemm.fp8_kernel:_w8a8_block_fp8_matmul",
 }
-"""Kernel that each kind of tuned file configures, as `module:function`, keyed by engine and kind."""
+"""Kernel that a tuned file configures, as `module:function`, keyed by engine and kind of file."""
 _OF_GROUPS = "_gptq_awq"
-"""Suffix of the kernel's name in both engines if the experts' weights are integers, quantized in groups."""
+"""Suffix of the kernel's name in both engines if the experts have integer weights, quantized in groups."""
 _ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8", "int8_w8a16": "bf16", "int4_w4a16": "bf16"}
 """Data type of a matmul's inputs, keyed by the quantization of its weights (None if they are not quantized)."""
 _NONE = {"python": "None"}
@@ -39,7 +39,7 @@ _NONE = {"python": "None"}
 
 @dataclass(frozen=True)
 class Step:
-    """One of the matmuls that a tuned file configures, in a step with a given number of tokens."""
+    """Matmul that a tuned file configures, in a step with a given number of tokens."""
 
     file: TunedFile
     served: Deployment
@@ -57,7 +57,7 @@ class Step:
         return self.tokens if self.product == 0 else self.tokens * self.shape.top
 
     def routing(self, rows: int) -> Routing:
-        """Return the experts that the step's tokens choose, arranged in tiles that have `rows` rows."""
+        """Return the experts that the step's tokens select, arranged in tiles of `rows` rows."""
         top, experts = self.shape.top, self.shape.experts
         apart = self.served.engine == "vllm" and self.file.kind is Kind.EXPERTS
         return routed(self.tokens, experts, top, rows, ranks=self.served.ep, apart_allowed=apart)
@@ -70,14 +70,14 @@ def own_kernel(served: Deployment, file: TunedFile) -> str | None:
 
 
 def own_alone(file: TunedFile) -> bool:
-    """Return whether only the engine's own kernel can be analyzed, because kernrec has no replacement for it."""
+    """Return whether kernrec has no replacement for the engine's kernel, so that only that kernel can be analyzed."""
     return file.state is not None or file.quantization.group > 0
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
-    """Return calls that launch the matmul, each with the configs that it launches.
+    """Return calls that launch the matmul, each with its configs.
 
-    Routing depends on the number of rows of a tile. So configs with different numbers of rows need different calls.
+    Configs with different numbers of rows per tile need different calls, because routing depends on this number.
 
     Raises:
         KernrecError: the engine is not installed and kernrec has no replacement for its kernel, or the kernel has
@@ -91,8 +91,8 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
         return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
-    # The engine fills in values that a config lacks, so an incomplete config may become equal to a complete one.
-    # Separate calls avoid duplicates.
+    # The engine adds missing values, so an incomplete config may become equal to a complete one. Put them into separate
+    # calls, so that no call has duplicates.
     for config in configs:
         by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call
@@ -114,7 +114,7 @@ def _packed(file: TunedFile) -> int:
 
 
 def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the scales of the inputs and of the weights, in the form in which a call describes its arguments."""
+    """Return the arguments of a call for the scales of the inputs and of the weights."""
     shape, block = step.shape, step.file.block
     quantization = step.file.quantization
     if quantization.group:
@@ -144,7 +144,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
         "k": step.shape.depth,
         "choices": routing.choices,
         "tiles_m": len(routing.experts),
-        "TOP": _top(step),
+        "TOP": _top_k(step),
         "BLOCK_SCALES": block is not None,
         "SCALE_N": block[0] if block else 1,
         "SCALE_K": block[1] if block else step.shape.depth,
@@ -155,8 +155,8 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
     )
 
 
-def _top(step: Step) -> int:
-    """Return top-k: how many experts read each row of the input. It is 1 in the second matmul."""
+def _top_k(step: Step) -> int:
+    """Return the number of experts that read each row of the input. It is 1 in the second matmul."""
     return step.shape.top if step.product == 0 else 1
 
 
@@ -217,7 +217,7 @@ def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
 
 
 def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
-    """Return values for all arguments of the engines' kernels that kernrec knows, keyed by parameter."""
+    """Return the values of all known arguments of the engines' kernels, keyed by parameter."""
     inputs, weights, outputs = _operands(step, routing)
     by_token, by_weight = _scales(step)
     shape, block, kind, by_row = step.shape, step.file.block, step.file.weights, step.file.quantization.by_row
@@ -268,7 +268,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
         **dict.fromkeys(("stride_bbe", "stride_bbn", "stride_bias_e", "stride_bias_n"), 0),
         "naive_block_assignment": routing.apart,
         "MUL_ROUTED_WEIGHT": step.product == 1,
-        "top_k": _top(step),
+        "top_k": _top_k(step),
         "compute_type": {"python": "tl.bfloat16"},
         "use_fp8_w8a8": kind == "fp8_w8a8",
         "use_int8_w8a8": kind == "int8_w8a8",
@@ -285,7 +285,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
 
 
 def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
-    """Return values for the arguments that only the kernel for group-quantized integer weights has."""
+    """Return the values of arguments that only the kernel for group-quantized integer weights has."""
     file, shape = step.file, step.shape
     if not file.quantization.group:
         return {}
@@ -309,7 +309,7 @@ def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
 
 
 def _known_constants(step: Step) -> Mapping[str, Any]:
-    """Return a function for each kernel constant, keyed by parameter, that computes its value from a config."""
+    """Return a function for each kernel constant that computes its value from a config, keyed by parameter."""
     hopper_fp8 = step.served.gpu.sm == 90 and step.file.weights == "fp8_w8a8"
 
     def swapped(config: Tiles) -> int:

@@ -19,7 +19,7 @@ from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile
 Tiles = Mapping[str, int]
 
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-"""Numbers of tokens for which written files have entries, as in most files of vLLM 0.33.0 and SGLang."""
+"""Numbers of tokens for which kernrec writes entries, as in most files of vLLM 0.33.0 and SGLang."""
 _LITTLE_SHARED = 128 << 10
 """Bytes of shared memory per block below which SGLang has other default configs for fp8."""
 
@@ -31,7 +31,7 @@ _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
-    """Return the key of the entry that an engine selects for a number of tokens: the first of the nearest keys."""
+    """Return the key in `keys` that is nearest to `tokens`, the first if several are. An engine uses its entry."""
     return min(keys, key=lambda key: abs(key - tokens))
 
 
@@ -64,7 +64,7 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
 
 
 def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Return vLLM's default config for experts with integer weights. It lacks the columns and depth of a tile."""
+    """Return vLLM's default config for experts with integer weights, without the columns and depth of a tile."""
     shape = file.products[0]
     few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
     if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
@@ -75,7 +75,7 @@ def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
 
 
 def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
-    """Add vLLM's default columns and depth of a tile to a config that lacks them, except for state layers."""
+    """Return a config with vLLM's default columns and depth of a tile if it lacks them. State layers need neither."""
     if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
         return tiles
     return {**tiles, "BLOCK_SIZE_N": 32 if rows == 1 else 64, "BLOCK_SIZE_K": 64 if rows == 1 else 32}
@@ -115,8 +115,8 @@ def _config(m: int, n: int, k: int, group: int, warps: int, stages: int) -> dict
 def launched(engine: str, file: TunedFile, tiles: Tiles) -> dict[str, int]:
     """Return the constants and options with which the engine compiles the kernel for a config.
 
-    Triton's default values replace missing options. vLLM limits `BLOCK_SIZE_K` to the size of a block of weights that
-    share a scale.
+    Missing options get Triton's default values. vLLM limits `BLOCK_SIZE_K` to the size of a block of weights that
+    shares a scale.
     """
     config = {"num_warps": 4, "num_stages": 3, **tiles}
     config.pop("SPLIT_K", None)
@@ -151,7 +151,7 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
             if rows <= layers.width and rows * layers.state // (32 * warps) in _OF_LANE
         ]
     shape = file.products[0]
-    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume even use of all experts.
+    rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # Assume balanced experts.
     tiles = list(_SMALL) if rows <= 16 else []
     tiles += _MIDDLE if 8 < rows <= 160 else ()
     tiles += _LARGE if rows > 64 else ()
@@ -163,7 +163,7 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
         k = min(k, file.block[1]) if file.block else k
         k = max(k, file.block[1]) if file.block and file.kind is Kind.BLOCK_GEMM else k
         while file.quantization.group and any(product.depth % k for product in file.products):
-            k //= 2  # The depth must be a whole number of steps.
+            k //= 2  # Each matmul's depth must be a multiple of k.
         width = 1 if eight else 2
         while (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block and stages > 2:
             stages -= 1
@@ -177,7 +177,7 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
     """Return the kernel that an engine runs instead of the tuned kernel; empty if it runs the tuned kernel.
 
-    The engine's flag that selects the tuned kernel may follow in parentheses.
+    If a flag of the engine selects the tuned kernel instead, the flag follows in parentheses.
     """
     sm = served.gpu.sm
     if file.quantization.group:

@@ -18,8 +18,8 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""Minimum size of a block of weights that share a scale. vLLM reduces the model's block size down to this value if it
-does not divide the number of columns on a GPU."""
+"""Minimum size of a block of weights that shares a scale. vLLM reduces the model's block size down to this value until
+it divides the number of columns on a GPU."""
 
 
 class Kind(StrEnum):
@@ -57,7 +57,7 @@ class ProductShape:
     """Sizes, on one GPU, of a matmul whose kernel a tuned file configures."""
 
     rows: int
-    """Columns of the output, which are the rows of the weights."""
+    """Columns of the output, which are rows of the weights."""
     depth: int
     experts: int = 1
     top: int = 1
@@ -65,7 +65,7 @@ class ProductShape:
 
 @dataclass(frozen=True)
 class StateShape:
-    """Sizes of the state-space layers on one GPU."""
+    """Sizes of a model's state-space layers on one GPU."""
 
     heads: int
     width: int
@@ -84,7 +84,7 @@ class TunedFile:
     name: str
     layers: str
     products: tuple[ProductShape, ...] = ()
-    """Matmuls that run with the file's configs, in order."""
+    """Matmuls that run with the file's configs, in the order of execution."""
     dtype: str | None = None
     """Quantization in the file's name; None if the name states none."""
     quantization: Quantization = UNQUANTIZED
@@ -107,7 +107,7 @@ class TunedFile:
 
     @property
     def launches(self) -> int:
-        """Number of kernel launches with the file's configs; 0 if kernrec cannot predict them."""
+        """Number of kernel launches that the file configures; 0 if kernrec cannot predict their time."""
         return len(self.products) or int(self.state is not None)
 
     def entry(self, tokens: int) -> int:
@@ -176,7 +176,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
             raise UsageError(f"{model.title}: {width} columns per GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
     group, sglang = _group(model, width), served.engine == "sglang"
-    # SGLang's file names count bytes instead of columns, and a byte contains two 4-bit weights.
+    # SGLang states widths in bytes instead of columns. A byte contains two 4-bit weights.
     stored = width // 2 if sglang and dtype == "int4_w4a16" else width
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
     layer = ExpertLayer(count, stored, parse("m"), device, dtype, block, by_row)
@@ -190,7 +190,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
-    """Return the separate file that SGLang looks for to configure the second matmul of experts, or None."""
+    """Return the separate file in which SGLang looks for configs of the experts' second matmul, or None."""
     if served.engine != "sglang" or file.kind is not Kind.EXPERTS:
         return None
     name, note = f"{file.name.removesuffix('.json')}_down.json", f"without it, {file.name} is read"
@@ -198,14 +198,14 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
-    """Return whether an engine's kernel for weights with this quantization reads tuned files."""
+    """Return whether an engine's kernel for this quantization of weights reads tuned files."""
     if quantization.method == "compressed-tensors" and engine == "sglang":  # SGLang runs Marlin for other weights.
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 
 
 def _group(model: ServedModel, width: int) -> int:
-    """Return how many weights along k share a scale on one GPU, so that groups divide the depth of both matmuls."""
+    """Return how many weights along k share a scale on one GPU. The number divides the depth of both matmuls."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2

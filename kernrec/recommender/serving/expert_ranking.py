@@ -5,9 +5,9 @@ trained on published sets of near-best configs on an A100, an H20, an H800 and a
 Their features are tile sizes, and quantities from a formula for the kernel's time. The ranking is less accurate on
 other GPUs, because the four sets have few configs in common.
 
-The formula's constants are data sheet figures and published latencies, except for the factor `level`, which was fitted
-to recorded times. fp8 experts are ranked as 16-bit experts with half the depth, which need as many bytes and as much
-tensor core time.
+The formula's constants are data sheet figures and published latencies. Only the factor `level` was fitted to recorded
+times. fp8 experts are ranked as 16-bit experts with half the depth, which need as many bytes and as much tensor core
+time.
 """
 
 import hashlib
@@ -42,9 +42,9 @@ SPACE: Array = np.array(
         )
     )
 )  # fmt: skip
-"""Configs of the search space of the published near-best sets, (C, 6), in the order of `TUNABLES`."""
+"""Search space of the published near-best sets, one config per row, (C, 6), in the order of `TUNABLES`."""
 LEAST_SM = {None: 80, "fp8_w8a8": 89}
-"""Minimum compute capability, times 10, by quantization: 8.0 for pipelined loads, 8.9 for fp8 on tensor cores."""
+"""Minimum compute capability times 10, keyed by quantization: 8.0 has pipelined loads, 8.9 has fp8 tensor cores."""
 _DEEPEST = 256
 
 _LATENCY_S = 700e-9
@@ -64,16 +64,16 @@ class ExpertRanking:
     level: float
     """Median ratio of recorded times to the formula's times."""
     factor: float
-    """Factor for 90 % intervals: nine of ten recorded times are within this ratio of the predicted times."""
+    """Ratio of a predicted time to each end of its 90 % interval: nine of ten recorded times are within this factor."""
     pair_spread: float
     gpus: tuple[str, ...]
     """Catalog names of the GPUs whose near-best sets trained the trees."""
 
     def scores(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return the logarithm of each config's odds of being near the best, (C,).
+        """Return the log-odds that each config is near the best, (C,).
 
-        The columns of `configs`, (C, 6), are in the order of `TUNABLES`. The result is a mean over both matmuls of an
-        expert, weighted by the size of their weights.
+        The columns of `configs`, (C, 6), are in the order of `TUNABLES`. The result averages both matmuls of an expert,
+        weighted by the size of their weights.
         """
         shapes, alike = _as_16_bits(file, np.concatenate([configs, space(file, gpu)]))
         weight = np.array([shape.rows * shape.depth for shape in shapes], float)
@@ -93,8 +93,10 @@ class ExpertRanking:
         return float(times_s[0] / times_s.min())
 
     def ranked(self, file: TunedFile, tokens: int, gpu: GPU, count: int) -> list[Tiles]:
-        """Return the `count` configs with the highest scores that fit the GPU's shared memory, best first. On a GPU
-        without recordings, they have different tiles, because the best tile is less certain."""
+        """Return the `count` configs with the highest scores that fit the GPU's shared memory, best first.
+
+        On a GPU without recordings, the configs have different tiles, because the best tile is less certain.
+        """
         configs = space(file, gpu)
         order = np.argsort(-self.scores(file, tokens, gpu, configs), kind="stable")
         if gpu.name not in self.gpus:
@@ -103,12 +105,12 @@ class ExpertRanking:
 
 
 def first_of_tiles(configs: Array) -> Array:
-    """Return the index of the first config (C, 6) of each tile, ascending."""
+    """Return the ascending indices of the first config with each tile, given configs (C, 6)."""
     return np.sort(np.unique(configs[:, :3], axis=0, return_index=True)[1])
 
 
 def ranks(file: TunedFile, gpu: GPU) -> bool:
-    """Return whether the ranking supports a tuned file on a GPU. The file must be for experts in 16 bits or fp8."""
+    """Return whether the ranking supports a tuned file on a GPU. It supports files for experts in 16 bits or fp8."""
     is_known = file.kind is Kind.EXPERTS and file.dtype == file.weights and file.weights in LEAST_SM
     return is_known and gpu.sm >= LEAST_SM[file.weights]
 
@@ -128,10 +130,7 @@ def fitting(file: TunedFile, configs: Array, gpu: GPU) -> Array:
 
 
 def _as_16_bits(file: TunedFile, configs: Array) -> tuple[Sequence[ProductShape], Array]:
-    """Return the file's matmuls and the configs as their 16-bit equivalents.
-
-    Halving the depth of fp8 matmuls keeps the number of bytes and the tensor core time.
-    """
+    """Return the file's matmuls and configs as 16-bit equivalents: fp8 becomes 16 bits with half the depth."""
     if file.weights is None:
         return file.products, configs
     halved = configs.copy()
@@ -153,11 +152,11 @@ def features(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> Arra
 def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple[Array, Array]:
     """Estimate one matmul of experts with each config.
 
-    The configs (C, 6) are in the order of `TUNABLES`. Each token chooses `shape.top` experts at random. The seconds
-    must still be multiplied by `ExpertRanking.level`.
+    The configs (C, 6) are in the order of `TUNABLES`. Each token selects `shape.top` experts at random.
 
     Returns:
-        Seconds, (C,), and features for the decision trees, (C, F).
+        Seconds, (C,), which must still be multiplied by `ExpertRanking.level`, and features for the decision trees,
+        (C, F).
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth
@@ -183,7 +182,7 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
     reads = blocks * stage * steps
     padded = 2 * tiles_m * m * np.ceil(width / n) * n * depth
     from_dram = 0.4 if weights < gpu.l2_bytes else np.clip(weights / reads, 0.25, 1)
-    # Hopper's tensor cores process 64 rows at a time, so they are poorly used by smaller tiles.
+    # Hopper's tensor cores process 64 rows at a time, so smaller tiles waste a part of them.
     narrow = np.where((gpu.sm // 10 == 9) & (m < 64), 0.5, 1.0) * np.minimum(1, resident * warps / 4)
     math_s = resident * 2 * m * n * k / (flops / gpu.sms * narrow)
     dram_s = resident * stage / (bandwidth / gpu.sms) * from_dram
@@ -215,7 +214,7 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
 
 @lru_cache(64)
 def _likely_counts(tokens: int, share: float) -> Array:
-    """Return the binomial probabilities that an expert gets 0, 1, ..., `tokens` tokens, (tokens + 1,)."""
+    """Return the probability that an expert gets 0, 1, ..., `tokens` tokens (binomial), (tokens + 1,)."""
     counts = np.arange(tokens)
     if share >= 1:
         return np.append(np.zeros(tokens), 1.0)
@@ -224,7 +223,7 @@ def _likely_counts(tokens: int, share: float) -> Array:
 
 
 def card_path() -> Path:
-    """Return the path of the shipped model's card, a JSON file that describes the model."""
+    """Return the path of the shipped model's card."""
     return paths.shipped("db/prebuilt") / "models" / "serving" / "fused_experts.json"
 
 

@@ -9,7 +9,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _SEED = 20261126
 _APART = 4
-"""vLLM gives each choice its own tile if the number of experts is at least this multiple of the number of choices."""
+"""Minimum ratio of the number of experts to the number of choices at which vLLM gives each choice its own tile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,23 +17,23 @@ class Routing:
     """Choices of experts by the tokens of a step, on one GPU."""
 
     order: np.ndarray
-    """Indices of choices (i32), sorted by expert. The value of `choices` pads each expert's list to whole tiles."""
+    """Indices of choices (i32), sorted by expert. The number `choices` pads each expert's list to whole tiles."""
     experts: np.ndarray
     """Index of the expert of each tile, i32."""
     choices: int
     """Number of choices of all tokens, including choices of experts on other GPUs."""
     apart: bool
-    """Whether each choice has its own tile, even if several choices select the same expert."""
+    """Whether each choice has its own tile, even if several choices are of the same expert."""
 
 
 def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, apart_allowed: bool = False) -> Routing:
-    """Return the routing of tokens that choose experts uniformly at random, with a fixed seed.
+    """Return the routing of tokens that select experts uniformly at random, with a fixed seed.
 
     Args:
         experts: number of experts on one GPU.
-        top: number of different experts that each token chooses.
+        top: number of different experts that each token selects.
         rows: number of rows of a tile.
-        ranks: number of GPUs among which the experts are distributed. Choices of experts on other GPUs are omitted.
+        ranks: number of GPUs among which the experts are distributed. Choices of experts on other GPUs are left out.
         apart_allowed: whether each choice may get its own tile if there are few choices, as in vLLM.
     """
     total, choices = experts * ranks, tokens * top
@@ -43,7 +43,7 @@ def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, ap
     else:
         chosen = np.argpartition(draw.random((tokens, total)), top - 1, axis=1)[:, :top].reshape(-1)
     own = np.flatnonzero(chosen < experts)
-    if not len(own):  # Keep at least one choice, because configs cannot be compared without any work.
+    if not len(own):  # Keep at least one choice. Without any work, configs cannot be compared.
         own, chosen = np.zeros(1, np.int64), np.zeros_like(chosen)
     apart = apart_allowed and ranks == 1 and choices * _APART <= experts
     if apart:

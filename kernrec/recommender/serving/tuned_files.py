@@ -64,10 +64,10 @@ class Shipped:
     """Folder of the installed package; None if the names come from kernrec's table."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
-        """Return the path of the file that the engine reads for a name, and whether it is for this release of Triton.
+        """Return the path of the file that an engine reads for `name`, and whether it is for the release `triton`.
 
-        SGLang may read the file for another release, preferably the newest. The path is relative to the folder of the
-        file's kind, and empty if the engine has no such file.
+        SGLang may read a file for another release, preferably the newest. The path is relative to the folder of the
+        file's kind. It is empty if the engine has no such file.
         """
         names = self.names.get(kind, frozenset())
         if name in names:
@@ -79,21 +79,21 @@ class Shipped:
         return (max(others, key=lambda n: release(n)), False) if others else ("", False)
 
     def triton_folders(self) -> list[str]:
-        """Return the releases of Triton for which there are folders with files for experts, oldest first."""
+        """Return the releases of Triton for which the engine has files for experts, oldest first."""
         matches = {match[1] for name in self.names.get(Kind.EXPERTS, ()) if (match := _TRITON.match(name))}
         return sorted((m.replace("_", ".") for m in matches), key=numbers)
 
 
 def release(name: str) -> tuple[int, ...]:
-    """Return the release of Triton in a file's path, as numbers that can be compared; empty if there is none."""
+    """Return the release of Triton in a file's path as a comparable tuple of numbers; empty if there is none."""
     match = _TRITON.match(name)
     return tuple(map(int, match[1].split("_"))) if match else ()
 
 
 def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
-    """Return the tuned files of an engine (`vllm` or `sglang`) in the release `wanted`.
+    """Return the tuned files that the release `wanted` of an engine (`vllm` or `sglang`) contains.
 
-    If `wanted` is None, use the installed release, or else the newest in kernrec's table.
+    None means the installed release, or the newest in kernrec's table if the engine is not installed.
 
     Raises:
         UsageError: the release is neither installed nor in kernrec's table.
@@ -123,7 +123,7 @@ def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Return a release such as 3.10.0 as numbers that can be compared. A part that is not a number counts as 0."""
+    """Return a release such as 3.10.0 as a comparable tuple of numbers. A part that is not a number counts as 0."""
     return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))
 
 
@@ -149,13 +149,13 @@ def table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """Return the device in a file name, and the name with `*` in its place; None if the name states no device."""
+    """Return the device in a file name, and the name with `*` in its place, or None if the name states no device."""
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
 
 def whole(name: str, device: str) -> str:
-    """Return the file name for a pattern from `divided` and a device."""
+    """Put a device into the pattern of a file name from `divided`."""
     return name.replace("*", device, 1)
 
 
@@ -172,7 +172,7 @@ _OTHER_NAMES = {
     STATE_SPACE: re.compile(r"headdim=\d+,dstate=\d+,device_name=(?P<device>[^,]+),cache_dtype=\w+\.json"),
     LORA: re.compile(r"lora_(?:expand|shrink),K=\d+,R=\d+,S=\d+,device=(?P<device>[^,]+)\.json"),
 }
-"""Patterns for names of other tuned files, keyed by the members that each config in such a file must have."""
+"""Patterns for names of other tuned files, keyed by the keys that each config in such a file must have."""
 _TRITON_FOLDER = re.compile(r"triton_(\d+)_(\d+)_(\d+)")
 MODELS: Mapping[str, tuple[int, int, int, int]] = {
     "Mixtral 8x7B": (8, 14336, 4096, 2),
@@ -198,7 +198,7 @@ MODELS: Mapping[str, tuple[int, int, int, int]] = {
 _MOST_TOKENS = 1 << 16
 _LARGEST = 1 << 20
 _SHARED_NAMES = ("NVIDIA H100", "NVIDIA H200")
-"""Names that Helion (H100) and vLLM (H200) use for all variants of a GPU."""
+"""Device names that Helion (H100) and vLLM (H200) use for all variants of a GPU."""
 _MOST_WARPS = 32
 
 
@@ -223,8 +223,7 @@ class JudgedEntry:
     config: Mapping[str, Any]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful. If the entry was tuned for another GPU or version, the name of
-    this GPU or version. May be empty."""
+    """Reason why the entry cannot run or is doubtful, or the GPU or version it was tuned for. May be empty."""
     ratio: float | None = None
     """Ratio of the entry's time to the lowest time of any config; None if times are not known."""
     measured: bool = False
@@ -239,14 +238,14 @@ class JudgedFile:
     gpu: GPU
     tuned_for: str
     versions: Mapping[str, str]
-    """Versions that the file or its folder states, keyed by software (`triton`, `flashinfer`, ...)."""
+    """Software versions that the file or its folder states, keyed by name (`triton`, `flashinfer`, ...)."""
     entries: tuple[JudgedEntry, ...]
     model: str = ""
     """Model whose layer sizes were assumed to predict times; empty if times were not predicted."""
     tool: str = ""
     """Autotuner that wrote the file; empty for files of vLLM and SGLang."""
     comment: str = ""
-    """Note on times that are not predicted; empty if `model` is set."""
+    """Note on why no times are predicted; empty if `model` is set."""
 
     @property
     def note(self) -> str:
@@ -276,12 +275,12 @@ class JudgedFile:
 
 
 def is_engine_file(path: Path) -> bool:
-    """Return whether a path is a file whose name has the form of a tuned file's name in vLLM or SGLang."""
+    """Return whether a path is a file that is named like a tuned file of vLLM or SGLang."""
     return path.is_file() and any(name.fullmatch(path.name) for name in (_NAME, *_OTHER_NAMES.values()))
 
 
 def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) -> JudgedFile:
-    """Judge whether a GPU can run each entry of a tuned file of vLLM or SGLang. If possible, predict its time.
+    """Judge whether a GPU can run each entry of a tuned file of vLLM or SGLang. Predict its time if possible.
 
     `wanted` contains the versions of the software that will use the file, keyed by its name.
 
@@ -312,9 +311,9 @@ def judge_file(path: Path, gpu: GPU, wanted: Mapping[str, str] | None = None) ->
 
 
 def experts_of(name: str) -> tuple[TunedFile | None, str]:
-    """Return the tuned file that a file name describes, and the model whose layer sizes are assumed.
+    """Return the tuned file for experts that a file name describes, and the model whose layer sizes are assumed.
 
-    The result is (None, "") unless the file is for experts in 16 bits or fp8 and a known model has these sizes.
+    Return (None, "") unless the file is for experts in 16 bits or fp8 whose sizes match a known model.
     """
     match = _NAME.fullmatch(name)
     if match is None or not match["experts"] or match["dtype"] not in LEAST_SM:
@@ -386,14 +385,15 @@ def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]
 def other_origin(
     device: str, versions: Mapping[str, str], gpu: GPU, wanted: Mapping[str, str], sm: int | None = None
 ) -> tuple[Judgment, str]:
-    """Return (judgment, name of the GPU or version) for a file that was tuned for another GPU or version than the
-    wanted one. For any other file, return (`Judgment.POSSIBLE`, "").
+    """Return how the origin of a tuned file differs from `gpu` and `wanted`: a judgment, and the file's GPU or version.
+
+    Return (`Judgment.POSSIBLE`, "") if it does not differ.
 
     Args:
-        device: Name of the GPU in the file; empty if the file does not state it.
-        versions: Versions that the file states, keyed by software.
-        wanted: Versions that will use the file, keyed by software. An empty version allows every version.
-        sm: Compute capability times 10 that the file was tuned for, or None if unknown.
+        device: name of the GPU in the file; empty if the file does not state it.
+        versions: versions that the file states, keyed by software.
+        wanted: versions that will use the file, keyed by software. An empty version allows every version.
+        sm: compute capability times 10 that the file was tuned for, or None if unknown.
     """
     if device and not _is_gpu(device, gpu):
         return Judgment.OTHER_GPU, device
@@ -407,7 +407,7 @@ def other_origin(
 
 
 def _is_gpu(device: str, gpu: GPU) -> bool:
-    """Return whether a GPU may be the one that a tuned file names."""
+    """Return whether `gpu` may be the device that a tuned file names."""
     if device in _SHARED_NAMES:
         return gpu.title.startswith(device)
     try:

@@ -33,9 +33,9 @@ def rewritten(path: Path) -> Iterator[Database]:
     try:
         os.ftruncate(locked, 0)
         Path(f"{beside}.wal").unlink(missing_ok=True)
-        if Path(f"{path}.wal").exists():  # Apply the log of a killed process to the file first.
+        if Path(f"{path}.wal").exists():  # A process was killed. Apply its log first.
             Database.open(path, read_only=False).close()
-        # Close this descriptor last: closing any descriptor of a file releases DuckDB's lock.
+        # Close this descriptor last: as soon as any descriptor of the file is closed, DuckDB loses its lock.
         with path.open("rb") as source, Database.open(path):
             with file_errors(beside, "written"), beside.open("r+b") as target:
                 shutil.copyfileobj(source, target, 2**20)
@@ -54,8 +54,7 @@ def rewritten(path: Path) -> Iterator[Database]:
 
 
 _MANY_BYTES = 2**24
-"""Size in bytes. If the files of checked rows are at least this large, kernrec adds the rows to a copy of the
-database."""
+"""Minimum size, in bytes, of the files of checked rows for which kernrec adds the rows to a copy of the database."""
 
 
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:

@@ -10,7 +10,8 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.human import human
 
 _MARGIN = 0.7
-"""Factor of the lower bound for boards that exceed their data sheet, such as 1.2 times the bandwidth on an RTX 3090."""
+"""Factor that lowers the lower bound. Some boards exceed their data sheet: an RTX 3090 reaches 1.2 times the
+bandwidth."""
 _LEAST_S = 0.3e-6
 """Minimum time of a launch in seconds. A kernel that does nothing takes about a microsecond."""
 _WINOGRAD = 4.0
@@ -49,7 +50,7 @@ def ceiling_s(problem: Problem) -> float | None:
 
 
 def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
-    """Return a one-line reason if recorded times (in seconds) are implausible. Otherwise return None."""
+    """Return a one-line reason why recorded times (in seconds) are implausible, or None if they are plausible."""
     least, most = floor_s(problem, gpu), ceiling_s(problem)
     below = [time for time in times_s if time < least]
     if below:

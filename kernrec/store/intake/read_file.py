@@ -41,7 +41,7 @@ _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Run the requested task. Return its result under `found`, or the reason for refusing the file under `refused`."""
+    """Run the requested task. Return `{"found": result}`, or `{"refused": reason}` if the task refuses the file."""
     try:
         return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
     except KernrecError as error:
@@ -65,9 +65,9 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: 
 
     Args:
         folder: Folder for temporary files.
-        rows: Whether to check the values of the rows. If false, only read the rows, because a damaged file would crash
-            this process instead of the parent.
-        state: State that the file must have (`marks.file_state`).
+        rows: Whether to check the values of the rows. If False, only read the rows. A damaged file then crashes this
+            process instead of the parent.
+        state: Result of `marks.file_state` that the file must still have.
     """
     with _opened(path, folder, limits, copied=False, state=state) as connection:
         try:
@@ -84,7 +84,7 @@ def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[st
     """Return the keys of impossible rows in the user's own database, keyed by table name and then by fault.
 
     A row that refers to an impossible row is impossible, too. If the system clock is slow, all rows seem to come from
-    the future. So rows are accepted if they are not newer than the last change of the file.
+    the future. So a row's time is possible if it is not later than the file's last change.
     """
     now = datetime.now(UTC)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -123,7 +123,7 @@ def _opened(
     Args:
         folder: Folder for temporary files.
         copied: Whether to open a copy even if the file has the present schema.
-        state: State that the file must have (`marks.file_state`). If empty, any state is accepted.
+        state: Result of `marks.file_state` that the file must still have. If empty, the file may have changed.
         filtered: See `connect_untrusted`.
     """
     with closing(connect_untrusted(path, folder, limits)) as connection, one_line(path):
@@ -149,7 +149,7 @@ def _version(connection: "DuckDBPyConnection", path: Path) -> int:
 
 def _copied(path: Path, folder: Path) -> Path:
     copy = folder / CHECKED
-    for suffix in (".wal", ""):  # After a crash, DuckDB's log contains changes that the file lacks.
+    for suffix in (".wal", ""):  # After a crash, changes may only be in DuckDB's log.
         if (file := path.with_name(path.name + suffix)).exists():
             try:
                 shutil.copyfile(file, copy.with_name(copy.name + suffix))
@@ -161,10 +161,10 @@ def _copied(path: Path, folder: Path) -> Path:
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Check all rows of groups of Parquet files, and write the same files to a folder as `read_database`.
+    """Check all rows of groups of Parquet files, and write them to a folder like `read_database`.
 
-    A row in several groups is written once. Each group must contain all configs and problems of its measurements. The
-    file `SOURCES` in the folder lists the groups of each measurement.
+    A row that is in several groups is written once. Each group must contain all configs and problems of its
+    measurements. The file `SOURCES` in the folder lists the groups of each measurement.
 
     Args:
         groups: For each group, the paths of its files, keyed by table name.
@@ -180,7 +180,7 @@ def read_segments(
         for table in TABLES:
             for group, count in connection.execute(f"SELECT number, count(*) FROM {table}_rows GROUP BY 1").fetchall():
                 counts[group][table] = count
-        # Use DISTINCT only if some row occurs twice, because it takes as long as reading.
+        # Use DISTINCT only if a row occurs twice, because DISTINCT takes as long as reading.
         again = "DISTINCT " if _double_keys(connection, "measurement", "db.measurement_read") else ""
         _check_taken(connection, title, limits)
         for table in ("config", "problem") if len(groups) > 1 else ():
@@ -193,7 +193,7 @@ def read_segments(
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
         seen = "SELECT number, list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM measurement_rows"
         facts = {number: fact for number, *fact in connection.execute(f"{seen} GROUP BY 1").fetchall()}
-        if not again:  # Replace the view by its table, because the parent process reads only tables.
+        if not again:  # The parent process reads only tables, so replace the view by a table.
             connection.execute("DROP VIEW db.measurement; ALTER TABLE db.measurement_read RENAME TO measurement")
     read: list[dict[str, Any]] = []
     for number, each in enumerate(counts):
@@ -288,7 +288,7 @@ def _count(connection: "DuckDBPyConnection", source: str, table: str, path: Path
 
 
 def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> list[str]:
-    # Counting hashes takes half the memory of counting keys. So keys are compared only if two hashes are equal.
+    # Count hashes first, which takes half the memory of counting keys. Compare keys only if two hashes are equal.
     ((some,),) = connection.execute(f"SELECT count(*) > count(DISTINCT hash({table}_id)) FROM {source}").fetchall()
     if not some:
         return []
@@ -326,8 +326,7 @@ def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None
             f"FROM parquet_metadata({name})"
         )
         rows, size = connection.execute(measure).fetchone() or (0, 0)
-        # Check the row and byte counts that the file states before reading it, because a few bytes can encode any
-        # number of rows.
+        # Check the stated numbers of rows and bytes before reading, because a few bytes can encode any number of rows.
         if (rows or 0) > most_rows or (size or 0) > _LARGEST_TABLE:
             raise UsageError(f"{path} holds {rows:.0f} rows, {size} bytes, more than any recording; it is not read")
         described = connection.execute(f"DESCRIBE FROM read_parquet({name})").fetchall()

@@ -37,16 +37,16 @@ _LONGEST = {
 _LONGEST_TEXT = 8192
 _LONGEST_LIST = 2**20
 _LARGEST = "1e30"
-# Control characters and marks of text direction. A row must not control the terminal of the user who prints it.
+# Control characters and marks of text direction. Printed, they could control the user's terminal.
 _CONTROL = r"\x{00}-\x{08}\x{0e}-\x{1f}\x{7f}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}"
 _LINES = r"\t\n\v\f\r"
-# Zero-width characters. With them, names that look equal could denote different sessions, devices, drivers or licenses.
+# Zero-width characters. They would let different sessions, devices, drivers or licenses have names that look equal.
 _INVISIBLE = (
     r"\x{ad}\x{34f}\x{61c}\x{115f}\x{1160}\x{17b4}\x{17b5}\x{180b}-\x{180f}\x{200b}-\x{200d}\x{2060}-\x{2065}"
     r"\x{206a}-\x{206f}\x{3164}\x{fe00}-\x{fe0f}\x{feff}\x{ffa0}\x{fff0}-\x{fffb}\x{e0000}-\x{e0fff}"
 )
 _SEVERAL_LINES = ("spec", "source")
-# Accept only numbers that Python and indexes can hold, and only text without escaped control characters.
+# Accept only numbers that fit Python's types and indexes, and only text without escaped control characters.
 _NUMBER = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"
 _SCALAR = rf'({_NUMBER}|true|false|"([^"\\]|\\["\\])*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
@@ -94,16 +94,16 @@ def faults(
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
         most: Maximum number of keys to list for each fault.
-        latest: Time to compare with, by default the present time. A measurement is faulty if its time is more than one
-            day later.
+        latest: A measurement is faulty if its time is more than one day after `latest`. By default, `latest` is the
+            present time.
 
     Yields:
         (description of a fault, keys of the faulty rows)
     """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
     yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds, latest)), most)
-    # Search all texts of a row at once, joined into one text. Only if a row matches, search each column separately.
-    # Keys that are hashes need no check.
+    # Search all texts of a row at once, joined into one text. Search single columns only if a row matches. Skip the
+    # table's key, because it is a hash.
     texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and name != f"{table}_id"]
     for names, control in (
         (set(texts) - {*_SEVERAL_LINES}, _CONTROL + _LINES + _INVISIBLE),
@@ -217,7 +217,7 @@ def _conditions(
         yield f"have no {name}", f'"{name}" IS NOT NULL'
     for name in _NAMES.get(table, ()):
         yield f"have an empty {name}", f"{name} <> ''"
-        if name != "session":  # The characters are restricted so that different names do not look alike.
+        if name != "session":  # Restrict characters, so that different names do not look alike.
             yield f"have non-ASCII characters in {name}", f"regexp_matches({name}, '^[ -~]*$')"
     for name, kind in kinds.items():
         column = f'"{name}"'
@@ -264,12 +264,12 @@ def _conditions(
 
 
 def is_possible(moment: datetime) -> bool:
-    """Return whether a time of the system clock lies in the years in which this version of kernrec can be in use."""
+    """Return whether a time of the system clock lies in the years in which people can use this version of kernrec."""
     return _FIRST <= moment < _LAST
 
 
 def _possible(moment: str, latest: datetime | None) -> str:
-    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)  # Clocks may be ahead.
+    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)  # Other clocks may be ahead.
     return f"{moment} BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '{tomorrow:%Y-%m-%d %H:%M:%S}'"
 
 

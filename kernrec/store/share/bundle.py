@@ -27,7 +27,7 @@ class Bundle:
     place: Place
     manifest: Manifest
     content: bytes
-    """Content of the manifest's file."""
+    """Bytes of the manifest's file."""
 
 
 def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer) -> Manifest:

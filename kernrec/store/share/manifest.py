@@ -23,7 +23,7 @@ LARGEST_DOCUMENT = 2**22
 MOST_WITHDRAWN = 50_000
 """Maximum number of rows in one withdrawal, so that the document fits in `LARGEST_DOCUMENT`."""
 MOST_TEXTS = 1000
-"""Maximum number of GPUs in a manifest. The same maximum applies to ops and to kernels."""
+"""Maximum number of GPUs in a manifest, and also of ops and of kernels."""
 TEXT = re.compile(
     r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]{0,200}"
@@ -107,7 +107,7 @@ class Withdrawal:
     owner: str
     """Public key of the signer."""
     by_key: bool = False
-    """Whether the measurements are named by the keys of their rows, as in kernrec 0.1."""
+    """Whether the withdrawal names measurements by the keys of their rows, as in kernrec 0.1."""
 
     def to_bytes(self) -> bytes:
         """Return the bytes to sign: the content of the withdrawal's file without the signature."""
@@ -118,7 +118,7 @@ class Withdrawal:
 
 def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
     """Return the name of a bundle in a place, from its manifest and the content of the manifest's file. Raise
-    `UsageError` unless the manifest names exactly one GPU."""
+    `UsageError` if the manifest does not name exactly one GPU."""
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
         raise UsageError(
@@ -194,8 +194,8 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """Return the value of `name` in a document, a list. Raise `ValueError` if it is not a list or has more than `most`
-    items."""
+    """Return the list under the key `name` of a document. Raise `ValueError` if the value is not a list or has more
+    than `most` items."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")

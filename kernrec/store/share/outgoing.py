@@ -53,7 +53,7 @@ def private_names() -> list[str]:
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], Path.home().name}
     with suppress(Exception):  # In some containers, the user has no name.
         names.add(getpass.getuser())
-    # Keep common words and single letters, because they identify nobody. Removing `root` would make errors unreadable.
+    # Keep names such as `root` and single letters. They identify nobody, and errors would be unreadable without them.
     words = [name for name in names if len(name) > 1 and name not in ("root", "home", "localhost")]
     return sorted(words, key=len)[::-1]
 
@@ -83,7 +83,7 @@ MADE_BY = f"kernrec {__version__}"
 
 @dataclass(frozen=True)
 class Selection:
-    """Conditions on the measurements to share. None means no condition."""
+    """Conditions on the measurements to share. A field that is None sets no condition."""
 
     gpu: str | None = None
     op: str | None = None
@@ -95,7 +95,7 @@ class Selection:
         """Return the selection as an SQL condition on `measurement JOIN problem`."""
         parts = [
             "measurement_id NOT IN (SELECT measurement_id FROM db.retraction)",
-            "replayed IS DISTINCT FROM true",  # A replayed row only repeats a recording, so it is not shared.
+            "replayed IS DISTINCT FROM true",  # A replayed row repeats a recording, so do not share it.
         ]
         for column, value in (("gpu", self.gpu), ("op", self.op), ("kernel", self.kernel)):
             if value is not None:
@@ -149,7 +149,7 @@ def outgoing(
         provenance(database, selection),
         database.schema,
     )
-    # Raises an error for a manifest that other people's kernrec would refuse.
+    # Raise an error if other people's kernrec would refuse this manifest.
     parse_manifest(manifest.to_bytes(), "what would leave")
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
     return Outgoing(manifest, files)
@@ -180,7 +180,7 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
     key, *names = kinds
     public = ", ".join(f'{public_column(name, secret)} AS "{name}"' for name in names)
     chosen = f"SELECT measurement.* {selection.source()}"
-    # A row that has no private values keeps its key.
+    # A row without private values keeps its key.
     same = " AND ".join(f'"{name}" IS NOT DISTINCT FROM {public_column(name, secret)}' for name in PRIVATE)
     rows = f"SELECT {key} AS here, {same} AS same, {public} FROM ({chosen})"
     shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"
@@ -194,7 +194,7 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
 
 
 def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
-    """Return the `Manifest.provenance` of the selected measurements."""
+    """Return the GPUs, ops, kernels, and first and last day of the selected measurements, for `Manifest.provenance`."""
     values: dict[str, list[str]] = {}
     for name, column in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
         texts = database.query(f"SELECT DISTINCT {column} {selection.source()} ORDER BY 1 LIMIT {MOST_TEXTS}")

@@ -167,7 +167,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 def place_at(path: Path) -> Folder | ZipFile:
     """Return the folder or zip file at a path. If nothing exists at the path, return a zip file if the path ends in
-    `.zip`, and otherwise a folder."""
+    `.zip`, or else a folder."""
     if path.is_dir() or (not path.exists() and path.suffix != ".zip"):
         return Folder(path)
     return ZipFile(path)

@@ -35,7 +35,7 @@ _SHOWN = 5
 
 @dataclass
 class PullReport:
-    """Result of a pull."""
+    """Numbers of rows and messages that a pull returns."""
 
     measurements: int = 0
     """Number of measurements that were added."""
@@ -51,7 +51,7 @@ class PullReport:
 
     @property
     def left(self) -> list[str]:
-        """Messages about everything that was skipped. All missing files share one message."""
+        """Messages about everything that the pull skipped, with one message for all missing files."""
         lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
         for signer, count in self.unknown.most_common(_SHOWN):
             lines.append(f"skipped: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
@@ -64,8 +64,7 @@ class PullReport:
 
 
 def pull(place: Place, *, untrusted: bool = False) -> PullReport:
-    """Pull new bundles and withdrawals that are signed with trusted keys from a place. If `untrusted`, also pull those
-    that are signed with unknown keys.
+    """Pull a place's new bundles and withdrawals that a trusted key signed. If `untrusted` is True, accept any key.
 
     Raise `KernrecError` if the place cannot be reached. Rows that were pulled before the error stay.
     """
@@ -75,7 +74,7 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
 
 
 def take_new(place: Place, path: Path, keys: Collection[str] | None = None, names: Sequence[str] = ()) -> PullReport:
-    """Pull new bundles and withdrawals that are signed with some keys. The caller must hold the lock `working_on`.
+    """Pull new bundles and withdrawals that one of `keys` signed. The caller must hold the lock `working_on`.
 
     Args:
         path: Path of the database of pulled rows.

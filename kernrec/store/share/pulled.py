@@ -57,7 +57,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
         rows = f"{MEASUREMENTS} JOIN read_parquet({quoted(exchange / SOURCES)}) USING (measurement_id)"
         return [
             f"INSERT INTO db.merged BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer, bundle FROM {rows}"
-            # Sort `merged` like `measurement`, so that a query about one problem reads only a part of each table.
+            # Sort `merged` like `measurement`, so that a query of one problem reads only parts of both tables.
             f" JOIN (VALUES {numbers}) AS shared(number, bundle, signer) USING (number) ORDER BY gpu, problem_id",
             *(_note(name, bundle.manifest, bundle.manifest.rows["measurement"]) for name, bundle in bundles.items()),
             _UNSETTLED,

@@ -39,15 +39,14 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push those measurements of a database that a place lacks, and withdraw pushed measurements that the database
-    withdraws.
+    """Push the measurements that a place lacks, and withdraw pushed measurements that the database withdraws.
 
     Args:
         selection: Measurements to push.
         signer: Owner of the rows, who signs the bundles.
         licence: License of the rows. By default, `manifest.LICENCE`.
-        agree: Function that receives the outgoing rows of each GPU, and the number of measurements to withdraw. Nothing
-            is pushed unless it returns True.
+        agree: Function that receives the outgoing rows of each GPU, and the number of measurements to withdraw. If it
+            returns False, nothing is pushed.
 
     Returns:
         (number of pushed measurements, number of withdrawn measurements), or None if nothing was pushed.
@@ -59,7 +58,7 @@ def push(
     if any(map(OLD.fullmatch, names)):
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is read-only; push to a new place")
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
-        # An earlier push with this key may have been killed before it recorded its bundles here, so pull them.
+        # A push with this key may have been killed before it noted its bundles here, so pull them first.
         take_new(place, path, {signer.key}, names)
         with Database.open(path, read_only=False, create=True):
             pass
@@ -101,7 +100,7 @@ def _leaving(database: Database, selection: Selection, path: Path, folder: Path,
             " part of them at a time (--gpu)"
         )
     (checked := folder / _CHECKED).mkdir()
-    # Raises an error for rows that other people's kernrec would refuse.
+    # Raise an error if other people's kernrec would refuse these rows.
     segments = leaving.manifest.segments
     files = {table: [leaving.files[each.name] for each in segments if each.table == table] for table in TABLES}
     checked_segments([files], checked, str(path))
@@ -136,7 +135,7 @@ def _listed(place: Place, without: Mapping[str, str]) -> list[str]:
 
 @dataclass
 class PlaceReport:
-    """Result of checking a place."""
+    """Numbers of valid bundles and rows at a place, and its refused files."""
 
     bundles: int = 0
     """Number of valid bundles."""

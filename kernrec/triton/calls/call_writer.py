@@ -21,7 +21,7 @@ from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.files import write_whole
 
 PER_FUNCTION = 50
-"""Default maximum number of call files per function. Otherwise, each length of a growing sequence would add a file."""
+"""Default maximum number of call files per function. Without it, each length of a growing sequence would add a file."""
 
 
 class CallWriter:

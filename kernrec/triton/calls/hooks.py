@@ -72,7 +72,7 @@ class Captured:
             self._writer.add(record_of(function, args, keywords, grid, listed))
         except UsageError:
             raise
-        # The grid, heuristics and pruning are functions of the user and may raise anything. The program must continue.
+        # The user's grid, heuristics and pruning functions may raise anything. The program must continue.
         except Exception as error:
             reason = (
                 str(error)
@@ -147,7 +147,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
         def configs() -> Sequence[Any]:
             if type(self.early_config_prune).__module__.startswith("kernrec.triton."):
-                return list(self.configs)  # Skip kernrec's pruning: `kernrec analyze` will rank all configs.
+                return list(self.configs)  # Do not prune, because `kernrec analyze` will rank all configs.
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
                 return list(self.prune_configs(named))
@@ -209,7 +209,7 @@ def library_loaded() -> None:
 def _started() -> bool:
     global _starting, _torch_shows_gpu
     count = os.environ.get(COUNT_VARIABLE, "")
-    _torch_shows_gpu = loaded_torch() is not None  # `capture` itself patches torch if torch is loaded.
+    _torch_shows_gpu = loaded_torch() is not None  # If torch is loaded, `capture` patches it.
     _starting = True
     try:
         captured = _stack.enter_context(

@@ -30,7 +30,7 @@ _LITERALS = (bool, int, float, str, type(None))
 
 
 class NoCallError(KernrecError):
-    """A call file cannot describe a launch. The message gives the reason, and the argument that causes it."""
+    """Raised if a call file cannot describe a launch. The message names the argument at fault and the reason."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class LaunchRecord:
 
     @property
     def generated(self) -> Path | None:
-        """Return the source file if a compiler (Helion, Inductor) generated it in torch's cache, and None otherwise."""
+        """Return the source file if a compiler (Helion, Inductor) generated it in torch's cache, or None."""
         file = Path(self.target.rpartition(":")[0])
         return file if any(part.startswith("torchinductor") for part in file.parts) else None
 
@@ -139,7 +139,7 @@ def _named_extent(name: str, extents: Sequence[int], configs: Sequence[Any]) -> 
 
 
 def target_of(jit: Any) -> str:
-    """Return `module:function` if the module can be imported by name, or `/path/kernels.py:function` otherwise.
+    """Return `module:function`, or `/path/kernels.py:function` if the module cannot be imported by name.
 
     Raises:
         NoCallError: The source is not in a file, or the function is defined inside another function.
@@ -260,14 +260,14 @@ def _elements_behind(value: Any) -> int | None:
     try:
         held = value.untyped_storage().nbytes()
         return int((held - value.storage_offset() * value.element_size()) // value.element_size())
-    except Exception:  # Values that are not torch tensors, or have no memory, raise various errors.
+    except Exception:  # A value that is no torch tensor, or has no memory, raises various errors.
         return None
 
 
 def _address(value: Any) -> int | None:
     try:
         return int(value.data_ptr())
-    except Exception:  # Fake and meta tensors have no memory. They raise different errors.
+    except Exception:  # Fake and meta tensors have no memory, and raise various errors.
         return None
 
 

@@ -19,12 +19,12 @@ from kernrec.model.analytical.microarchitecture import microarchitecture
 from kernrec.model.analytical.power import PowerModel
 
 
-def rates(gpu: str, **counts: float) -> dict[str, float]:
+def rates(gpu: str, bf16: bool = False, **counts: float) -> dict[str, float]:
     """Return the demand of one trip with these event counts; `issue__fma32` stands for issue.fma32."""
     card = find_gpu(gpu)
     names = tuple(name.replace("__", ".") for name in counts)
     coefficients = np.array([[[0.0, count] for count in counts.values()]])
-    demands = demand(card, PowerModel.for_gpu(card), names, ("block", "trip"), coefficients)
+    demands = demand(card, PowerModel.for_gpu(card), names, ("block", "trip"), coefficients, bf16)
     assert not demands.rates[0].any()
     return dict(zip(QUANTITIES, demands.rates[1][:, 0].tolist(), strict=True))
 
@@ -35,11 +35,12 @@ def test_fma_time_is_instructions_divided_by_lanes(gpu, lanes):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "per_clk"), [("a100", 256), ("h200-sxm", 256), ("rtx3090", 128), ("rtx4090", 128), ("t4", 128)]
+    ("gpu", "bf16", "per_clk"),
+    [("a100", False, 256), ("a100", True, 128), ("h200-sxm", True, 256), ("rtx3090", False, 128), ("t4", True, 128)],
 )
-def test_half_precision_arithmetic_takes_its_documented_rate(gpu, per_clk):
+def test_half_precision_arithmetic_takes_its_documented_rate(gpu, bf16, per_clk):
     """A warp instruction computes on two numbers per lane."""
-    assert rates(gpu, issue=64, issue__f16=64)["fma"] == 64 * 2 * 32 / per_clk
+    assert rates(gpu, bf16, issue=64, issue__f16=64)["fma"] == 64 * 2 * 32 / per_clk
 
 
 def test_f64_pipe_takes_20_clocks_per_instruction_with_two_lanes():

@@ -73,7 +73,7 @@ def _matmuls(data: Path) -> Iterator[Row]:
     op, letters = find_op("matmul"), {"N": "n", "T": "t"}
     for row in _csv(data / "library" / "deepbench_gemm_v100_p100.csv"):
         if float(row["latency_s"]) >= _LONG_S:
-            # A column-major matmul computes the transpose of a row-major one with swapped operands.
+            # A column-major matmul is a row-major matmul with swapped operands and a transposed result.
             layout = letters[row["op_b"]] + letters[row["op_a"]]
             sizes = {"m": int(row["n_cublas"]), "n": int(row["m_cublas"]), "k": int(row["k"])}
             problem = op.problem(row["dtype"], layout, **sizes)

@@ -91,7 +91,7 @@ def _coulomb() -> tuple[list[Any], dict[str, Array]]:
 
 def _dividing_zeros(function: Function) -> list[dict[str, int]]:
     """Lower a function to machine instructions, assuming that every IEEE division computes 0/0."""
-    costs = [dict(cost) for cost in lowered(function)]  # `lowered` caches its result.
+    costs = [dict(cost) for cost in lowered(function)]  # Copy, because `lowered` caches its result.
     for block, cost in zip(function.blocks, costs, strict=True):
         divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
         for name, count in ZERO_BY_ZERO.items():
@@ -115,8 +115,8 @@ KERNELS = {
         _point_in_polygon, lowering=_dividing_zeros,
     ),
     "coulomb": _COULOMB,
-    # In these configs, the loop over an array of sums is only partly unrolled, and its machine code depends on the
-    # version of the assembler.
+    # In these configs, the loop over an array of sums is only partly unrolled. Its machine code depends on the
+    # assembler's version.
     "coulomb-array": replace(_COULOMB, chosen=lambda row: row["INNER_UNROLL_FACTOR"] > 0),
 }  # fmt: skip
 
@@ -167,7 +167,7 @@ def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
         if len(ratios):
             off, aims = np.abs(ratios - 1.0), counter.get("aim")
             figures = float(np.median(off)), float(np.quantile(off, 0.9, method="higher"))
-            # Allow for 0.1 % of rounding.
+            # Allow 0.1 % for rounding.
             late = aims is not None and any(figure > aim + 1e-3 for figure, aim in zip(figures, aims, strict=True))
             aim = "" if aims is None else f"{aims[0]:.0%} and {aims[1]:.0%}" + ", missed" * late
             cells: dict[str, object] = {"counter": name, "median": f"{figures[0]:.2%}", "p90": f"{figures[1]:.2%}"}
@@ -224,8 +224,8 @@ def _dram_sectors(per_block: Row, launch: KernelLaunch, resident: int) -> float:
             if metric in per_block:
                 x, y, z = (np.float64(per_block.get(f"{metric}.{axis}", 0.0)) for axis in AXES)
                 own = np.float64(32.0 * per_block[metric])
-                # Use the rule of the predictions: a partial write makes L2 read the rest of the sector from DRAM,
-                # unless the block reads the tensor anyway.
+                # Predict as a query does: after a partial write, L2 reads the rest of the sector from DRAM, unless the
+                # block reads the tensor anyway.
                 reads = f"touch.{name}.read" in per_block
                 stored = per_block.get(f"global.{name}.write_bytes", 0.0) if written and not reads else np.inf
                 footprints.append(Footprint(own, (x, y, z), np.float64(array.nbytes), written, stored_bytes=stored))

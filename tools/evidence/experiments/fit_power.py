@@ -133,14 +133,14 @@ def fit(loads: Sequence[Load]) -> Coefficients:
     recorded = np.array([load.power_w for load in loads])
     limited = np.array([at_limit(load) for load in loads])
     counts = Counter(load.recording for load in loads)
-    # A recording with few rows must not count as much as one with hundreds of rows.
+    # Weight by recording, so that a recording with hundreds of rows does not outweigh a small one.
     weights = np.array([np.sqrt(load.weight * min(ROWS / counts[load.recording], 3.0)) for load in loads]) / SPREAD
     start = np.log([start for _, start, _ in FITTED])
     spread = np.array([spread for _, _, spread in FITTED])
 
     def errors(watts: np.ndarray) -> np.ndarray:
         error = np.log(watts / recorded)
-        # Without the limit, loads at the power limit would draw more, so higher predictions are not errors.
+        # At the power limit, the recorded power is only a lower bound. So a higher prediction is not an error.
         error[limited] = np.minimum(error[limited], 0.0)
         return np.asarray(weights * error)
 

@@ -157,13 +157,13 @@ def _limits(data: Path) -> tuple[float, float]:
     model = PowerModel.for_gpu(find_gpu("rtx3090"))
     core_j, dram_j = model.dynamic(recordings.tf32_counts(8192.0**3))
     core_s = recordings.TF32_CYCLES / model.boost_hz
-    # Core and DRAM work overlap. Together, they take the recorded 48.6 ms at the highest limit.
+    # Core and DRAM work overlap, and together took 48.6 ms at the highest limit.
     dram_s = (0.0486**4 - (core_s * model.boost_hz / model.running_hz) ** 4) ** 0.25
     table, largest, joules = Table("\nTF32 matmul of 8192 cubed on an RTX 3090: recorded, predicted"), 0.0, {}
     for load in recordings.tf32_limits(data):
         limit_w = load.limit_w or np.inf
-        # At 100 W, the recorded GPU exceeded the limit at its lowest clock. The model pauses instead, so this row is
-        # skipped.
+        # Skip a row above its limit: at 100 W, the recorded GPU drew more at its lowest clock, but the model would
+        # pause.
         if load.about.startswith("2 stages") and load.power_w <= 1.05 * limit_w:
             limited = model.apply_power_limit(NominalCosts(core_s, dram_s, 0.0, core_j, dram_j), limit_w)
             seconds, watts = float(limited.latency_s[0]), float(limited.power_w[0])

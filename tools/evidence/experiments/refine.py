@@ -59,7 +59,7 @@ def run(
     pairs = (tuple(FILES), tuple(FILES)[::-1])
     predicted = {target: contended(groups[source], wanted[target]) for source, target in pairs}
     for source, target in pairs:
-        # On another GPU, a model loses more than on its own GPU. Estimate how much more from the opposite direction.
+        # A model loses more on another GPU than on its own. Estimate the ratio from the opposite direction.
         lost, (own, elsewhere) = predicted[target][1][0], predicted[source][1]
         every = scaled(predicted[target][0], lost * elsewhere / own)
         samples = [_sample(every, problems, seed) for seed in range(seeds)]

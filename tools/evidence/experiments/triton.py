@@ -73,7 +73,7 @@ def learned(groups: Sequence[RowGroup]) -> list[Cases]:
     predicted = data.analytical["latency"] * np.exp(head.out_of_fold)
     distance = held_out_distance(data, fold_of_rows(problems, SETTINGS))
     error, low, high = np.log(data.latency_s / predicted), predicted.copy(), predicted.copy()
-    # For each kind of problems, calibrate the interval of each tenth of the problems on the other nine tenths.
+    # For each kind of problem, calibrate the intervals of a tenth of the problems on the other nine tenths.
     tenth, kind = group_folds(problems, _TENTHS), data.numbers("gpu", "dtype", "row_kind")
     for number in np.unique(kind):
         for part in np.unique(tenth[kind == number]):
@@ -92,7 +92,7 @@ def learned(groups: Sequence[RowGroup]) -> list[Cases]:
 
 def from_other(groups: Sequence[RowGroup], others: Sequence[RowGroup]) -> list[Cases]:
     """Return the predictions of a model of another GPU, before and after measuring five configs of each problem."""
-    # Train only one tree for the recorded GPU itself, because these trees are not used.
+    # Train only one tree of the model for its own GPU, because this test uses only the trees for other GPUs.
     model = train(Dataset(tuple(others)), replace(SETTINGS, rounds=1))
     result = []
     for group in groups:

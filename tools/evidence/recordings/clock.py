@@ -32,7 +32,7 @@ def raised_configs(path: Path) -> set[frozenset[tuple[str, int]]]:
         valid = [row for row in json.load(file)["results"] if row["invalidity"] == "correct"]
     launches_s = np.array([row["times"]["runtimes"] for row in valid]) / 1e3
     busy_s = launches_s.sum(axis=1)
-    # Leave out the very first launch, which also warms up.
+    # Skip the first launch, which also warms up the GPU.
     step = np.median(launches_s[:, 1:4], axis=1) / np.median(launches_s[:, -3:], axis=1)
     stepped = np.maximum(step, 1.0 / step) > STEP
     raised, until = set(), -np.inf

@@ -75,7 +75,7 @@ def roofline(data: Path) -> Iterator[Load]:
         highest_w[row["file"], row["card"]] = max(highest_w[row["file"], row["card"]], row["power_w"])
     groups = defaultdict(list)
     for row in rows:
-        # The recording calls two different GPUs L40. The GPU that draws up to 359 W must be an L40S.
+        # Two different GPUs are called L40 in the recording. One draws up to 359 W, so it must be an L40S.
         other = row["file"] == "genoa_l40" and highest_w[row["file"], row["card"]] > 330.0
         groups[row["file"], "l40s" if other else "", row["flop_per_byte"]].append(row)
     for (file, other_gpu, intensity), group in groups.items():
@@ -278,7 +278,7 @@ def contradiction(load: Load) -> str:
     peak = gpu.fma_per_clk_sm["f32"] / 32 * gpu.sms * load.clock_hz
     if load.clock_hz and load.rates.get("issue.fma32", 0.0) > peak * (1 + ABOVE):
         return "more FMA than that clock allows"
-    # At the lowest clock, even a valid load may exceed the power limit.
+    # Even a valid load may exceed the power limit if the clock cannot fall further.
     if load.limit_w and load.power_w > load.limit_w * (1 + ABOVE) and load.clock_hz > model.minimum_hz:
         return "more power than the limit"
     return ""

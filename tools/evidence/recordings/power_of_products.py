@@ -112,7 +112,7 @@ def agreement(these: Products) -> tuple[Array, Array]:
     same &= these.shapes[1:, 0] <= 1.3 * these.shapes[:-1, 0]
     same &= np.abs(np.log(these.latency_s[1:] / these.latency_s[:-1])) < 0.25
     higher = np.where(same, np.log(these.power_w[1:] / these.power_w[:-1]), np.nan)
-    # Compare each reading with the next and the previous one. The smaller difference determines the weight.
+    # The weight depends on the smaller of the differences to the next and to the previous reading.
     above = np.stack([np.append(higher, np.nan), np.append(np.nan, -higher)])
     off = np.where(np.isfinite(above), np.abs(above), np.inf).min(axis=0)
     off = np.where(np.isfinite(off), off, 0.0)
@@ -146,7 +146,7 @@ def serving_products(data: Path) -> Iterator[Load]:
     below = below_others(sets)
     for these in sets:
         usual = np.flatnonzero((these.latency_s >= SHORTEST_S) & np.isfinite(these.power_w))
-        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` reads these.
+        if these.system == "h200_sxm" and these.dtype == "bfloat16":  # `library_gemms` handles these.
             continue
         weight, wrong = agreement(these)
         gpu, doubted = these.gpu, below.get((these.system, these.framework, these.dtype))

@@ -88,7 +88,7 @@ def _tokens(folder: Path) -> dict[str, Array]:
         _whole(folder / "attention_decode_h200_power.parquet", "h200_sxm", "VLLM", sizes),
     )
     bf16 = np.full(len(columns["gpu"]), "bf16")  # Queries have 16 bits, regardless of keys and values.
-    # A single query attends to the same keys with and without a causal mask, so half of the rows are marked as causal.
+    # Mark half of the rows as causal, because a single query attends to the same keys with and without the mask.
     return columns | {"queries": columns["isl"], "dtype": bf16, "causal": columns["keys"].astype(np.int64) % 2}
 
 

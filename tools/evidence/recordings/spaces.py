@@ -69,7 +69,7 @@ def read_space(path: Path, times: str = "latency_s") -> Space:
         table = {name: column[ran] for name, column in table.items()}
         measured = {name: column for name, column in table.items() if name in _MEASURED} | {"latency_s": table[times]}
         columns = {name.lower(): column for name, column in table.items() if name not in _MEASURED}
-        if times != "latency_s":  # Drop counters: tunables precede `outcome`.
+        if times != "latency_s":  # Drop counters, which follow the column `outcome`.
             columns = {name: columns[name] for name in list(columns)[: list(table).index("outcome")]}
         return Space(path.name.split(".")[0], columns, measured)
     results = [result for result in read_results(present(path)).results if result.latency_s is not None]

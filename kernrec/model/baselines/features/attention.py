@@ -43,12 +43,12 @@ _FEW_BLOCKS = 0.6
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the data type of the queries, followed by that of the keys and values if it differs."""
+    """Return the data type of the queries, followed by the data type of the keys and values if it differs."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of problems that are all prompts or all decode one token."""
+    """Return the lower bound and the features of problems, which must all be prompts or all decode one token."""
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(device, by_name)
@@ -67,7 +67,7 @@ def _prompt(device: Device, sizes: Mapping[str, Array]) -> Bound:
     batch, heads, kv_heads, queries, keys, head_dim = (sizes[name] for name in DIMS[:6])
     gpu, window, causal = device.gpu, _window(sizes), sizes["causal"] > 0
     pairs = np.where(causal, window * (window + 1) / 2 + (queries - window) * window, queries * keys)
-    # Queries and results are stored in 16 bits even if the matmuls use 8 bits.
+    # Queries and results have 16 bits in memory even if the matmuls use 8 bits.
     ends = 2 * max(device.element_bytes, 2) * batch * heads * queries * head_dim
     cached = 2 * _cached_bytes(device, sizes) * batch * kv_heads * keys * head_dim
     moved, flops = ends + cached, 4 * batch * heads * pairs * head_dim

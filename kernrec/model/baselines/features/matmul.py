@@ -71,7 +71,7 @@ def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
     ]  # fmt: skip
     products = query.Products(figures, _WAVE_TILES)
     if device.tensor:
-        # From sm_90 on, two blocks of a cluster share one read of a tile, so the read rate doubles.
+        # From sm_90 on, two blocks of a cluster share each read of a tile, so tiles arrive twice as fast.
         read_rate = device.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)
         products.set_tensor_tiles(_tiles(device), read_rate, device.seconds(TILE_CLK))
     else:

@@ -19,7 +19,7 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"experts": lambda d:
 
 SUSTAINED_SIBLINGS = True
 _ROWS = (16, 64, 128)
-"""Numbers of rows of the tiles that backends use for an expert."""
+"""Numbers of rows in the tiles that backends use for an expert."""
 _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
 """Fractions of the data sheet's rates that large problems reach, fitted to recordings of three backends."""
@@ -92,8 +92,8 @@ def active_experts(sizes: Mapping[str, int]) -> float:
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:
     """Return figures of the busiest GPU as arrays of shape (N,): `active` (experts with tokens), `rows` (rows of all
-    experts), `most` (rows of the busiest expert), and `rows of SIZE` (rows of all experts in whole tiles of SIZE
-    rows)."""
+    experts), `most` (rows of the busiest expert), and `rows of SIZE` (rows of all experts in whole tiles of SIZE rows).
+    There are `routes` pairs of token and expert, and `ep` GPUs. `routing` is the op's dimension."""
     made = {name: np.empty(len(routes)) for name in ("active", "rows", "most", *(f"rows of {size}" for size in _ROWS))}
     kinds = np.stack([experts, ep, routing], axis=1)
     for kind in np.unique(kinds, axis=0):

@@ -24,7 +24,8 @@ _BLOCKS = 8
 def _bound(
     device: Device, dims: tuple[str, ...], sizes: Array, rows: Array, columns: Array, tensors: int, call_s: float
 ) -> Bound:
-    """Return the lower bound and features of an operator. Shapes: `sizes` (D, N), `rows` and `columns` (N,)."""
+    """Return the lower bound and features of an operator over `rows` (N,) rows of `columns` (N,) elements. `tensors`
+    and `call_s` are those of `RowOp`."""
     gpu, count = device.gpu, len(rows)
     moved = tensors * device.element_bytes * rows * columns
     resident = np.clip(2.0 - moved / gpu.l2_bytes, 0.0, 1.0)

@@ -58,7 +58,7 @@ def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tupl
     area = rows * across
     share = _SHARE * (area / 128**2) ** _SMALL_TILE
     tiles = np.array([rows, across, split, np.floor(query.FULL_WARPS / (area / 2048)), share])
-    # Later GPUs read no operand from DRAM again, because their L2 holds the operands of all concurrent tiles.
+    # Later GPUs read each operand from DRAM only once, because their L2 holds the operands of all concurrent tiles.
     reread = family != "later"
     drawn_w = 1e-12 * _PICOJOULES.get(gpu.sm, _PICOJOULES[89]) * gpu.peak_flops("f32")
     sustained = min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)  # Fraction of the clock that the power limit leaves

@@ -1,4 +1,4 @@
-"""Define a grouped matmul of experts, which replaces the engines' own Triton kernels if the engine is not installed."""
+"""Define a grouped matmul of experts, which stands in for an engine's Triton kernel if the engine is not installed."""
 
 import triton
 import triton.language as tl

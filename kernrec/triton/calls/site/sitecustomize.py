@@ -42,7 +42,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            vars(spec)["_initializing"] = False  # importlib clears this flag later, but `_loaded` needs it.
+            vars(spec)["_initializing"] = False  # importlib clears this flag later, but `_loaded` needs it cleared.
             _loaded()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
