@@ -190,7 +190,7 @@ END:
     assert kernel.launches[0].entry == "fetch"
 
 
-def test_session_continues_after_an_unexpected_error(capsys):
+def test_capture_session_continues_after_an_unexpected_error(capsys):
     ours, theirs = socket.socketpair()
     with ours:
         for verb in (b"no verb", b"device"):

@@ -66,7 +66,7 @@ def test_cluster_measures_every_config_once(tmp_path):
 
 
 @pytest.mark.parametrize("moment", [3, 4, 6])
-def test_dead_machine_loses_only_its_current_configs_and_a_new_machine_takes_over(tmp_path, moment):
+def test_dead_machine_loses_only_current_configs_and_a_new_one_takes_over(tmp_path, moment):
     def die(cluster: GpuCluster, call: int) -> None:
         if call == moment:
             cluster.kill("machine-0")

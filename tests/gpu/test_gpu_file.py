@@ -37,7 +37,7 @@ def test_every_printed_catalog_entry_reads_back_unchanged(gpu):
     assert set(shown.sources) - {"idle_w"} == set(gpu.sources) - {"idle_w"}
 
 
-def test_impossible_figure_is_refused_in_one_line(refuses):
+def test_gpu_file_with_an_impossible_figure_is_refused_in_one_line(refuses):
     refuses(lambda change: gpu_of(figures() | change, "a file"), [
         {"sms": 129.5}, {"sms": 2000}, {"sms": 64}, {"sm": 88}, {"f32_tflops": float("nan")}, {"f32_tflops": 82.6e12},
         {"l2_mib": -1}, {"name": "rtx4090"}, {"name": "a b; c"}, {"title": "x\x1b[2J"}, {"memroy": {}},

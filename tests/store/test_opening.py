@@ -122,7 +122,7 @@ def test_foreign_database_stays_unchanged(path, read_only):
 
 @BOTH
 @pytest.mark.usefixtures("read_here")
-def test_newer_schema_is_named(filled, read_only):
+def test_message_names_a_newer_database_schema(filled, read_only):
     latest = len(migrations())
     with duckdb.connect(str(filled)) as connection:
         connection.execute("INSERT INTO migration VALUES (?, 'next', now()::TIMESTAMP)", [latest + 1])

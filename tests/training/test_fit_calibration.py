@@ -43,7 +43,7 @@ def machines(groups: Iterable[RowGroup], **factors: float) -> list[RowGroup]:
     return [machine(group, seed=number, **factors) for number, group in enumerate(groups)]
 
 
-def test_known_coefficients_are_recovered_and_stored():
+def test_calibration_recovers_and_stores_known_coefficients():
     (fitted,) = fit(machines(simulated_groups(10)), {"measurements": 300})
     calibration = fitted.calibration
     assert calibration is not None
@@ -57,7 +57,7 @@ def test_known_coefficients_are_recovered_and_stored():
     assert all("10 problems, each held out" in line and line.endswith(": kept") for line in fitted.findings)
 
 
-def test_rows_at_the_power_limit_do_not_distort_the_fit():
+def test_calibration_is_not_distorted_by_rows_at_the_power_limit():
     """The GPU runs half of its rows at the power limit, with a lower clock than the analytical model assumes."""
     groups = machines(simulated_groups(12), static_power=1.4, core_energy=1.7)
     capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.inputs.gpu.tdp_w for g in groups])
@@ -134,7 +134,7 @@ def test_calibration_factor_out_of_range_is_refused(tmp_path, value):
 
 
 @pytest.mark.parametrize("change", [{"rows": 1e309}, {"energy_rows": 1e309}, {"time_factor": [1e309, 1.0]}])
-def test_number_beyond_double_range_is_refused(tmp_path, change):
+def test_calibration_number_beyond_double_range_is_refused(tmp_path, change):
     path = save({RTX4090: stored()}, tmp_path)
     content = json.loads(path.read_text())
     content["architectures"][0] |= change

@@ -125,7 +125,7 @@ def test_captured_calls_with_tuples_and_layouts_can_be_run(tmp_path):
     np.testing.assert_array_equal(result, first)
 
 
-def test_captured_program_sees_the_gpu_and_its_benchmarks_report_zero(tmp_path):
+def test_captured_program_sees_the_requested_gpu_and_zero_benchmark_times(tmp_path):
     launches = []
     with kernrec.triton.capture(tmp_path, gpu="l4") as captured:
         for option, text in ((), "GPU 0: NVIDIA L4\n"), (("--query-gpu=name", "--format=csv"), "NVIDIA L4\n"):

@@ -132,7 +132,7 @@ def test_memory_instruction_occupies_load_store_units_at_any_width(gpu, clk):
     assert rates(gpu, issue=1, issue__atomic=1, shared__atomic_wavefronts=4)["shared memory"] == 4 * wavefront_clk
 
 
-def test_increments_of_one_word_are_serialized_only_before_ampere():
+def test_atomic_increments_of_one_word_are_serialized_only_before_ampere():
     merged = {"issue": 1.0, "issue__atomic": 1.0, "shared__atomic_wavefronts": 1.0, "shared__atomic_repeats": 31.0}
     assert rates("a100", **merged)["shared memory"] == 1.0
     assert rates("t4", **merged)["shared memory"] == 32 * 2.0
@@ -149,7 +149,7 @@ def test_pipe_times_overlap_only_within_a_code_section():
     assert rates("rtx3090", **counts, **ahead)["in_turn"] == 0.0
 
 
-def test_float_instructions_beside_tensor_instructions_partly_overlap():
+def test_float_and_tensor_instructions_overlap_partly():
     softmax = {"issue": 24.0, "issue__fma32": 16.0, "issue__mufu": 8.0}
     assert rates("a100", **softmax)["between"] == 0
     assert rates("a100", mma__f16=4096, **softmax)["between"] == 16 * 32 / 64 + 8 * 32 / 16

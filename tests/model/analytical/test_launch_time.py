@@ -72,7 +72,7 @@ def test_more_resource_use_is_never_faster(kernel, better):
 
 @few_examples(12)
 @given(sizes, sizes, sizes, st.sampled_from("mnk"))
-def test_twice_the_work_takes_no_less_time(m, n, k, dim):
+def test_doubling_the_work_takes_no_less_time(m, n, k, dim):
     op = find_op("matmul")
     dims = {"m": m, "n": n, "k": k}
     small, large = op.problem(**dims), op.problem(**{**dims, dim: dims[dim] * 2})
@@ -278,7 +278,7 @@ def test_gaps_between_code_sections_shrink_with_more_resident_blocks():
     assert launch_time(ADA, at_once, launch(**many)).in_turn_s == 0.0
 
 
-def test_lone_block_adds_its_computation_to_the_time_of_its_loads():
+def test_single_resident_block_does_not_overlap_loads_and_computation():
     """A block loads a tile and then computes on it, with two barriers and one wait."""
     computes = Demand(
         ("block",),

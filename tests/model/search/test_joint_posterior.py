@@ -173,7 +173,7 @@ def test_cached_random_draws_equal_generated_ones(seed, tmp_path, monkeypatch):
     assert (tmp_path / "cache" / "derived" / "draws.3").exists() == (seed == (0, 0))
 
 
-def test_damaged_cache_is_drawn_again(tmp_path, monkeypatch):
+def test_damaged_cache_of_random_draws_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     student_draws.cache_clear()
     student_draws((0, 0), 16, 2, 4.0, 5.0)

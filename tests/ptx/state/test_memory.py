@@ -127,7 +127,7 @@ def test_shared_memory_atomics_in_one_bank_are_serialized(address, wavefronts):
     ("atom.shared.add.u32 %r3, [%r2], 2;", 32, 0),
     ("atom.shared.add.u32 %r3, [%r2], 1; st.shared.u32 [%r2], %r3;", 32, 0),  # the code uses the old values
 ])  # fmt: skip
-def test_increments_of_one_word_are_merged(operation, wavefronts, repeats):
+def test_atomic_increments_of_one_word_are_merged(operation, wavefronts, repeats):
     counts = run(f"mov.u32 %r1, %tid.x; mov.u32 %r2, 0; {operation}", shared_bytes=256)
     assert (counts["shared.atomic_wavefronts"], counts["shared.atomic_repeats"]) == (wavefronts, repeats)
 
