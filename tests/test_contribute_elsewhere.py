@@ -167,7 +167,7 @@ def test_workflow_starts_only_by_hand_and_passes_the_inputs_of_the_action():
         assert all(set(each.split(",")) <= EXTRAS for each in extras)
 
 
-def test_bundle_workflow_runs_an_existing_command(tmp_path):
+def test_github_workflow_for_bundles_runs_an_existing_command(tmp_path):
     (job,) = loaded(ROOT / ".github" / "workflows" / "contributed.yml")["jobs"].values()
     (command,) = (step["run"] for step in job["steps"] if "kernrec db" in step.get("run", ""))
     (tmp_path / "sent").symlink_to(ROOT)

@@ -49,7 +49,7 @@ def test_short_list_of_names_is_printed_if_none_is_near():
     ("objectiv", "unknown argument 'objectiv'; did you mean objective?"),
     ("mm", "unknown matmul dimension 'mm'; did you mean m?"),
 ])  # fmt: skip
-def test_function_with_free_dimension_names_recognizes_its_other_arguments(function, name, says):
+def test_mistyped_keyword_argument_suggests_the_nearest_argument(function, name, says):
     with pytest.raises(UsageError) as caught:
         function("matmul", "h200", m=1, n=1, k=1, **{name: 1})
     assert str(caught.value) == says

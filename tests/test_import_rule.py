@@ -84,7 +84,7 @@ def upward(imports: Imports, level_of: dict[str, int], room: str | None = None) 
     return faults
 
 
-def test_every_package_has_a_rule(imports):
+def test_every_package_has_an_import_rule(imports):
     assert {module.split(".")[0] for module in imports.paths} == set(levels(ROOMS))
     for room, text in SUB_ROOMS.items():
         assert imports.sub_rooms(room) == set(levels(text)) - {"..."}

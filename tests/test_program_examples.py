@@ -29,7 +29,7 @@ def test_every_program_has_a_test():
     assert all(f'"{program.name}"' in source for program in (ROOT / "examples").glob("*.py"))
 
 
-def test_plan_has_every_layer_at_every_batch_size(tmp_path):
+def test_example_plan_has_every_layer_at_every_batch_size(tmp_path):
     printed = run(tmp_path, "plan_linear_layers.py", "l40s", "--json", tmp_path / "plan.json")
     plan = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
     assert len({(row["layer"], row["tokens"]) for row in plan}) == 16
@@ -39,7 +39,7 @@ def test_plan_has_every_layer_at_every_batch_size(tmp_path):
 
 @pytest.mark.every(3)
 @needs("cupy")
-def test_block_size_is_chosen_per_gpu(tmp_path):
+def test_example_chooses_a_block_size_per_gpu(tmp_path):
     printed = run(tmp_path, "choose_block_size.py", "rtx3090", "h200")
     assert printed.count("limited by DRAM") == 2
 

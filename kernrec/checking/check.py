@@ -97,7 +97,10 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
         content = described.content if isinstance(described, ImageDescription | MapDescription) else described
         if isinstance(content, BufferDescription):
             if content.path is not None:
-                raise UsageError(f"argument {text!r:.60}: files are not read here; describe it as a=f32[4096]")
+                raise UsageError(
+                    f"argument {text!r:.60} names a file, and files are not read here; give a type and a size, such as"
+                    " x=f32[4096]"
+                )
             total += 8 * content.elements
     if total > limits.tensor_bytes:
         raise UsageError(f"the arrays would have {total} bytes in total; at most {limits.tensor_bytes} are accepted")

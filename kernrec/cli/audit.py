@@ -70,7 +70,7 @@ def audit(wanted: AuditOptions) -> None:
     model = wanted.model[0].removeprefix("hf:")
     if wanted.names and (write is not None or measure):
         other = "--measure" if measure else "--write"
-        raise UsageError(f"--names predicts no gains, which {other} needs: omit one of them")
+        raise UsageError(f"{other} needs predicted gains, which --names skips; omit one of them")
     request = AuditRequest(
         model, wanted.gpu, engines[0], wanted.tp, wanted.ep, triton or None, pins[engines[0]] or None,
         compare=not wanted.names, download=model != wanted.model[0],

@@ -274,7 +274,7 @@ def extents(flag: str, text: str) -> list[int]:
 def _target(text: str, buffers: list[str]) -> tuple[str, Path]:
     name, _, file = text.partition("=")
     if not file or name not in buffers:
-        raise UsageError(f"--save {text!r}: expected one of the buffers ({', '.join(buffers)}) and a file, c=c.npy")
+        raise UsageError(f"--save {text!r}: expected BUFFER=FILE.npy; the buffers are {', '.join(buffers)}")
     if Path(file).suffix != ".npy" or not Path(file).absolute().parent.is_dir():
         raise UsageError(f"--save {text!r}: expected a .npy file in an existing folder")
     return name, Path(file)

@@ -101,7 +101,7 @@ def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, 
     if wanted.op is not None:
         raise UsageError("--op is for results without a source; with --spec, the spec states what was computed")
     if wanted.kernel is None:
-        raise UsageError(f"--kernel is missing: the source that {wanted.spec} describes")
+        raise UsageError(f"--kernel is missing; give the source file that {wanted.spec} describes")
     own, notes = load_spec(wanted.spec, Path(wanted.kernel))
     check_tunables_used(own)
     words = [text.partition("=") for text in wanted.map or ()]

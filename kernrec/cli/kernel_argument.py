@@ -150,7 +150,7 @@ def write_draft(wanted: AnalyzeOptions) -> None:
 
     source = wanted.file
     if source.suffix != ".cu" or wanted.spec is not None:
-        raise UsageError("--init writes the spec of a .cu file; PTX is analyzed without a spec, Triton with a call")
+        raise UsageError("--init writes a spec only for .cu files; PTX needs no spec, and Triton needs a call")
     path = source.with_suffix(".toml")
     if path.exists():
         raise UsageError(f"{path} exists already; move it first")

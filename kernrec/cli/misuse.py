@@ -60,7 +60,8 @@ def sentence(error: TyperException) -> str:
     if text.startswith("Missing"):
         return f"{_name(parameter)} is missing; expected: {_help(parameter)}"
     if match := re.match(r"'(.*)' is not a valid (\w+)", error.message, re.DOTALL):
-        return f"{_name(parameter)} {match[1]!r}: expected {_WHOLE.get(match[2], match[2])}: {_help(parameter)}"
+        expected = _WHOLE.get(match[2], f"a {match[2]}")
+        return f"{_name(parameter)} {match[1]!r} is not {expected}; {_name(parameter)} sets: {_help(parameter)}"
     if match := re.match(r"(\S+) is not in the range x>=(\S+)\.", error.message):
         return f"{_name(parameter)} is {match[1]}; expected at least {match[2]}"
     return plain

@@ -47,7 +47,7 @@ class RecommendOptions(options.Options):
     clock: Annotated[str | None, option("1410MHz, `any` (the best) or `sweep`.", panel=SELECTION)] = None
     backend: options.Backends = None
     estimated_by: options.Source = None
-    top: Annotated[int | None, option("Maximum rows per problem, or layers.", panel=SELECTION)] = None
+    top: Annotated[int | None, option("Maximum number of rows per problem, or of layers.", panel=SELECTION)] = None
     printed: options.Printed
     why: options.Why = False
     emit: EmitFormat = None

@@ -43,8 +43,8 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
     layer = ExpertLayer.parse(detail)
     if len(answers) > 1 and not layer.tokens.names:
         raise UsageError(
-            f"m={layer.tokens.text} is a single number of tokens, but there are {len(answers)} calls: give an"
-            " expression of their integers, such as m=tokens"
+            f"m={layer.tokens.text} is one token count, but there are {len(answers)} calls; give an expression"
+            " of their integer arguments, such as m=tokens"
         )
     entries: dict[int, tuple[float, dict[str, int]]] = {}
     routed: set[tuple[Any, ...]] = set()
@@ -95,8 +95,7 @@ def emit_inductor(answers: "Sequence[Answer]") -> Files:
         recommendation = next((each for each in answer.recommendations if each.kernel.name == INDUCTOR_KERNEL), None)
         if recommendation is None:
             raise UsageError(
-                f"Inductor's template has the tunables of {INDUCTOR_KERNEL}: give --kernel {INDUCTOR_KERNEL} and a"
-                " --shape"
+                f"--emit inductor works only for {INDUCTOR_KERNEL}; give --kernel {INDUCTOR_KERNEL} and a --shape"
             )
         problem = recommendation.problem
         dims = dict(problem.dims)

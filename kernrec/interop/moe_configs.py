@@ -79,9 +79,14 @@ class ExpertLayer:
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
             if name.strip() not in members:
-                raise unknown("member of an expert layer", name.strip(), members)
+                raise unknown("key of an expert layer", name.strip(), members)
             values[name.strip()] = value.strip()
-        for name, what in (("e", "experts"), ("n", "intermediate size"), ("m", "tokens"), ("device", "driver's name")):
+        for name, what in (
+            ("e", "experts"),
+            ("n", "intermediate size"),
+            ("m", "tokens"),
+            ("device", "the GPU's name in nvidia-smi"),
+        ):
             if not values.get(name):
                 raise UsageError(f"{name}= is missing ({what}); expected e=8,n=14336,m=16,device=NVIDIA L40S")
         experts, width = (_number(name, values[name]) for name in ("e", "n"))

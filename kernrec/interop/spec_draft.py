@@ -412,8 +412,9 @@ class _Drafter:
         """Add a tunable for each axis along which `blocks` differ. Return (extents, constraints) as `_block` does."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
-                f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro sets its block"
-                " size; give one block size, or name the macro with --tune and --block"
+                f"--block {self.words.block}: kernel {self.signature.name} does not use blockDim, and no macro with a"
+                " usual name sets its block size; give one block size, or the macro: --tune THREADS=64,128"
+                " --block THREADS"
             )
         axes = max(map(len, blocks))
         padded = [(*some, 1, 1)[:axes] for some in blocks]

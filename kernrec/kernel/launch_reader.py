@@ -175,7 +175,9 @@ class LaunchReader:
                 {dim: table.parsed(f"probes[{i}].{dim}", text, self._static_names) for dim, text in probe.items()}
             )
         if probes and len(probes) < loops + 2:
-            raise table.fail("probes", f"at least {loops + 2} probes (2 more than loops)", len(probes))
+            raise table.error(
+                f"probes: expected at least {loops + 2}, 2 more than the loops in trips, got {len(probes)}"
+            )
         return tuple(probes)
 
 

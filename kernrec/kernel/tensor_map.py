@@ -138,7 +138,10 @@ class ImageLayout:
         """Return (extents, layers) of a tensor's image, x first. Raise `UsageError` if no image has this shape."""
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
-            raise UsageError(f"texture {name}: the last extent of {tuple(shape)} must be {self.channels}, its channels")
+            raise UsageError(
+                f"texture {name} has {self.channels} channels, so the last of its extents {tuple(shape)} must be"
+                f" {self.channels}"
+            )
         axes = min(len(rest), 3) if self.axes is None else self.axes
         if not 1 <= axes <= min(3, len(rest)):
             raise UsageError(f"texture {name}: a tensor of {tuple(shape)} cannot have {axes} axes; 1 to 3 are accepted")

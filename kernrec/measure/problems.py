@@ -39,7 +39,7 @@ def select_layers(
     every_op = op is None or op == "all"
     if shape:
         if every_op:
-            raise UsageError("--shape needs --op: the dimensions are an op's")
+            raise UsageError("--shape needs --op, which defines the dimensions")
         (layer,) = shapes_as_network(str(op), [shape], dtype, layout).layers
         return [replace(layer, name=layer.problem.key)]
     if workload:

@@ -68,9 +68,10 @@ class SearchRounds(Chooser):
     def __init__(self, problems: Sequence[PlannedProblem], request: CollectRequest) -> None:
         """Prepare a search. Raise `UsageError` if there is more than one problem."""
         if len(problems) != 1:
-            examples = ", ".join(planned.problem.key for planned in problems[:3])
+            op, dims = problems[0].problem.op, ",".join(f"{name}={value}" for name, value in problems[0].problem.dims)
             raise UsageError(
-                f"--strategy {request.strategy} searches one problem: give --op and --shape, such as {examples}"
+                f"--strategy {request.strategy} searches one problem, not {len(problems)}; select one, such as"
+                f" --op {op} --shape {dims}"
             )
         (self.planned,) = problems
         self._steps = _strategy(request, self.planned)

@@ -86,12 +86,12 @@ def test_captured_program_computes_the_gpu_result(mode, printed, message, status
     assert bool(message) == bool(errors)
 
 
-def test_recorder_knows_that_a_program_without_launches_made_cuda_calls(program, tmp_path):
+def test_recorder_notices_cuda_calls_of_a_program_without_launches(program, tmp_path):
     status, recorder = run(program, "rows", tmp_path)
     assert (status, recorder.called, recorder.launches) == (0, True, 0)
 
 
-def test_equal_launches_become_one_call(program, tmp_path):
+def test_equal_launches_are_merged_into_one_captured_call(program, tmp_path):
     _, recorder = run(program, "scale", tmp_path)
     assert (recorder.launches, recorder.functions) == (3, 1)
     (file,) = recorder.write(tmp_path)
@@ -123,7 +123,7 @@ def test_recorded_buffer_contents_are_freed_from_memory(tmp_path):
     assert np.load(tmp_path / name).tolist() == [1, 2]
 
 
-def test_call_includes_memory_referenced_by_a_structure(tmp_path):
+def test_captured_call_includes_memory_referenced_by_a_structure(tmp_path):
     ptx = beside(__file__, "structure.ptx")
     buffers = {"b1": np.zeros(16, np.uint8), "b2": np.array([9, 8, 7, 3], np.uint32).view(np.uint8)}
     arguments = [struct.pack("<QQ", (2 << 40) + 4, 2), struct.pack("<Q", 1 << 40)]
@@ -137,7 +137,7 @@ def test_call_includes_memory_referenced_by_a_structure(tmp_path):
     assert out.tolist() == [0, 0, 0, 3]
 
 
-def test_call_keeps_a_table_of_functions_by_name(tmp_path):
+def test_captured_call_keeps_a_table_of_functions_by_name(tmp_path):
     ptx = beside(__file__, "function_table.ptx")
     recorder, module = Recorder(), LoadedModule(1, [], [ptx], 1 << 50)
     module.prepare()
@@ -154,7 +154,7 @@ def test_call_keeps_a_table_of_functions_by_name(tmp_path):
     pytest.param("", "t0=texture(linear,wrap,normalized,channels=2):f32[3x4x2]", id="random texels"),
     pytest.param("@%p1 bra END;", "t0=texture(linear,wrap,normalized,channels=2):@FILE", id="texels that matter"),
 ])  # fmt: skip
-def test_call_describes_a_texture(branch, argument, tmp_path):
+def test_captured_call_describes_a_texture(branch, argument, tmp_path):
     ptx = f""".version 7.0
 .target sm_80
 .address_size 64
@@ -190,7 +190,7 @@ END:
     assert kernel.launches[0].entry == "fetch"
 
 
-def test_session_continues_after_an_unexpected_error(capsys):
+def test_capture_session_continues_after_an_unexpected_error(capsys):
     ours, theirs = socket.socketpair()
     with ours:
         for verb in (b"no verb", b"device"):
@@ -210,7 +210,7 @@ def test_texture_larger_than_its_memory_is_refused(refuses):
     refuses(lambda: textures.add(memory[1:], (64, 4, 0), (8, 1, 1), (512, 0), (1, 0, 0, 0)))
 
 
-def test_call_is_written_to_a_folder_with_a_backslash(tmp_path):
+def test_call_file_is_read_from_a_folder_with_a_backslash_in_its_name(tmp_path):
     (folder := tmp_path / r"a\1b").mkdir()
     (path := folder / "call.toml").write_text(
         'ptx = "k.ptx"\nentry = "k"\ngrid = [1]\nblock = [32]\narguments = ["@x.npy"]\n'
@@ -244,7 +244,7 @@ def test_unsupported_call_format_is_refused(tmp_path, refuses):
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1"])
-def test_libraries_export_only_their_functions(name):
+def test_capture_libraries_export_no_internal_functions(name):
     # Exported code of libstdc++ would replace that of the program's other libraries; XGBoost failed on this.
     done = subprocess.run(
         ["nm", "-D", "--defined-only", libraries() / name], capture_output=True, text=True, check=True
@@ -265,7 +265,7 @@ def test_check_reports_errors_of_a_program_as_it_runs(mode, status, reported, pr
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
-def test_checks_run_whole_clusters(seconds):
+def test_check_runs_only_whole_clusters(seconds):
     ptx = ".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry f()\n{\n    ret;\n}\n"
     checks, launch = LaunchChecks(seconds), KernelLaunch("f", (48, 2, 1), (32, 1, 1), [], {}, cluster=(2, 2, 1))
     checks.run(LoadedModule(1, [], [ptx], 1 << 50), launch, EmulationOptions(96, count=False), together=False)

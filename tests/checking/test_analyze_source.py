@@ -76,7 +76,7 @@ def test_slowest_line_is_reported_first(slow, tmp_path, capsys):
     assert "power limit" not in answer["what_to_do"]
 
 
-def test_explain_assumes_sizes_that_the_file_does_not_contain(tmp_path, capsys):
+def test_explain_assumes_sizes_missing_from_the_source_file(tmp_path, capsys):
     (path := tmp_path / "scale.cu").write_text(
         "__global__ void scale(float *x, int n) {\n"
         "    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i * 5]++; }"

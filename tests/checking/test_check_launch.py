@@ -51,7 +51,7 @@ def test_bug_is_reported_with_its_source_line(case, tmp_path, capsys):
     assert not case.memory or any(name in finding for name in named), finding
 
 
-def test_only_the_kernel_that_launches_another_is_refused(tmp_path, capsys):
+def test_check_refuses_only_kernels_that_launch_other_kernels(tmp_path, capsys):
     source = "__global__ void f(int *x) { x[threadIdx.x] = 1; }\n__global__ void g(int *x) { f<<<1, 64>>>(x); }\n"
     options = ("x=i32[64]", "--grid", "1", "--block", "64")
     (path := tmp_path / "case.cu").write_text(source)
@@ -82,7 +82,7 @@ ret;
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_unassigned_registers_do_not_keep_values_of_other_blocks(together):
+def test_unassigned_register_is_zero_in_every_block(together):
     y = np.full(3, -1, np.int32)
     emulation = Emulation(parse(GUARDED), KernelLaunch("f", (3,), (1,), ["y"], {"y": y}), EmulationOptions(together))
     for first in range(0, 3, together):
@@ -106,7 +106,7 @@ ret;
 """
 
 
-def test_threads_that_run_at_the_same_time_share_no_data():
+def test_race_check_has_no_false_alarm_with_80000_threads():
     blocks, threads = 80, 1024  # More than 65,536 threads.
     y = np.zeros(blocks * threads, np.int32)
     launch = KernelLaunch("f", (blocks,), (threads,), ["y"], {"y": y})

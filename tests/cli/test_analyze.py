@@ -202,7 +202,7 @@ def test_analysis_without_a_spec_writes_the_spec(folder, run):
     assert again["recommendations"][0] == answer["recommendations"][0]
 
 
-def test_failed_analyses_of_calls_name_the_gpu(tmp_path, run):
+def test_failed_analysis_of_a_call_names_the_gpu(tmp_path, run):
     (tmp_path / "calls").mkdir()
     (tmp_path / "calls" / "a.toml").write_text("x = 1\n")
     done = run("analyze", tmp_path / "calls", "--gpu", "a100,l40s", "--json")
@@ -210,7 +210,7 @@ def test_failed_analyses_of_calls_name_the_gpu(tmp_path, run):
     assert [answer["gpu"] for answer in json.loads(done.stdout)] == ["a100", "l40s"]
 
 
-def test_init_refuses_to_overwrite_a_spec_and_draft_needs_completion(folder, run):
+def test_analyze_init_keeps_existing_spec_and_incomplete_spec_is_refused(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     path = folder / "scale.toml"
     refused = run("analyze", folder / "scale.cu", "--init")
@@ -226,7 +226,7 @@ def test_init_refuses_to_overwrite_a_spec_and_draft_needs_completion(folder, run
 
 @pytest.mark.parametrize(("arguments", "says"), [
     (("analyze", "scale.cu", "--gpu", "t4", *LAUNCH, "x=f32[n/2]"), "x"),
-    (("analyze", "copy.ptx", "--init"), "--init writes the spec of a .cu file"),
+    (("analyze", "copy.ptx", "--init"), "--init writes a spec only for .cu files"),
 ])  # fmt: skip
 def test_missing_parts_of_a_spec_are_reported_in_one_line(folder, run, arguments, says):
     pytest.importorskip("cupy", reason="compiling needs CuPy")

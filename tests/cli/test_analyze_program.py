@@ -44,7 +44,7 @@ def test_offset_parameter_does_not_set_a_buffer_size(tmp_path, capsys):
     assert "assumed b_off=0, x=f32[1048576], which the file does not state" in " ".join(capsys.readouterr().err.split())
 
 
-def test_buffer_with_an_assumed_size_grows_as_far_as_the_kernel_reads(tmp_path, capsys):
+def test_buffer_of_assumed_size_grows_until_the_kernel_stays_inside(tmp_path, capsys):
     (path := tmp_path / "thirds.cu").write_text(
         "struct cell { int a; float b; };\n"
         "__global__ void thirds(float *x, int n) { x[3 * (blockIdx.x * 64 + threadIdx.x)] = n; }\n"
@@ -60,7 +60,7 @@ def test_buffer_with_an_assumed_size_grows_as_far_as_the_kernel_reads(tmp_path, 
     assert "n=1048576, c=zeros:f32[2097152], which the file does not state" in rows["notes"][0]
 
 
-def test_refused_assumed_values_are_requested_from_the_user(tmp_path, capsys):
+def test_failing_assumed_values_are_requested_from_the_user(tmp_path, capsys):
     (path := tmp_path / "thirds.cu").write_text(
         "__global__ void thirds(float *x, int n) { x[-3 * int(blockIdx.x * 64 + threadIdx.x)] = n; }"
     )
@@ -101,7 +101,7 @@ def test_launch_options_are_refused_for_several_kernels(program, capsys):
     assert "--grid applies to one kernel; name the kernel, as in program.cu:scale" in capsys.readouterr().err
 
 
-def test_buffer_behind_a_users_structure_is_not_enlarged(tmp_path, capsys):
+def test_buffer_of_a_user_given_structure_is_not_enlarged(tmp_path, capsys):
     (path := tmp_path / "fill.cu").write_text(
         "struct P { float *x; int n; };\n"
         "__global__ void fill(P p) { p.x[blockIdx.x * blockDim.x + threadIdx.x] = p.n; }"

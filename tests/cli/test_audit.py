@@ -54,7 +54,7 @@ def test_tuned_file_entries_are_checked_against_a_gpu(tmp_path):
         assert all(entry["reason"] for entry in judged["entries"] if entry["judgment"] != "can run")
 
 
-def test_several_files_are_compared_and_their_judgments_counted(tmp_path):
+def test_audit_compares_two_tuned_files_and_counts_judgments(tmp_path):
     key = "('fp4_gemm', 'Runner', (({}, 2560), (2560, 14336)), ())"
     for name, tactic in (("a.json", 1), ("b.json", [8, 2])):
         entries = {key.format(8): ["Runner", 4], key.format(16): ["Runner", tactic]}
@@ -67,7 +67,7 @@ def test_several_files_are_compared_and_their_judgments_counted(tmp_path):
     assert "FlashInfer numbers them" in err
 
 
-def test_input_that_is_no_model_and_no_tuned_file_lists_the_formats(tmp_path):
+def test_audit_of_an_unknown_file_lists_the_accepted_formats(tmp_path):
     (tmp_path / "x.json").write_text('{"x": [1]}')
     status, _, err = audit(tmp_path, "x.json", "--gpu", "h100")
     assert status == 2

@@ -89,13 +89,13 @@ def test_kernel_with_a_tensor_map_and_a_cluster_runs(tmp_path):
     assert "swizzle of 0, 32, 64, 128" in refused.stderr
 
 
-def test_two_dimensional_clusters_run_whole(scale):
+def test_check_accepts_a_two_dimensional_cluster(scale):
     launch = ("x=f32[64]", "f32:2", "u32:0", "--grid", "48x2", "--cluster", "2x2", "--gpu", "h200")
     done = check(scale, *launch)
     assert done.returncode == 0, done.stderr
 
 
-def test_grid_is_refused_if_the_host_code_has_the_launches(tmp_path):
+def test_check_refuses_grid_option_if_host_code_launches_kernels(tmp_path):
     (path := tmp_path / "program.cu").write_text("__global__ void f() {}\nint main() { f<<<1, 32>>>(); }\n")
     refused = check(path, "--grid", "4")
     assert refused.returncode == 2

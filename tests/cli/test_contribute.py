@@ -50,7 +50,7 @@ def test_contributed_bundle_is_signed_and_named_like_a_pushed_one(contributed):
     assert "Nothing has left this machine" in out
 
 
-def test_contribute_measures_time_and_energy_of_the_fixed_part_first(contributed):
+def test_contribute_measures_time_and_energy_of_the_fixed_configs_first(contributed):
     home, _ = contributed
     with Database.open(home / DATABASE) as database:
         rows = sorted(database.rows("measurement"), key=lambda row: str(row["measured_at"]))
@@ -78,7 +78,7 @@ def test_bundle_contains_no_user_machine_or_folder_names(contributed, tmp_path):
 
 
 @pytest.mark.every(3)
-def test_second_run_shares_only_new_rows(contributed):
+def test_second_contribute_run_bundles_only_new_rows(contributed):
     home, _ = contributed
     before = bundles(home)
     assert "contributed has all measurements of" in contribute(home, "--budget", "0m")[2]
@@ -121,7 +121,7 @@ def test_misuse_is_refused_in_one_line(tmp_path, arguments, message):
     assert not bundles(tmp_path)
 
 
-def test_contribute_refuses_missing_rows_and_a_file_in_place_of_the_folder(tmp_path):
+def test_contribute_refuses_zero_budget_and_an_unusable_folder(tmp_path):
     status, _, err = contribute(tmp_path, "--budget", "0m")
     assert (status, err.splitlines()[-1].endswith("give a --budget")) == (2, True)
     assert not (tmp_path / "contributed").exists()

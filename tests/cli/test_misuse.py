@@ -83,7 +83,7 @@ def test_misuse_prints_the_recorded_messages(tmp_path):
     assert text == expected
 
 
-def test_removed_name_is_answered_with_its_replacement():
+def test_removed_command_or_option_names_its_replacement():
     for name in (name for name in misuse.removed() if name not in NAMES):
         *command, last = name.split()
         if not command and last.startswith("-"):  # several commands had this option, so try one that lacks it now

@@ -44,7 +44,7 @@ def test_sweep_marks_its_knee_and_explains_it_in_one_sentence(capsys):
     assert sum(row["knee"] for row in json.loads(capsys.readouterr().out)["rows"]) == 1
 
 
-def test_regret_of_network_lies_between_those_of_its_layers(capsys):
+def test_network_regret_lies_between_lowest_and_highest_layer_regret(capsys):
     assert run(["recommend", *DECODE, "--gpu", "h200", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     regrets = [layer["regret"]["latency"]["expected"] for layer in answer["layers"]]

@@ -149,7 +149,7 @@ def step(done: int, **row: object) -> Progress:
     return Progress("card", "layer", "screen", done, 10, measurement=measurement(**row))
 
 
-def test_progress_shows_share_done_best_time_and_failures(capsys):
+def test_progress_line_shows_percentage_best_time_and_failures(capsys):
     lines = Lines(every_s=0.0)
     lines.show(step(1, latency_s=2e-3))
     lines.show(step(2, latency_s=1e-3))
@@ -157,7 +157,7 @@ def test_progress_shows_share_done_best_time_and_failures(capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "card: layer, screen 3/10, best 1 ms, 1 timeout"
 
 
-def test_log_has_a_line_per_tier_and_note_but_not_per_row(capsys):
+def test_progress_log_has_lines_per_tier_and_note_not_per_row(capsys):
     lines = Lines(every_s=3600.0)
     for done in range(1, 6):
         lines.show(step(done))
@@ -171,13 +171,13 @@ def test_log_has_a_line_per_tier_and_note_but_not_per_row(capsys):
     assert "coarse 1/2" in second
 
 
-def test_quick_step_prints_nothing(capsys):
+def test_quick_step_prints_no_progress(capsys):
     with Steps("checking"):
         pass
     assert capsys.readouterr().err == ""
 
 
-def test_time_left_is_shown_only_if_the_share_done_is_known():
+def test_remaining_time_is_shown_only_if_the_total_is_known():
     steps = Steps("reading")
     assert "reading, 0 s so far" in steps.text()
     steps.step("training", 1.0, 4.0)

@@ -70,7 +70,7 @@ def test_trained_model_predicts_an_unmeasured_shape(trained):
     assert any(note.startswith("source learned") for note in learned.notes)
 
 
-def test_unmeasured_gpu_keeps_the_upper_end_of_the_predicted_interval(trained):
+def test_trained_model_keeps_a_wide_interval_on_an_unmeasured_gpu(trained):
     # The backend's time on this GPU limits how fast a kernel is predicted to be. So the interval's lower end is closer
     # to the value, and the value rises by up to a few per cent, but the upper end does not change.
     latency = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best.latency_s
@@ -119,7 +119,7 @@ def calibrated(measured, tmp_path_factory):
     return own
 
 
-def test_calibration_recovers_the_factor_and_reports_the_gain(measured, tmp_path, capsys):
+def test_calibration_recovers_a_known_factor_and_reports_the_gain(measured, tmp_path, capsys):
     (own := tmp_path / "own.duckdb").write_bytes(measured.read_bytes())
     assert run(["train", "--calibrate", "--db", str(own), "--json"]) == 0
     printed = capsys.readouterr()
@@ -158,7 +158,7 @@ def test_calibration_applies_to_every_gpu_of_the_architecture(calibrated):
 
 
 @pytest.mark.every(3)
-def test_model_is_used_with_the_calibration_it_was_trained_on(calibrated, tmp_path, capsys):
+def test_model_is_used_only_with_the_calibration_of_its_training(calibrated, tmp_path, capsys):
     own = tmp_path / "own.duckdb"
     own.write_bytes(calibrated.read_bytes())
     assert run(["train", "--op", "mm", "--db", str(own)]) == 0  # this model corrects the uncalibrated analytical model

@@ -66,7 +66,7 @@ def test_cluster_measures_every_config_once(tmp_path):
 
 
 @pytest.mark.parametrize("moment", [3, 4, 6])
-def test_dead_machine_loses_only_its_current_configs_and_a_new_machine_takes_over(tmp_path, moment):
+def test_dead_machine_loses_only_current_configs_and_a_new_one_takes_over(tmp_path, moment):
     def die(cluster: GpuCluster, call: int) -> None:
         if call == moment:
             cluster.kill("machine-0")
@@ -108,7 +108,7 @@ def test_killed_driver_resumes_with_all_rows(tmp_path):
 
 
 @pytest.mark.every(3)
-def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
+def test_restarted_driver_skips_configs_measured_by_another_run(tmp_path, monkeypatch):
     def die(cluster: GpuCluster, call: int) -> None:
         if (tmp_path / "own.duckdb").exists():
             raise Killed

@@ -198,7 +198,7 @@ def measured(task: Task) -> Measurement:
     })  # fmt: skip
 
 
-def test_each_problem_is_measured_by_one_gpu_with_a_part_of_the_budget():
+def test_each_gpu_gets_one_problem_and_its_share_of_the_budget():
     shared = SharedProblems(problems(100, 10), 30)
     visits = [shared.next(gpu, GPUS) for gpu in GPUS]
     assert [visit and visit.name for visit in visits] == ["problem-0", "problem-1", None]
@@ -208,7 +208,7 @@ def test_each_problem_is_measured_by_one_gpu_with_a_part_of_the_budget():
 
 @few_examples(30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
-def test_each_config_is_measured_once_whenever_a_gpu_dies(moves, most):
+def test_each_config_is_measured_once_even_if_gpus_die(moves, most):
     """In each move, a GPU starts or ends a visit, or dies after up to 9 configs and leaves the visit to the next."""
     planned = problems(17, 30, 23)
     shared = SharedProblems(planned, most)
@@ -256,7 +256,7 @@ def test_each_config_is_measured_once_whenever_a_gpu_dies(moves, most):
     assert Counter(key for key, _ in times) == {p.problem.key: min(part, len(p.tasks)) for p in planned}
 
 
-def test_time_of_a_gpu_is_divided_among_the_unfinished_problems():
+def test_gpu_time_is_divided_equally_among_unfinished_problems():
     shared = SharedProblems(problems(*[5] * 8), None)
     shares = []
     while (visit := shared.next("gpu-0", GPUS[:2])) is not None:
@@ -271,7 +271,7 @@ def test_repeated_problem_is_measured_once():
     assert [result.configs for result in shared.results] == [2]
 
 
-def test_earlier_measurements_are_sent_and_new_ones_are_counted():
+def test_gpu_receives_earlier_measurements_and_driver_counts_new_ones():
     planned = problems(3, 3)
     shared = SharedProblems(planned, None)
     shared.begin([measured(planned[0].tasks[1])])

@@ -75,7 +75,7 @@ def test_single_gpu_cluster_measures_the_same_rows_as_one_machine(tmp_path, stra
 
 
 @pytest.mark.every(3)
-def test_gpus_share_a_search_with_energy_on_one_gpu_and_a_second_run_resumes(tmp_path):
+def test_cluster_search_measures_energy_on_one_gpu_and_resumes(tmp_path):
     make_recording(tmp_path / "recorded.duckdb", 40)
     wanted = request(tmp_path, GUIDE, 16, Objective.ENERGY)
     searched = only(collect_on(GpuCluster(tmp_path, 3), wanted))

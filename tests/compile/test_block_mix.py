@@ -22,7 +22,7 @@ LOOP = beside(__file__, "block_mix_loop.ptx")
 TEXT = beside(__file__, "listing.sass")
 
 
-def test_listing_is_parsed_with_lines_guards_and_labels():
+def test_disassembly_listing_is_parsed_with_lines_guards_and_labels():
     code = parse_disassembly(TEXT)
     assert code is not None
     first, load, branch = code["k"].instructions
@@ -50,7 +50,7 @@ def test_missing_or_failing_disassembler_falls_back_to_ptx_counts(program, monke
 @needs_disassembler
 @pytest.mark.parametrize("sm", [75, 86, 90, 120])
 @pytest.mark.parametrize("limit", ["%r1", "8"])
-def test_unrolled_loop_counts_are_divided_by_its_trips(limit, sm):
+def test_unrolled_loop_has_the_instruction_counts_of_one_trip(limit, sm):
     ptx = HEAD + LOOP.replace("LIMIT", limit)
     function = parse(ptx).functions["k"]
     code = machine_code(ptx, sm)

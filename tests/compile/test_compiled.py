@@ -18,7 +18,7 @@ from tests.helpers.paths import beside
 CALLS = beside(__file__, "calls.log")
 
 
-def test_each_entry_point_has_its_own_resources_without_those_of_callees():
+def test_compiler_log_resources_of_callees_are_not_added_to_kernels():
     assert parse_resources(CALLS) == {
         "k2": Resources(38, spill_store_bytes=8, spill_load_bytes=12, stack_bytes=400, static_smem_bytes=2048),
         "_Z2k3IfEvPT_": Resources(8, 0, 0, 0, 0),
@@ -166,7 +166,7 @@ def test_unsupported_architecture_error_names_the_compiler_and_its_architectures
     assert "sm_89" in str(caught.value)
 
 
-def test_omitted_declarations_do_not_change_the_code(nvrtc, cache, saxpy):
+def test_omitting_unused_cuda_declarations_keeps_the_compiled_code(nvrtc, cache, saxpy):
     with_all = saxpy + "// of which cudaError_t is one\n"
     plain, whole = (compile_source(source, 86, {"SCALE": 2}, cache=cache) for source in (saxpy, with_all))
     assert (plain.ptx, plain.cubin, plain.resources) == (whole.ptx, whole.cubin, whole.resources)

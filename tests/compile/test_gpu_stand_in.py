@@ -19,7 +19,7 @@ def x():
 
 
 @pytest.mark.usefixtures("x")
-def test_torch_describes_the_gpu():
+def test_torch_reports_the_stand_in_gpu():
     assert torch.cuda.is_available()
     assert torch.cuda.device_count() == 1
     assert torch.cuda.get_device_name("cuda:0") == "NVIDIA H100 80GB HBM3"
@@ -38,7 +38,7 @@ def test_torch_describes_the_gpu():
         assert graph.pool() == (0, 1)
 
 
-def test_tensors_report_the_gpu_and_compute_on_the_cpu(x):
+def test_stand_in_gpu_tensors_compute_on_the_cpu(x):
     assert x.is_cuda
     assert x.device == torch.device("cuda", 0)
     with torch.cuda.device_of(x), torch.cuda.device(x.device):
@@ -62,7 +62,7 @@ def test_tensors_report_the_gpu_and_compute_on_the_cpu(x):
     assert (allocated.stride(), allocated.dtype) == ((1, 2), torch.float16)
 
 
-def test_backward_sees_the_gpu(x):
+def test_backward_pass_receives_stand_in_gpu_tensors(x):
     seen = []
 
     class Twice(torch.autograd.Function):
@@ -80,7 +80,7 @@ def test_backward_sees_the_gpu(x):
     assert x.grad.tolist() == [2, 2, 2, 2]
 
 
-def test_operators_for_cuda_get_tensors_of_the_gpu(x):
+def test_custom_cuda_operator_receives_stand_in_gpu_tensors(x):
     @torch.library.custom_op("kernrec_test::twice", mutates_args=(), device_types="cuda")
     def twice(value: torch.Tensor) -> torch.Tensor:
         assert value.is_cuda
@@ -89,7 +89,7 @@ def test_operators_for_cuda_get_tensors_of_the_gpu(x):
     assert twice(x).tolist() == [0, 2, 4, 6]
 
 
-def test_torch_is_unchanged_afterwards():
+def test_torch_is_restored_after_the_gpu_stand_in():
     real = torch.Generator
     with torch_without_gpu(find_gpu("a100")):
         assert torch.cuda.get_device_capability() == (8, 0)

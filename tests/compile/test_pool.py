@@ -144,7 +144,7 @@ if __name__ == "__main__":
 @pytest.mark.every(2)
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is forked")
 @pytest.mark.parametrize("kind", ["ForkProcess", "SpawnProcess"])
-def test_killed_process_ends_the_others(nvrtc, tmp_path, kind):
+def test_killed_main_process_ends_its_worker_processes(nvrtc, tmp_path, kind):
     (script := tmp_path / "lost.py").write_text(LOST)
     settings = environment() | {"KERNREC_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, str(script), kind]
@@ -166,7 +166,7 @@ def group_lives(group: int) -> bool:
     return True
 
 
-def test_endless_work_does_not_delay_an_error():
+def test_error_is_raised_without_waiting_for_endless_tasks():
     processes = []
 
     def work():

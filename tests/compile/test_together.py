@@ -54,7 +54,7 @@ def job(source: str, defines: dict[str, str | int]) -> CompileJob:
 @pytest.mark.parametrize("declared", ['extern "C" __global__ void', "__global__ void"])
 @settings(few_examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(configs=st.lists(CONFIGS, min_size=2, max_size=4))
-def test_config_compiled_together_has_the_same_code(nvrtc, declared, configs):
+def test_configs_compiled_together_have_unchanged_code(nvrtc, declared, configs):
     jobs = [job(TILES.replace("KERNEL", declared), config) for config in configs]
     assert all(map(can_be_together, jobs))
     alone = [compile_alone(each) for each in jobs]
@@ -81,19 +81,19 @@ SAXPY = 'extern "C" __global__ void saxpy(float *x) { x[threadIdx.x] *= SCALE; }
     "template <typename T> T twice(T x) { return 2 * x; }", "struct Pair { float x, y; };", "typedef TYPE Value;",
     '#include "mine.h"', 'extern "C" __global__ void other() {}', "#pragma diag_suppress 177", "#undef SCALE",
 ])  # fmt: skip
-def test_sources_whose_copies_interact_are_compiled_separately(before):
+def test_source_with_conflicting_copies_is_compiled_separately(before):
     assert can_be_together(job(SAXPY, {"SCALE": 2}))
     assert not can_be_together(job(f"{before}\n{SAXPY}", {"SCALE": 2}))
 
 
-def test_source_that_cannot_be_copied_is_compiled_alone(nvrtc, cache):
+def test_source_with_a_global_constant_is_compiled_separately(nvrtc, cache):
     jobs = [job(f"const int two = SCALE;\n{SAXPY}", {"SCALE": scale}) for scale in range(2, 6)]
     assert compile_together(jobs, "saxpy") is None
     results = dict(compile_many(jobs, processes=1, cache=cache))
     assert all(isinstance(results[each], Compiled) for each in jobs)
 
 
-def test_config_that_does_not_compile_fails_alone(nvrtc, cache):
+def test_compile_error_affects_only_its_config(nvrtc, cache):
     jobs = [job(f"#if SCALE == 5\n#error five\n#endif\n{SAXPY}", {"SCALE": scale}) for scale in range(12)]
     results = dict(compile_many(jobs, processes=1, cache=cache))
     assert len(results) == 12
@@ -105,7 +105,7 @@ def test_config_that_does_not_compile_fails_alone(nvrtc, cache):
 
 @pytest.mark.every(4)
 @pytest.mark.slow
-def test_slow_config_fails_alone(nvrtc, cache):
+def test_compile_timeout_affects_only_its_config(nvrtc, cache):
     body = "\n".join(f"x[{i} % 7] = x[{i * 13 % 1024}] * x[{i * 7 % 1000}];" for i in range(40_000))
     source = SAXPY.replace("{", f"{{\n#if SCALE == 5\n{body}\n#endif\n", 1)
     jobs = [job(source, {"SCALE": scale}) for scale in range(2, 10)]
@@ -126,7 +126,7 @@ def kernels(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["first", "second"])
-def test_other_kernel_is_removed_and_line_numbers_stay(name):
+def test_unlaunched_kernel_is_removed_without_moving_lines(name):
     reduced = launched_only(TWO, [name])
     assert kernels(reduced) == [name]
     lines = zip(TWO.splitlines(), reduced.splitlines(), strict=True)
@@ -142,7 +142,7 @@ def test_other_kernel_is_removed_and_line_numbers_stay(name):
     TWO.replace('extern "C" __global__ void first', "template <int N> __global__ void first"),
     TWO.replace("int* x) {", 'int* x);\nint unusual = R"(})"[0];'),
 ])  # fmt: skip
-def test_unusual_launch_stays_unchanged(changed):
+def test_source_with_an_unusual_launch_is_not_reduced(changed):
     assert changed != TWO
     assert launched_only(changed, ["second"]) == changed
 
@@ -150,7 +150,7 @@ def test_unusual_launch_stays_unchanged(changed):
 @pytest.mark.parametrize(
     ("file", "name"), [("reduce", "scan_block"), ("neighbors", "box_blur"), ("histogram", "histogram_private")]
 )
-def test_launched_kernel_compiles_to_the_same_code(nvrtc, file, name):
+def test_removing_unlaunched_kernels_keeps_the_compiled_code(nvrtc, file, name):
     source = (TEXTBOOK / f"{file}.cu").read_text(encoding="utf-8")
     reduced = launched_only(source, [name])
     assert reduced.count("__global__") == 1

@@ -324,7 +324,7 @@ def test_readme_is_short_enough_to_read_in_a_minute():
     assert all((ROOT / page).is_file() for page in proofs)
 
 
-def test_picture_shows_a_terminal_of_80_columns():
+def test_readme_picture_shows_a_terminal_of_80_columns():
     (path,) = re.findall(r"\]\((docs/images/[\w-]+\.svg)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     lines = [text.text or "" for text in ET.parse(ROOT / path).getroot().iter("{http://www.w3.org/2000/svg}text")]
     assert lines[0].startswith("$ kernrec recommend --workload")

@@ -203,14 +203,14 @@ def triton_answer() -> Answer:
     return Recommender([]).answer(Request("a100", None, "matmul_triton", "m=40,n=512,k=64", "f16", "nn", QUERY))
 
 
-def test_dynamic_shared_memory_replaces_a_static_array():
+def test_emitted_triton_ptx_has_dynamic_instead_of_static_shared_memory():
     fixed = ".visible .entry f()\n{\n\t.shared .align 16 .b8 global_smem[98304];\n}\n.shared .align 4 .b8 own[64];"
     assert with_dynamic_shared(fixed) == fixed.replace(".shared .align 16", ".extern .shared .align 16").replace(
         "[98304]", "[]"
     )
 
 
-def test_emit_never_substitutes_another_kernel_for_the_best(monkeypatch, refuses):
+def test_emit_refuses_if_the_best_kernel_does_not_fit_the_format(monkeypatch, refuses):
     own = Recommender([]).answer(Request("a100", None, "matmul_mma", "m=40,n=512,k=64", "f16", "nn", QUERY))
     recommended = replace(own, recommendations=(*triton_answer().recommendations, *own.recommendations))
     assert recommended.best.kernel.name == "matmul_triton"

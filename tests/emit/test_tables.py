@@ -46,7 +46,7 @@ def test_command_prints_the_table():
     assert len(json.loads(done.stdout)) == len(SHAPES)
 
 
-def test_kernels_other_than_the_template_are_refused(refuses):
+def test_tables_for_inductor_and_vllm_refuse_matvec(refuses):
     answer = Recommender([]).answer(Request("a100", "matvec", None, "m=512,k=512"))
     refuses(lambda: emit([answer], "inductor"))
     refuses(lambda: emit([answer], "vllm:e=8,n=512,m=1,device=NVIDIA A100-SXM4-80GB"))
@@ -95,7 +95,7 @@ class TestAnalyzed:
 
     @pytest.mark.every(2)
     @pytest.mark.slow
-    def test_vllm_and_sglang_files_grow_by_one_token_count(self, folder):
+    def test_second_emit_adds_its_token_count_to_the_expert_file(self, folder):
         (folder / "moe").mkdir()
         for tokens in (1, 16):
             detail = f"e=8,n=512,m={tokens},device=NVIDIA A100-SXM4-80GB"

@@ -132,7 +132,7 @@ def program(chance: random.Random, whole: bool) -> str:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32), st.integers(1, 5), st.sampled_from((32, 48, 96, 128)), st.booleans())
-def test_batch_size_does_not_change_results(seed, grid, block, races):
+def test_emulation_batch_size_does_not_change_results(seed, grid, block, races):
     text = program(random.Random(seed), bool(seed % 2))
     (counts, y), (alone, y_alone) = (outcome(text, grid, block, races, lanes) for lanes in (1024, 32))
     assert isinstance(counts, str) == isinstance(alone, str)
@@ -154,14 +154,14 @@ ERRORS, COUNTED = tomllib.loads(beside(__file__, "programs.toml")).values()
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_error_matches_the_recorded_error(name):
+def test_emulation_error_matches_the_recorded_error(name):
     message, _ = outcome(HEADER + ERRORS[name] + FOOTER, 3, 96, True)
     assert isinstance(message, str)
     check(f"error {name}", message)
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_results_and_counts_match_the_recorded_ones(name):
+def test_program_results_and_counts_equal_the_recorded_ones(name):
     counts, y = outcome(HEADER + COUNTED[name] + FOOTER, 3, 96, False)
     assert not isinstance(counts, str), counts
     check(f"counts {name}", [digest(y), dict(sorted(counts.items()))])
@@ -225,7 +225,7 @@ _PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_matmul_has_the_recorded_bits(name):
+def test_matmul_result_is_bitwise_equal_to_the_recorded_one(name):
     module = parse(_HEAD + _PROGRAMS[name] + "\nret;\n}\n")
     values = np.random.default_rng(13).standard_normal(64 * 32).astype(np.float16)
     buffers = {"x": values, "y": np.zeros(64 * 64, np.uint8), "n": np.zeros(4, np.uint8)}

@@ -21,7 +21,7 @@ from tests.helpers.paths import ROOT
 RELEASE = Path(__file__).with_name("query_values.json")
 
 
-def test_results_equal_release_0_1_0():
+def test_query_results_equal_release_0_1_0():
     stored, computed = json.loads(RELEASE.read_text()), values()
     assert computed.keys() == stored.keys()
     for name, expected in stored.items():
@@ -114,7 +114,7 @@ REFUSED: dict[str, Callable[[], object]] = {
 }  # fmt: skip
 
 
-def test_two_problems_cost_as_much_together_as_separately():
+def test_costs_of_two_problems_are_equal_together_and_separately():
     alone, both = costs(integers(0, 1)), costs(integers(0, 1), 2)
     np.testing.assert_array_equal(both.nominal, np.tile(alone.nominal, 2))  # type: ignore[attr-defined]
     of_second = quantities(2)
@@ -131,7 +131,7 @@ def test_arguments_that_index_outside_arrays_are_refused(case):
 
 
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001])
-def test_missing_value_at_a_leaf_does_not_index_beyond_it(bits):
+def test_nan_input_at_a_leaf_does_not_read_beyond_the_tree(bits):
     nan, leaf = np.array([np.nan], np.float32), np.array([2.0], np.float32)
     trees = query.CompactTrees(integers(0), integers(0), integers(0), nan, leaf, 0.5, 3)
     sums = np.empty(1)
@@ -140,7 +140,7 @@ def test_missing_value_at_a_leaf_does_not_index_beyond_it(bits):
 
 
 @pytest.mark.parametrize("figure", [0.0, -1.0, 1e300, np.inf, np.nan])
-def test_impossible_launch_figures_return_finite_numbers(figure):
+def test_nan_infinite_or_negative_launch_inputs_do_not_crash_the_engine(figure):
     work, times = np.full((13, 1), figure), np.zeros((8, 1))
     demand = query.Demand(np.full((1, 2, len(QUANTITIES)), figure), True, True)
     device = query.Device(*[1.0] * 7, True, 1.0, 1.0)

@@ -138,7 +138,7 @@ def test_occupancy_matches_known_block_counts(sm, block, blocks, limiter):
 @pytest.mark.parametrize(
     "block", [(0, 32, 0), (-1, 32, 0), (1025, 32, 0), (128, 256, 0), (1024, 65, 0), (992, 72, 0), (32, 32, 101377)]
 )
-def test_impossible_block_has_no_occupancy_and_no_limiter(block):
+def test_impossible_block_size_has_zero_occupancy(block):
     result = occupancy(limits(86), *block)
     assert (result.blocks, result.warps, result.fraction, result.limiter) == (0, 0, 0.0, -1)
 
@@ -201,7 +201,7 @@ def test_block_counts_match_the_cuda_toolkit(tmp_path):
         )
 
 
-def test_l1_gets_the_cache_that_shared_memory_leaves():
+def test_l1_size_is_the_cache_not_used_by_shared_memory():
     ampere, turing = limits(86), limits(75)
     blocks = np.array([1, 1, 6, 16])
     assert l1_bytes(ampere, blocks, np.array([0, 48 << 10, 8 << 10, 6 << 10])).tolist() == [

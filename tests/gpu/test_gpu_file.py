@@ -37,7 +37,7 @@ def test_every_printed_catalog_entry_reads_back_unchanged(gpu):
     assert set(shown.sources) - {"idle_w"} == set(gpu.sources) - {"idle_w"}
 
 
-def test_impossible_figure_is_refused_in_one_line(refuses):
+def test_gpu_file_with_an_impossible_figure_is_refused_in_one_line(refuses):
     refuses(lambda change: gpu_of(figures() | change, "a file"), [
         {"sms": 129.5}, {"sms": 2000}, {"sms": 64}, {"sm": 88}, {"f32_tflops": float("nan")}, {"f32_tflops": 82.6e12},
         {"l2_mib": -1}, {"name": "rtx4090"}, {"name": "a b; c"}, {"title": "x\x1b[2J"}, {"memroy": {}},
@@ -104,7 +104,7 @@ def test_gpu_file_with_catalog_figures_gets_the_catalog_answer(tmp_path):
     assert own.best.latency_s.value == pytest.approx(catalogs.best.latency_s.value)
 
 
-def test_changed_catalog_gpu_gets_another_name():
+def test_catalog_gpu_with_changed_figures_gets_another_name():
     changed = dataclasses.replace(find_gpu("l4"), tdp_w=60.0)
     assert gpu_name(changed).startswith("l4@")
     again = dataclasses.replace(changed, l2_bytes=2 * changed.l2_bytes)
@@ -178,7 +178,7 @@ def test_tensor_cores_are_faster_than_plain_pipes_and_slower_for_wider_types(gpu
 
 
 @every_gpu
-def test_every_figure_has_a_source(gpu):
+def test_every_figure_of_the_gpu_catalog_has_a_source(gpu):
     not_figures = {"name", "title", "aliases", "generation", "sources"}
     figures = {f.name for f in dataclasses.fields(gpu)} - not_figures
     if gpu.idle_w is None:

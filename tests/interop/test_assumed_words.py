@@ -41,11 +41,11 @@ struct Large { float a[3000000000]; };
     (["x=TYPE[ELEMENTS]"], BOX, "f", ("x=zeros:f32[4194304]",)),
     (["a --spec for t, which is passed as cudaTextureObject_t"], SCALE, "scale", None),
 ])  # fmt: skip
-def test_missing_parts_get_values_unless_a_file_is_needed(missing, source, kernel, words):
+def test_missing_arguments_get_assumed_values_unless_a_file_is_needed(missing, source, kernel, words):
     assert assumed_words(missing, source, kernel, (1, 1), 256, {"x": "Box"}) == words
 
 
-def test_structure_with_pointers_is_passed_with_its_buffers(tmp_path):
+def test_structure_argument_is_passed_with_the_buffers_of_its_pointers(tmp_path):
     (path := tmp_path / "add.cu").write_text(
         "struct Vector { int count; float *values; };\n"
         'extern "C" __global__ void add(Vector to, Vector from) { int i = threadIdx.x;\n'
@@ -97,7 +97,7 @@ def test_message_names_the_wheel_of_a_missing_header(tmp_path, monkeypatch):
         draft_spec(path, LaunchWords(), assume=True)
 
 
-def test_start_position_assumed_to_be_zero_does_not_empty_the_buffers(tmp_path):
+def test_assumed_start_of_zero_does_not_make_buffers_empty(tmp_path):
     (path := tmp_path / "fill.cu").write_text(
         "__global__ void fill(float *x, int n, int start) { int i = start + threadIdx.x; if (i < n) x[i] = 1; }"
     )
@@ -106,7 +106,7 @@ def test_start_position_assumed_to_be_zero_does_not_empty_the_buffers(tmp_path):
     assert draft.kernel().definition.problem().tensors["x"].elements == 1048576
 
 
-def test_template_argument_that_no_caller_sets_is_named(tmp_path):
+def test_message_names_the_template_argument_that_no_caller_sets(tmp_path):
     (path := tmp_path / "fill.cu").write_text("""
 template <int N, int PAD> __global__ void fill(float *x) { x[threadIdx.x] = N + PAD; }
 template <int PAD> void launch(float *x) { fill<8, PAD><<<1, 32>>>(x); }
@@ -115,7 +115,7 @@ template <int PAD> void launch(float *x) { fill<8, PAD><<<1, 32>>>(x); }
         draft_spec(path, LaunchWords(), assume=True)
 
 
-def test_undefined_name_in_a_directive_is_a_macro_to_tune(tmp_path):
+def test_undefined_name_in_a_pragma_is_suggested_as_a_tunable(tmp_path):
     (path := tmp_path / "fill.cu").write_text(
         "__global__ void fill(float *x) {\n#pragma unroll factor\nfor (int i = 0; i < 8; i++) x[i] = factor; }"
     )
@@ -146,7 +146,7 @@ def test_names_of_structure_members_do_not_collide_with_parameters(tmp_path):
     assert {name: tensor.elements for name, tensor in tensors.items()} == {"to_0": 4, "to_0_member": 8}
 
 
-def test_nested_structures_are_sized_once_per_structure(tmp_path):
+def test_size_of_deeply_nested_structures_is_computed_in_linear_time(tmp_path):
     nested = [f"struct S{depth} {{ S{depth - 1} {', '.join(f'm{i}' for i in range(100))}; }};" for depth in range(1, 5)]
     words = assumed_words(
         ["x=TYPE[ELEMENTS]"], "\n".join(["struct S0 { float a; };", *nested]), "f", (1, 1), 256, {"x": "S4"}
@@ -154,7 +154,7 @@ def test_nested_structures_are_sized_once_per_structure(tmp_path):
     assert words == (f"x=zeros:f32[{2**20 * 100**4}]",)
 
 
-def test_buffers_are_enlarged_only_if_this_can_help(tmp_path):
+def test_buffer_is_enlarged_only_after_an_access_beyond_its_end(tmp_path):
     (path := tmp_path / "fill.cu").write_text("__global__ void fill(float *x) { x[threadIdx.x] = 1; }")
     words = LaunchWords(grid="1", block="64")
     draft = draft_spec(path, words, assume=True)

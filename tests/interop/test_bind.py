@@ -44,7 +44,7 @@ def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type
     return import_results(database, path, kernel.definition.problem(), kernel=kernel, **inputs)
 
 
-def test_bound_rows_get_the_kernel_hash_and_keep_their_recorder(database, kernel, write):
+def test_rows_bound_to_a_spec_get_its_hash_and_keep_their_recorder(database, kernel, write):
     done = bind(database, kernel, write(cache(entry(), entry(bx=64, time=0.4))), recorder="a paper")
     assert (done.parts[0].kernel, done.results, done.added) == ("scale", 2, 2)
     rows = database.rows("measurement")
@@ -190,7 +190,7 @@ def test_failed_config_that_the_spec_excludes_is_skipped_and_reported(database, 
 
 
 @pytest.mark.parametrize("gpu", ["t4", "a100", "rtx4090", "h200"])
-def test_plausible_times_are_within_the_bounds(gpu):
+def test_plausible_times_pass_the_plausibility_check(gpu):
     """Measured times at half and at a thousandth of the peak must count as plausible."""
     card = find_gpu(gpu)
     product, rows = find_op("matmul").problem("f16", m=4096, n=4096, k=4096), find_op("softmax")

@@ -21,7 +21,7 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
 
 
 @pytest.mark.parametrize("case", tomllib.loads(beside(__file__, "host_launches.toml"))["launch"])
-def test_launch_arguments_resolve_to_parameters_and_numbers(case):
+def test_launch_arguments_are_evaluated_to_parameters_and_numbers(case):
     (launch,) = host_launches(KERNEL + case["host"], "f", [("x", "f32"), ("n", None)])
     assert (launch.grid, list(launch.block), list(launch.arguments)) == (
         case.get("grid"), case["block"], case["arguments"],
@@ -62,7 +62,7 @@ def test_exponentially_growing_definitions_terminate_at_once(first, step):
         ("1'024UL", "1024"), ("1.5f", "1.5"), ("2.F", "2.0"), ("010.5f", "10.5"),
     ],
 )  # fmt: skip
-def test_literal_has_its_c_value(text, value):
+def test_c_literal_is_parsed_to_its_c_value(text, value):
     assert literal(text) == value
 
 
@@ -75,13 +75,13 @@ def test_literal_has_its_c_value(text, value):
         ("max + 1", None), ("1 ? max : 2", None), ("ceil_div * 2", None), ("s[0]", None),
     ],
 )  # fmt: skip
-def test_grid_is_a_number_or_unknown(grid, expected):
+def test_host_grid_expression_is_a_number_or_unknown(grid, expected):
     host = f"int main(int max, char **ceil_div) {{ int s[4] = {{}}; f<<<{grid}, 64>>>(max, ceil_div, s[0]); }}"
     (launch,) = host_launches(KERNEL + host, "f", [("max", None), ("ceil_div", None), ("n", None)])
     assert (launch.grid, launch.block, launch.arguments) == (expected, (64,), ())
 
 
-def test_empty_initializer_leaves_instance_and_variable_unknown():
+def test_element_of_an_empty_initializer_is_not_evaluated():
     program = (
         "__constant__ int c; template <int N> __global__ void f() {}\n"
         "int main() { int s[4] = {}; cudaMemcpyToSymbol(c, s[0], 4); f<s[0]><<<1, 1>>>(); }"
@@ -90,7 +90,7 @@ def test_empty_initializer_leaves_instance_and_variable_unknown():
     assert [launch.kernel for launch in host_launches(program, "f", ())] == ["f<s[0]>"]
 
 
-def test_parameter_with_a_reserved_name_becomes_a_dimension(tmp_path):
+def test_parameter_with_a_reserved_name_becomes_a_renamed_dimension(tmp_path):
     (path := tmp_path / "row.cu").write_text(
         "__global__ void row(float *x, int i) { x[i * blockDim.x + threadIdx.x] = i; }\n"
         "int main() { float *x; cudaMalloc(&x, 4096); row<<<1, 64>>>(x, 3); }\n"
@@ -125,7 +125,7 @@ int main() { run<double>(nullptr); }"""
     assert "n=4096" in launch.arguments
 
 
-def test_kernels_in_other_files_are_named(tmp_path):
+def test_message_names_the_file_to_analyze_for_a_kernel_elsewhere(tmp_path):
     for name, text in (
         ("main.cu", "__global__ void f(int *x);\nint main() { f<<<1, 2>>>(0); }"),
         ("f.cu", "__global__ void f(int *x) { *x = 1; }"),
@@ -186,7 +186,7 @@ def test_unknown_template_instance_is_named(tmp_path, refuses):
     refuses(lambda: draft_spec(source, LaunchWords()))
 
 
-def test_casts_and_offsets_are_followed():
+def test_launch_arguments_with_casts_and_offsets_are_evaluated():
     text = """__global__ void f(float *x, float *y, int n) {}
 int main() { const size_t size = 1 << 12; float *x, *y; cudaMalloc(&x, 4 * size); cudaMalloc(&y, 4 * size);
 f<<<static_cast<unsigned int>(size) / 256, 256>>>(reinterpret_cast<float *>(x), y + 8, int(size)); }"""
@@ -194,13 +194,13 @@ f<<<static_cast<unsigned int>(size) / 256, 256>>>(reinterpret_cast<float *>(x), 
     assert (launch.grid, launch.arguments) == ("16", ("x=[4096]", "y=[4096]", "n=4096"))
 
 
-def test_parameter_of_a_user_macro_is_drafted(tmp_path):
+def test_parameter_enabled_by_a_defined_macro_is_in_the_draft(tmp_path):
     (path := tmp_path / "f.cu").write_text("__global__ void f(int *x\n#ifdef EXTRA\n, int m\n#endif\n) { *x = 1; }")
     words = LaunchWords(grid="1", block="32", arguments=["x=[4]", "m=3"], defines={"EXTRA": "1"})
     assert not draft_spec(path, words).missing
 
 
-def test_grid_that_reads_like_a_function_declaration_is_followed():
+def test_dim3_grid_that_looks_like_a_function_declaration_is_evaluated():
     text = """int up(int a, int b) { return (a + b - 1) / b; } __global__ void f(float *x, int n) {}
 void launch(float *x, int n) { const int A = 16, B = 4; dim3 grid(up(n, A * B), up(n, B * A)); f<<<grid, 64>>>(x, n); }
 """

@@ -43,7 +43,7 @@ def test_imported_row_states_its_origin(database, write):
     assert database.altered() == []
 
 
-def test_complete_file_adds_only_rows_missing_from_its_partial_import(database, write):
+def test_second_import_of_a_completed_file_adds_only_missing_rows(database, write):
     entries = [entry(bx=32 * i) for i in range(1, 6)]
     text = cache(*entries)
     part = import_results(database, write(text[: text.index('"128,1"') + 30]), PROBLEM)
@@ -77,7 +77,7 @@ def test_imported_results_cannot_use_a_library_kernel_name(database, write, refu
     assert external_hash("k", ["a"], "T4") != external_hash("k", ["a", "b"], "T4")
 
 
-def test_one_bad_entry_among_thousands_prevents_the_import(database, write, refuses):
+def test_import_adds_nothing_if_one_of_2500_entries_is_bad(database, write, refuses):
     entries = [entry(bx=i) for i in range(2500)]
     refuses(lambda: import_results(database, write(cache(*entries, entry(bx=7, tile=9, time=-1))), PROBLEM))
     assert set(database.counts().values()) == {0}
@@ -90,7 +90,7 @@ def test_one_bad_entry_among_thousands_prevents_the_import(database, write, refu
     ("convolution-a4000.t4.json.gz", 4362, 4201, 1.021171996369958e-3),
     ("gemm-rtx3090.kernel_tuner.json.gz", 17956, 17956, 5.657844e-3),
 ])  # fmt: skip
-def test_recorded_spaces_are_read_completely(file, count, good, best_s):
+def test_recorded_result_files_are_read_completely(file, count, good, best_s):
     results = read_results(SPACES / file)
     assert len(results.results) == count
     latencies = [result.latency_s for result in results.results if result.latency_s is not None]
@@ -160,7 +160,7 @@ def test_any_file_is_read_or_refused(tmp_path, content, ending):
     assert message.isprintable()
 
 
-def test_log_counts_equal_queries(tmp_path):
+def test_query_log_counts_repeated_queries(tmp_path):
     once, twice = (find_op("matmul").problem("f16", "tn", m=size, n=64, k=64) for size in (64, 128))
     log = tmp_path / "queries.jsonl"
     for problem in (once, twice, twice):

@@ -143,7 +143,7 @@ def parameters(model: Workload) -> int:
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_layers_hold_the_published_parameters(tmp_path, name, phase):
+def test_model_layers_have_the_published_parameter_count(tmp_path, name, phase):
     fields, published = PARAMETERS[name]
     model = find_workload(str(written(tmp_path / "Model-1", fields)), None, 4096, phase)
     assert parameters(model) == published
@@ -153,7 +153,7 @@ def test_layers_hold_the_published_parameters(tmp_path, name, phase):
 
 @pytest.mark.parametrize(("fields", "shipped"), [(LLAMA_3_8B, "llama-3-8b"), (QWEN3_30B_A3B, "qwen3-30b-a3b")])
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
-def test_model_config_has_the_work_of_the_shipped_workload(tmp_path, fields, shipped, phase):
+def test_model_config_and_shipped_workload_have_equal_flops(tmp_path, fields, shipped, phase):
     ours, other = find_workload(str(written(tmp_path, fields)), None, 2048, phase), workload(f"{shipped}-{phase}")
     for op in ("matvec", "matmul", "attention", "moe"):
         work = [
@@ -163,7 +163,7 @@ def test_model_config_has_the_work_of_the_shipped_workload(tmp_path, fields, shi
         assert work[0] == work[1]
 
 
-def test_parts_without_an_op_are_listed(tmp_path):
+def test_model_parts_without_an_op_are_listed(tmp_path):
     deepseek = find_workload(str(written(tmp_path, DEEPSEEK_V3)))
     assert deepseek.unknown == (
         "61 layers of latent attention (MLA) over 2048 cached tokens: kernrec has no op for them yet",

@@ -66,7 +66,7 @@ def test_base_clock_rows_keep_their_operating_point():
         assert {row["locked_sm_clock_hz"] for row in database.rows("measurement")} == {None}
 
 
-def test_spec_supplies_the_config_of_a_launch(tmp_path):
+def test_imported_launch_gets_its_config_from_the_spec(tmp_path):
     own = kernel(tmp_path)
     with Database.memory() as database:
         done = import_results(database, SAMPLES / "ncu_raw.csv", StatedProblem(), kernel=own)
@@ -77,7 +77,7 @@ def test_spec_supplies_the_config_of_a_launch(tmp_path):
         )
 
 
-def test_launch_that_matches_no_or_several_configs_is_refused(tmp_path):
+def test_imported_launch_must_match_exactly_one_config(tmp_path):
     path = SAMPLES / "ncu_raw.csv"
     with Database.memory() as database:
         with pytest.raises(UsageError, match=r"2 configs of halved launch a grid of 262144x1x1 .* give taps one value"):

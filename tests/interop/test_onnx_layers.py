@@ -116,7 +116,7 @@ def test_unfused_attention_becomes_batched_matmuls_and_a_transpose(save):
     ]
 
 
-def test_open_dimensions_must_be_set_and_are_named(save, refuses):
+def test_message_names_onnx_dimensions_without_a_value(save, refuses):
     path = save([helper.make_node("Softmax", ["x"], ["y"])], {"x": ["batch", "tokens", 32]}, {})
     refuses(lambda: find_workload(str(path)))
     refuses(lambda: read_onnx(path, {"sequence": 3}))

@@ -52,7 +52,7 @@ def test_launch_options_produce_the_spec_in_the_guide():
     assert draft.assumed == ("width * height elements in blurred",)
 
 
-def test_block_that_the_code_reads_is_a_tunable_only_if_several_are_given():
+def test_block_size_is_tunable_unless_one_value_is_given():
     words = LaunchWords(grid="ceil(n/blockDim.x)", arguments=("n=5000", "a=2.5"))
     (tunable,) = draft_spec(SAXPY, words).kernel().tunables
     assert (tunable.name, tunable.values, tunable.launch) == ("block_x", (64, 128, 256, 512), True)
@@ -63,14 +63,14 @@ def test_block_that_the_code_reads_is_a_tunable_only_if_several_are_given():
 
 
 @pytest.mark.parametrize("text", ["1e-6", "1E-6", "1e-6f", ".000001", "0.0000010"])
-def test_fraction_is_written_as_in_c(text):
+def test_draft_accepts_c_notation_of_floats(text):
     kernel = draft_spec(SAXPY, LaunchWords(grid="1", arguments=("n=5000", f"a={text}"))).kernel()
     (fraction, *_) = kernel.launches[0].arguments
     assert isinstance(fraction, ScalarArgument)
     assert fraction.value.evaluate({}) == 1e-6
 
 
-def test_packed_weights_have_a_fraction_of_the_elements():
+def test_buffer_of_packed_weights_has_an_eighth_of_the_elements():
     words = LaunchWords(grid="ceil(n/block_x)", arguments=("n=4096", "a=2", "x=f32[n/8]"))
     problem = draft_spec(SAXPY, words).kernel().definition.problem()
     assert problem.tensors["x"].shape == (512,)
@@ -97,7 +97,7 @@ INDEXED = beside(__file__, "indexed.cu")
     ("count", (), {}, ""),
     ("scatter", ("idx=zeros:u32[n]",), {"idx": "zeros"}, ""),
 ])  # fmt: skip
-def test_indexes_cover_the_tensor_they_index(tmp_path, entry, arguments, values, says):
+def test_index_values_cover_the_tensor_they_index(tmp_path, entry, arguments, values, says):
     (path := tmp_path / "indexed.cu").write_text(INDEXED)
     draft = draft_spec(path, LaunchWords(entry, "ceil(n/block_x)", arguments=("n=1000", *arguments)))
     kernel = draft.kernel()

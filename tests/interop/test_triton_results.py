@@ -164,7 +164,7 @@ def test_written_file_is_read_by_vllm_sglang_and_kernrec(configs, version):
     assert as_vllm_reads(text) == configs
 
 
-def test_clusters_tma_and_swapped_operands_are_read():
+def test_expert_file_options_for_clusters_tma_and_swap_are_read():
     stated = {name: value for name, value in EXPERT.items() if name != "GROUP_SIZE_M"}
     text = json.dumps(
         {"8": stated | {"num_ctas": 2, "USE_TMA": True, "SWAP_AB": False}, "16": EXPERT | {"num_ctas": 1}}
@@ -191,7 +191,7 @@ def test_file_names_match_what_the_tools_look_for():
     assert h200.file_name("sglang") == "E=8,N=7168,device_name=NVIDIA_H200_NVL.json"
 
 
-def test_token_count_may_be_computed_from_the_integers_of_a_call(refuses):
+def test_token_count_expression_uses_integer_arguments_of_the_call(refuses):
     layer = ExpertLayer.parse("e=8,n=7168,m=COUNT // 2,device=L4")
     assert layer.tokens_of({"count": 32, "n": 5}) == 16
     refuses(lambda: layer.tokens_of({"counts": 32}))

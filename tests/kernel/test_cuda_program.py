@@ -55,7 +55,7 @@ def test_only_the_launched_template_instance_is_compiled():
     assert set(re.findall(r"\.entry (\w+)", ptx)) == {"_Z1fIfLi8EEvPT_"}
 
 
-def test_program_is_read_as_editors_and_projects_store_it(tmp_path):
+def test_cuda_program_is_read_with_headers_of_its_project(tmp_path):
     (tmp_path / ".git").mkdir()
     for name in ("a/app", "a/common", "a/other"):
         (tmp_path / name).mkdir(parents=True)
@@ -105,7 +105,7 @@ def test_headers_elsewhere_are_read_only_within_the_project(tmp_path):  # type: 
         read_source(source)
 
 
-def test_home_folder_is_not_treated_as_a_project(tmp_path, monkeypatch):
+def test_headers_are_not_searched_in_a_home_folder_under_git(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     for name in (".git", "notes", "code/app"):
         (tmp_path / name).mkdir(parents=True)
@@ -129,7 +129,7 @@ def test_kernels_and_their_parameters_are_read():
 
 
 @needs("tree_sitter_cuda")
-def test_bindings_of_another_package_are_host_code():
+def test_python_binding_macros_are_removed_as_host_code():
     text = beside(__file__, "bindings_of_another_package_are_host_code.cu")
     code = device_code(text).text
     assert "*x = 1" in code
@@ -156,12 +156,12 @@ int main() { f<Reader><<<1, 1>>>(nullptr); }"""
     assert "Unused" not in code
 
 
-def test_signature_follows_preprocessor_lines():
+def test_kernel_signature_is_read_despite_preprocessor_lines():
     source = "__global__\n#if most > 0\n__launch_bounds__(size * 2, most)\n#endif\nvoid f(float *x) { }"
     assert [each.name for each in signatures(source)] == ["f"]
 
 
-def test_macro_guard_decides_whether_a_value_can_be_set():
+def test_only_macros_with_an_ifndef_guard_can_be_set():
     assert [tuple(macro) for macro in macros(SOURCE)] == [("TILE", 16, True), ("ROWS", 7, False)]
 
 
@@ -170,7 +170,7 @@ def test_macro_guard_decides_whether_a_value_can_be_set():
     ("nv_bfloat162", ("bf16", 2)), ("volatile int", ("i32", 1)), ("cudaTextureObject_t", (None, 1)),
     ("float5", (None, 1)),
 ])  # fmt: skip
-def test_types_have_kernrec_names(ctype, element):
+def test_c_types_are_mapped_to_kernrec_dtypes(ctype, element):
     assert element_type(ctype) == element
 
 

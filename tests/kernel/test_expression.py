@@ -63,7 +63,7 @@ def test_nested_conditionals_compile_in_linear_time():
     assert parse(text).evaluate({"a": 7, "b": 0}) == 7
 
 
-def test_powers_of_powers_stay_within_64_bits():
+def test_nested_powers_in_expressions_stay_within_64_bits():
     value = parse("9 ** 9 ** 9 ** 9").evaluate({})
     assert -(2**63) <= value < 2**63
 
@@ -92,6 +92,6 @@ def test_fast_division_is_exact_below_2_to_the_31(n, d):
 
 
 @pytest.mark.parametrize("text", ["layout % bx == 0", "bx % layout == 0", "layout / bx > 1", "layout ** bx > 1"])
-def test_text_with_a_column_is_not_a_number(text):
+def test_text_in_an_arithmetic_expression_is_refused(text):
     with pytest.raises(UsageError, match="text 'row' where a number is expected"):
         parse(text).evaluate({"layout": "row", "bx": np.array([1, 2])})

@@ -71,7 +71,7 @@ def test_every_kernel_has_tens_to_thousands_of_configs_on_every_architecture(ker
             assert 20 <= len(Space(kernel, sm, limits(sm), dtype, layout)) <= 8000
 
 
-def test_architecture_specific_kernel_is_offered_only_there(refuses):
+def test_kernel_for_one_architecture_is_offered_only_on_it(refuses):
     offered = {sm: {kernel.name for kernel in able_kernels("matmul", "bf16", "nt", sm)} for sm in (89, 90, 100)}
     assert [sm for sm, names in offered.items() if "matmul_wgmma" in names] == [90]
     refuses(lambda: able_kernels("matmul", "f8e4m3", "nt", 86))
@@ -90,7 +90,7 @@ def test_every_awkward_problem_has_a_config(kernel, dtype, layout):
 
 
 @CASES
-def test_kernel_columns_match_the_values_of_each_config(kernel, dtype, layout):
+def test_launch_columns_of_library_kernels_equal_values_of_each_config(kernel, dtype, layout):
     sm = max(kernel.least_sm(dtype), 89)
     space = Space(kernel, sm, limits(sm), dtype, layout)
     for problem in _problems(kernel, dtype, layout):

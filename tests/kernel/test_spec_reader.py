@@ -90,7 +90,7 @@ def test_missing_file_or_folder_is_refused_in_one_line(tmp_path):
             load_kernel(path)
 
 
-def test_hash_depends_on_code_and_geometry_but_not_on_prose(write, tiled):
+def test_kernel_hash_ignores_descriptions_and_comments_in_the_spec(write, tiled):
     assert load_kernel(write("rows of C per thread block", "height of the tile")).hash == tiled.hash
     assert load_kernel(write("[let]", "# lets\n[let]")).hash == tiled.hash
     assert load_kernel(write("values = [2, 3, 4]", "values = [2, 4, 3]")).hash != tiled.hash
@@ -199,7 +199,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_declared_problem_has_every_attribute_of_an_op(folder):
+def test_problem_declared_in_a_spec_has_the_attributes_of_an_op(folder):
     kernel = load_kernel(folder / "kernel.toml")
     problem = kernel.definition.problem(width=100)
     assert problem.key == "blur[width=100,height=480]f32,any"
@@ -222,7 +222,7 @@ def test_shape_expression_may_divide_and_subtract_dimensions(folder):
         _ = op.problem(width=16).tensors
 
 
-def test_shape_expression_may_be_impossible_for_the_default_size_only(folder):
+def test_spec_accepts_a_shape_that_is_invalid_only_by_default(folder):
     (folder / "kernel.toml").write_text(BLUR.replace('["height", "width"]', '["height - 480", "width"]'))
     op = load_kernel(folder / "kernel.toml").definition
     assert op.problem(height=500).tensors["image"].shape == (20, 640)
@@ -258,7 +258,7 @@ def test_invalid_problem_is_refused_in_one_line(folder, refuses):
 @pytest.mark.parametrize(
     ("old", "new"), [("integers 0 256", "image.npy"), ('role = "output"', 'role = "output", reference = "image.npy"')]
 )
-def test_other_input_values_change_the_kernel_hash(folder, old, new):
+def test_changed_input_values_change_the_kernel_hash(folder, old, new):
     (folder / "kernel.toml").write_text(BLUR.replace(old, new))
     hashes = set()
     for content in (b"one", b"two", b"one"):

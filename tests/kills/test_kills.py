@@ -33,14 +33,14 @@ def test_killed_merge_or_import_adds_everything_or_nothing(command, tmp_path):
     assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
 
 
-def test_killed_merges_under_a_changing_clock_lose_no_answer(tmp_path):
+def test_killed_merges_lose_no_answer_while_the_clock_changes(tmp_path):
     counts = kill_merge_by_clocks(tmp_path, KILLS, SEED)
     assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("kill", [kill_withdraw, kill_migration, pytest.param(kill_train, marks=pytest.mark.deep)])
-def test_killed_changes_lose_no_row_and_no_model(kill, tmp_path):
+def test_killed_database_changes_lose_no_row_or_model(kill, tmp_path):
     counts = kill(tmp_path, KILLS, SEED)
     assert sum(counts[each] for each in ("lost", "doubled", "halved", "unreadable")) == 0, counts
 

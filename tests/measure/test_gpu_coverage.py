@@ -42,7 +42,7 @@ def path(tmp_path):
     )
 
 
-def test_layers_count_as_measured_and_foreign_rows_as_configs(path):
+def test_coverage_excludes_replayed_rows_and_counts_other_problems_separately(path):
     stack = Stack([path])
     first, second = gpus_coverage(stack)[:2]
     assert (first.gpu, first.arch, first.last_measured) == ("l40s", "sm_89", "2026-03-01")

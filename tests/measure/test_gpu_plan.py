@@ -52,7 +52,7 @@ def visits(survey: Survey, count: int) -> list[PlannedProblem]:
     return [planned for _ in range(count) if (planned := survey.next()) is not None]
 
 
-def test_every_kernel_is_drawn_once_before_any_is_drawn_twice(subject, tmp_path):
+def test_survey_draws_every_kernel_before_repeating_one(subject, tmp_path):
     survey, kernels = survey_of(subject, tmp_path), kernels_of(subject)
     assert not survey.every_kernel
     assert {drawn_kernel(each) for each in visits(survey, len(kernels))} == kernels
@@ -62,7 +62,7 @@ def test_every_kernel_is_drawn_once_before_any_is_drawn_twice(subject, tmp_path)
     assert survey.every_kernel
 
 
-def test_problems_are_drawn_equally_and_no_config_twice(subject, tmp_path):
+def test_survey_draws_problems_equally_often_and_no_config_twice(subject, tmp_path):
     planned = visits(survey_of(subject, tmp_path), 4 * len(kernels_of(subject)))
     assert {len(each.tasks) for each in planned} == {CONFIGS}
     keys = [(each.problem.key, *task.key) for each in planned for task in each.tasks]
@@ -71,7 +71,7 @@ def test_problems_are_drawn_equally_and_no_config_twice(subject, tmp_path):
     assert products == {problem.key: 2 for problem in PROBLEMS[:2]}
 
 
-def test_survey_spreads_over_times_without_the_slowest(subject, tmp_path):
+def test_survey_covers_the_range_of_times_except_the_slowest(subject, tmp_path):
     kernels = sampled_kernels(GPU, request(tmp_path))
     (kernel,) = [each for each in kernels(PROBLEMS[0]) if each.name == "matmul_simt"]
     assert kernel.table is not None

@@ -93,7 +93,7 @@ def history(monkeypatch):
     return events
 
 
-def test_every_pair_of_limit_and_clock_is_a_point():
+def test_operating_points_combine_every_limit_with_every_clock():
     assert operating_points([], []) == (DEFAULT_POINT,)
     assert operating_points([200.0], []) == (OperatingPoint(200.0),)
     assert len(set(operating_points([200.0, 300.0], [1e9, 1.2e9, 1.4e9]))) == 6
@@ -111,7 +111,7 @@ def test_all_limits_are_checked_before_the_first_is_set_and_restored(history, mo
 
 
 @pytest.mark.parametrize("end", [CollectResult(error="the device is lost"), CollectResult(stopped=True)])
-def test_early_end_at_one_limit_skips_the_rest(history, monkeypatch, end):
+def test_stopped_collection_skips_the_remaining_power_limits(history, monkeypatch, end):
     monkeypatch.setattr(collect, "collect", lambda *_: end)
     measured = collect_at(operating_points([300.0, 400.0], []), replace(REQUEST, gpu="0"))
     assert history == ["check 2", "set 300", "restore"]

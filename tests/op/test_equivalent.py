@@ -9,7 +9,7 @@ from kernrec.op.equivalent import as_matmul, as_op, equivalents, tensor_names
 MATMUL, MATVEC = find_op("matmul"), find_op("matvec")
 
 
-def test_matvec_and_small_matmul_have_the_same_forms():
+def test_matvec_and_small_matmul_are_equivalent_problems():
     vectors, rows = MATVEC.problem("bf16", m=4096, k=512, n=16), MATMUL.problem("bf16", "nt", m=16, n=4096, k=512)
     assert equivalents(vectors) == equivalents(rows) == (rows, vectors)
     assert as_matmul(vectors) == rows
@@ -22,7 +22,7 @@ def test_matvec_and_small_matmul_have_the_same_forms():
     ("bf16", "nt", {"m": 4, "bias": 1}), ("bf16", "nt", {"m": 4, "activation": 1}), ("i8", "nt", {"m": 4}),
     ("f8block", "nt", {"m": 4}),
 ])  # fmt: skip
-def test_matmul_of_several_rows_has_no_matvec_form(dtype, layout, dims):
+def test_matmul_that_matvec_cannot_express_has_no_equivalent(dtype, layout, dims):
     problem = MATMUL.problem(dtype, layout, **{"n": 64, "k": 128} | dims)
     assert equivalents(problem) == (problem,)
     assert as_op(problem, "matvec") is None

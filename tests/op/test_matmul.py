@@ -35,7 +35,7 @@ def test_layout_changes_storage_but_not_the_result(m, n, k, batch, layout):
 
 
 @given(sizes, sizes, sizes, st.integers(2, 4), layouts)
-def test_batch_is_a_series_of_separate_matmuls(m, n, k, batch, layout):
+def test_batched_matmul_reference_equals_separate_matmuls(m, n, k, batch, layout):
     many = MATMUL.problem("f64", layout, m=m, n=n, k=k, batch=batch)
     single = MATMUL.problem("f64", layout, m=m, n=n, k=k)
     tensors = inputs(many)

@@ -30,7 +30,7 @@ def mixtures(draw: st.DrawFn) -> Problem:
 
 
 @given(mixtures(), st.integers(0, 50))
-def test_token_passes_through_its_top_scored_experts(problem, seed):
+def test_moe_reference_uses_the_top_scored_experts(problem, seed):
     d, stored = problem.sizes, inputs(problem, seed)
     values = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in stored.items()}
     quantized = FORMATS.get(problem.dtype)
@@ -73,7 +73,7 @@ def test_key_reads_back_and_flops_count_the_expert_passes(problem):
 
 
 @pytest.mark.parametrize("dtype", MOE.dtypes)
-def test_dtype_is_the_dtype_of_the_weights(dtype):
+def test_moe_dtype_is_the_dtype_of_its_weights(dtype):
     problem = MOE.problem(dtype, **MIXTRAL)
     weights = sum(t.bytes for name, t in problem.tensors.items() if name not in ("x", "scores", "y"))
     assert weights == pytest.approx(8 * 3 * 4096 * 14336 * weight_bytes(dtype), rel=1e-4)
@@ -207,7 +207,7 @@ def test_grouped_queries_share_keys_and_values_in_memory(problem):
     assert problem.bytes == d["batch"] * d["head_dim"] * (q * (size + of_o) + 2 * kv * of_kv) + 4 * scales
 
 
-def test_large_scores_do_not_overflow():
+def test_large_attention_scores_do_not_overflow():
     problem = ATTENTION.problem(heads=1, queries=2, head_dim=4)
     tensors = inputs(problem)
     large = reference(problem, tensors | {"q": 1000 * tensors["q"]})["o"]
@@ -236,5 +236,5 @@ def test_8_bit_attention_has_scales_per_tensor_or_head_and_16_bit_results():
             ATTENTION.problem("bf16", **dims | {name: 1})
 
 
-def test_without_a_mask_there_may_be_more_queries_than_keys():
+def test_attention_without_a_mask_accepts_more_queries_than_keys():
     assert ATTENTION.problem(heads=8, queries=4096, keys=77, head_dim=40).tensors["k"].shape == (1, 8, 77, 40)

@@ -126,7 +126,7 @@ def test_bytes_never_exceed_the_tensors_and_halve_with_the_dtype(problem):
     assert single.flops == half.flops
 
 
-def test_names_include_what_a_kernel_expression_may_use():
+def test_problem_names_include_dimensions_dtype_and_layout():
     names = CONV2D.problem("f16", "nhwc", c=8, h=10, w=9, k=4, stride=2, padding=1).names
     assert {key: names[key] for key in ("n", "r", "p", "q", "dtype", "layout", "dtype_bytes")} == {
         "n": 1, "r": 3, "p": 5, "q": 5, "dtype": "f16", "layout": "nhwc", "dtype_bytes": 2,
@@ -208,7 +208,7 @@ def test_written_shape_reads_back(shape, separator):
     assert parse_shape(separator.join(f"{name}={value}" for name, value in shape.items())) == shape
 
 
-def test_spaces_case_and_a_trailing_comma_are_ignored():
+def test_shape_ignores_spaces_case_and_a_trailing_comma():
     assert parse_shape(" M = 1, N=+2 ;K =3, ") == {"m": 1, "n": 2, "k": 3}
 
 

@@ -81,7 +81,7 @@ def test_layers_have_the_published_weights(each):
     assert weights == WEIGHTS[each.name]
 
 
-def test_attention_width_matches_its_projections():
+def test_workload_attention_width_equals_its_projections():
     def attention(name: str) -> dict[str, int]:
         (layer,) = workload(name).layers_of("attention")
         return layer.problem.dim
@@ -136,7 +136,7 @@ SPLIT = ("llama-3-8b-prefill", "llama-3-70b-decode", "llama-3-70b-prefill", "qwe
 
 
 @given(st.sampled_from(workloads()), st.integers(1, 24))
-def test_batch_flops_equal_the_sum_of_its_items(name, batch):
+def test_workload_batch_flops_equal_the_sum_of_its_items(name, batch):
     single = workload(name)
     assert flops(with_batch(single, batch).layers) == batch * flops(single.layers)
 

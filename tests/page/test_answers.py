@@ -32,7 +32,7 @@ def answers():
     return Answers(Recommender(databases=[]))
 
 
-def test_every_front_point_can_be_explained(answers):
+def test_every_pareto_point_of_the_page_can_be_explained(answers):
     front = answers.answer("front", ASKED)
     for number in front["front"]:
         explained = answers.answer("explain", {**ASKED, **of_point(front, number)})
@@ -40,7 +40,7 @@ def test_every_front_point_can_be_explained(answers):
         assert sum(explained["energy_by_part_j"].values()) == pytest.approx(explained["energy_j"], rel=1e-3)
 
 
-def test_config_keeps_the_case_of_tunables(answers):
+def test_page_refuses_config_names_in_another_case(answers):
     front = answers.answer("front", ASKED)
     chosen = of_point(front, front["front"][0])
     with pytest.raises(UsageError, match="'BLOCK_M'; did you mean block_m"):
@@ -49,7 +49,7 @@ def test_config_keeps_the_case_of_tunables(answers):
         answers.answer("explain", {**ASKED, **chosen, "config": "4k"})
 
 
-def test_copied_commands_run(answers, capsys):
+def test_commands_copied_from_the_page_run(answers, capsys):
     front = answers.answer("front", ASKED)
     for number in (front["front"][0], front["front"][-1]):
         explained = answers.answer("explain", {**ASKED, **of_point(front, number)})

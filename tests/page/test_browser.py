@@ -71,7 +71,7 @@ def drawn(page: Any, url: str) -> None:
     page.wait_for_selector("body[data-drawn]")
 
 
-def test_fronts_are_shown_side_by_side_and_separate_measured_from_predicted(page, url):
+def test_page_shows_pareto_fronts_of_two_gpus_side_by_side(page, url):
     drawn(page, url)
     assert page.locator(".panel h2").all_inner_texts() == ["NVIDIA GeForce RTX 4090", "NVIDIA L40S"]
     legends = page.locator(".legend").all_inner_texts()

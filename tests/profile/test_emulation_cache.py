@@ -46,7 +46,7 @@ def profiles(compiled: Compiled) -> list[LaunchProfile]:
     return [LaunchProfile(0, "twice", compiled.resources["twice"], counts, compiled.ptx_hash, compiled.compiler)]
 
 
-def test_cached_counts_return_with_the_resources_of_the_requested_architecture(kernel):
+def test_cached_counts_get_resources_of_the_requested_architecture(kernel):
     cache = EmulationCache(kernel, problem(kernel), 1000)
     cache.put(("ptx", "launch"), profiles(code(16)))
     restored = cache.get(("ptx", "launch"), code(40))
@@ -130,7 +130,7 @@ def check(counts: Counts, version: int, pinned_version: int, pinned: Counts) -> 
         pytest.fail(f"COUNTS_VERSION is {version}, but the pinned counts have version {pinned_version}: see docstring")
 
 
-def test_counts_change_only_with_their_version():
+def test_emulator_counts_change_only_with_a_new_version():
     counts, document = counted(), json.loads(PINNED.read_text())
     if os.environ.get("KERNREC_UPDATE_COUNTS") and document["version"] < COUNTS_VERSION:
         document = {"version": COUNTS_VERSION, "counts": counts}
@@ -138,7 +138,7 @@ def test_counts_change_only_with_their_version():
     check(counts, COUNTS_VERSION, document["version"], document["counts"])
 
 
-def test_changed_count_fails_unless_the_version_is_raised():
+def test_changed_emulator_count_requires_a_new_version():
     document = json.loads(PINNED.read_text())
     pinned, version = document["counts"], document["version"]
     other = {name: dict(metrics) for name, metrics in pinned.items()}
@@ -153,7 +153,7 @@ def test_changed_count_fails_unless_the_version_is_raised():
         check(other, version + 1, version, pinned)
 
 
-def test_another_engine_has_another_hash(monkeypatch):
+def test_emulator_hash_depends_on_the_engine(monkeypatch):
     hash_now = emulation_cache.emulator_hash.__wrapped__
     before = hash_now()
     monkeypatch.setattr(emulation_cache, "module", lambda: emulation_cache)

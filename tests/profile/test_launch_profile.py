@@ -48,7 +48,7 @@ def test_nonlinear_metric_is_refused_by_name():
 
 
 @pytest.mark.parametrize(("factors", "tile"), [((64, -4), 64), ((64, 32), 32), ((-4,), 0)])
-def test_tile_is_the_least_positive_factor_of_a_block_position(factors, tile):
+def test_tile_size_is_the_smallest_positive_factor_of_the_block_index(factors, tile):
     products = "".join(f"mul.lo.s32 %r2, %r1, {factor};\n" for factor in factors)
     code = f".reg .b32 %r<3>;\nmov.u32 %r1, %ctaid.x;\n{products}ret;\n"
     ptx = f".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry f()\n{{\n{code}}}\n"
@@ -109,7 +109,7 @@ def test_reuse_time_is_the_distance_to_the_previous_use(units):
 
 
 @pytest.mark.parametrize("lines", [8, 100])
-def test_round_trip_over_lines_hits_a_cache_that_holds_all_of_them(lines):
+def test_repeated_pass_hits_a_cache_that_holds_all_lines(lines):
     sectors = [line * LINE for line in range(lines)] * 50
     distance = lines_between(np.array(sectors))
     assert np.isinf(distance[:lines]).all()
@@ -141,7 +141,7 @@ def test_load_waits_unless_all_its_sectors_are_cached():
     assert metrics["reuse.wait.1"] == 0.0
 
 
-def test_second_pass_loads_data_again_after_one_row_of_other_data():
+def test_second_pass_over_a_row_misses_only_in_smaller_caches():
     row = list(range(64 * 32))  # 64 KiB in sectors of 32 bytes
     again = dict(again_metrics(trace(row * 2)))
     assert [again[f"again.{size}"] for size in AGAIN_KIB if size < 64] == pytest.approx([0.5] * 3, abs=0.02)
@@ -173,13 +173,13 @@ def module(nvrtc):
     return parse(compile_source(SOURCE, 80).ptx)
 
 
-def test_bands_of_eight_rows_are_detected(module):
+def test_profile_detects_block_order_in_bands_of_eight_rows(module):
     metrics = wave_metrics(module, launch(8), 10_000, [1.0, 0.0])
     assert [metrics[f"wave.a.{n}"] for n in (2, 8, 64, 128)] == [2, 8, 8, 8]
     assert [metrics[f"wave.b.{n}"] for n in (2, 8, 64, 128)] == [1, 1, 8, 16]
 
 
-def test_reads_after_a_barrier_are_traced_on_request(nvrtc):
+def test_reads_after_a_barrier_are_traced_only_on_request(nvrtc):
     """The kernel passes addresses between threads through shared memory before it reads."""
     handed = SOURCE.replace(
         "    float sum", "    __shared__ int rows_of[64]; rows_of[63 - threadIdx.x] = row; __syncthreads();\n"
@@ -192,7 +192,7 @@ def test_reads_after_a_barrier_are_traced_on_request(nvrtc):
     assert [metrics[f"wave.b.{n}"] for n in (2, 8, 64, 128)] == [1, 1, 8, 16]
 
 
-def test_banded_block_order_saves_traffic_that_exceeds_l2():
+def test_banded_block_order_reduces_dram_traffic_of_large_tensors():
     blocks, wave, own = np.array([4096.0]), np.array([64.0]), np.array([1 << 20])
 
     def moved(a: tuple[float, ...], b: tuple[float, ...]) -> float:

@@ -17,7 +17,7 @@ from tests.helpers.kernel_code import not_assembled
 SM = 86
 
 
-def test_known_variants_are_skipped_and_a_failure_loses_only_itself(nvrtc):
+def test_profiling_skips_stored_variants_and_continues_after_a_failure(nvrtc):
     kernel = find_kernel("matmul_simt")
     variants = [variant for variant in variants_of(kernel, [SM]) if variant.layout == "nn"]
     first, second = random.Random(0).sample(variants, 2)

@@ -21,7 +21,7 @@ extents = st.integers(1, 40)
 
 
 @given(grid=st.tuples(extents, extents, st.integers(1, 5)))
-def test_every_block_is_represented_once(grid):
+def test_sampled_blocks_represent_every_block_of_the_grid_once(grid):
     sample = choose_blocks(grid)
     total = grid[0] * grid[1] * grid[2]
     assert sample.total == total
@@ -34,7 +34,7 @@ def test_every_block_is_represented_once(grid):
 
 
 @given(grid=st.tuples(extents, extents, st.just(1)))
-def test_sample_is_exact_if_work_depends_on_the_position_per_axis(grid):
+def test_block_sample_is_exact_if_only_edge_blocks_differ(grid):
     def work(x: int, y: int) -> int:
         return (3 if x == grid[0] - 1 else 7) * (2 if y == 0 else 5)
 
@@ -63,7 +63,7 @@ def metrics(
     return dict(zip(launch.profile.metrics, launch.profile.coefficients[:, 0].tolist(), strict=True))
 
 
-def test_data_dependent_branches_use_values_and_are_marked(nvrtc, tmp_path):
+def test_data_dependent_branches_use_declared_values_and_are_marked(nvrtc, tmp_path):
     every, none = metrics(tmp_path, "constant 1"), metrics(tmp_path, "constant -1")
     assert every["global.y.write_requests"] == 4
     assert "global.y.write_requests" not in none
@@ -83,7 +83,7 @@ def test_end_blocks_of_the_grid_are_counted_exactly(nvrtc, tmp_path, threads, bu
 PRODUCERS = beside(__file__, "producers.cu")
 
 
-def test_block_waits_for_its_producer_warp(nvrtc, tmp_path):
+def test_block_waits_as_long_for_one_producer_warp_as_for_all(nvrtc, tmp_path):
     single, all_warps = (metrics(tmp_path, "normal", PRODUCERS.replace("BUSY", busy)) for busy in ("32", "THREADS"))
     assert single["global.where.read_requests"] == all_warps["global.where.read_requests"] / 4
     assert single["rounds"] == pytest.approx(all_warps["rounds"], rel=0.05)

@@ -77,7 +77,7 @@ class TestWithTriton:
         ("[[configs]]\nBLOCK = 64\nnum_stages = 2\n[[configs]]\nBLOCK = 64\nnum_stages = 4", [2, 4]),
         ("num_stages = 5\n[[configs]]\nBLOCK = 64", [5]), ("[[configs]]\nBLOCK = 64", [7]),
     ])  # fmt: skip
-    def test_parameter_named_like_an_option_sets_both(self, tmp_path, stages, rows):
+    def test_triton_parameter_named_num_stages_also_sets_the_option(self, tmp_path, stages, rows):
         """Once, the function of Triton's tutorial got the default, and configs with different stages were merged."""
         (tmp_path / "f.py").write_text(
             "import triton\nimport triton.language as tl\n@triton.jit\n"
@@ -97,7 +97,7 @@ class TestWithTriton:
         assert job.defines["num_stages"] == str(rows[-1])
 
     @pytest.mark.slow
-    def test_endless_file_is_stopped(self, tmp_path):
+    def test_triton_file_that_never_ends_is_stopped(self, tmp_path):
         from kernrec.compile.triton_describe import described
 
         request = {"source": "while True: pass", "name": "endless.py", "folder": "", "module": ""}

@@ -35,7 +35,7 @@ IN_LINE = 0.15
     ("if (blockIdx.x + 2 > gridDim.x) return; for (int k = 0; k < n; k++) y[i] += x[k];", 2, False),
     ("if (blockIdx.x > 60) return; for (int k = 0; k < n; k++) y[i] += x[k];", 3, True),
 ])  # fmt: skip
-def test_idle_last_blocks_are_detected_from_few_blocks(nvrtc, monkeypatch, body, runs, idle):
+def test_idle_last_blocks_are_detected_from_few_emulated_blocks(nvrtc, monkeypatch, body, runs, idle):
     source = 'extern "C" __global__ void k(float* x, float* y, int n) { int i = blockIdx.x * 32 + threadIdx.x; BODY }'
     module = parse(compile_source(source.replace("BODY", body), 80).ptx)
     buffers = {name: np.zeros(4096, np.float32) for name in "xy"}
@@ -53,7 +53,7 @@ def test_idle_last_blocks_are_detected_from_few_blocks(nvrtc, monkeypatch, body,
 
 
 @given(total=st.integers(4, 2000), tiles=st.integers(1, 6000))
-def test_work_levels_of_persistent_blocks_add_up(total, tiles):
+def test_work_levels_of_persistent_blocks_add_up_to_all_tiles(total, tiles):
     parts = levels(lambda block: float(len(range(block, tiles, total))), total)
     assert sum(level.count for level in parts) in (0, total)
     if parts:

@@ -44,7 +44,7 @@ def test_model_card_states_recordings_sources_and_accuracy(op):
         assert {"source", "licence", "library", "recorded"} <= set(entry["origin"])
 
 
-def test_recorded_gpu_is_learned_and_others_transferred_with_a_wider_interval(recommender):
+def test_baseline_is_learned_on_recorded_gpus_and_transferred_to_others(recommender):
     own, other = (recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", FASTEST) for gpu in ("h200", "rtx4090"))
     learned, transferred = own.baselines[0], other.baselines[0]
     assert learned.source == "learned"
@@ -210,7 +210,7 @@ def published_product(m: int = 1024) -> Problem:
     return find_op("matmul").problem("bf16", "nt", m=m, n=4096, k=4096)
 
 
-def test_recorded_backends_use_their_rows_and_others_predictions(recommender):
+def test_recorded_backends_use_recordings_and_others_predictions(recommender):
     rows = {row.backend: row for row in recorded_baselines(published_product(), H200)}
     baselines = baselines_of(recommender.context.on(H200), published_product(), DEFAULT_POINT)
     assert rows

@@ -31,7 +31,7 @@ def test_table_is_built_once_for_all_problems_of_a_dtype():
     assert context.on(GPU).kernel_table(find_kernel("matmul_simt"), large) is table
 
 
-def test_functions_with_one_name_are_distinguished_by_file(tmp_path):
+def test_functions_of_the_same_name_are_distinguished_by_file(tmp_path):
     """Once, `--kernel matmul_kernel` silently used the kernel that was analyzed last."""
     path = tmp_path / "own.duckdb"
     spec = {
@@ -66,7 +66,7 @@ def add_kernel(path: Path, name: str, file: str, code: str) -> str:
     return kernel.hash
 
 
-def test_merged_kernel_cannot_replace_a_library_or_user_kernel(tmp_path):
+def test_merged_kernel_does_not_replace_a_kernel_of_the_same_name(tmp_path):
     """Once, `Context.kernel` took the newest kernel, and `--emit cuda` printed code from an untrusted source."""
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
     mine = add_kernel(own, "scale", "scale.cu", "mine")
@@ -85,7 +85,7 @@ def test_merged_kernel_cannot_replace_a_library_or_user_kernel(tmp_path):
     assert context.own_kernels() == ["other", "scale", "scale.cu:matmul_simt"]
 
 
-def test_foreign_code_is_emitted_only_on_request(tmp_path):
+def test_untrusted_kernel_source_is_emitted_only_on_request(tmp_path):
     best = SimpleNamespace(kernel=replace(find_kernel("matmul_simt"), owner="unsigned, in x.duckdb"))
     answer = SimpleNamespace(gpu=GPU, best=best, problem=find_op("matmul").problem(m=64, n=64, k=64))
     for form in ("cuda", "ptx"):

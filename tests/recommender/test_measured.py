@@ -52,7 +52,7 @@ def ask(tmp_path):
     return ask
 
 
-def test_disagreeing_rows_of_others_are_named_but_not_used(predicted, tmp_path):
+def test_conflicting_rows_of_other_users_are_noted_but_not_used(predicted, tmp_path):
     first = predicted[0]
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
     for path, rows in ((own, [row(first)]), (theirs, [row(first, 0.7, session="theirs")])):
@@ -127,7 +127,7 @@ def test_warm_l2_ignores_measurements_of_a_cold_one(tmp_path, ask, predicted):
 
 
 @pytest.mark.parametrize(("rows", "least", "most"), [(1024, 0.3, 0.9), (10**6, 0.9, 1.0)])
-def test_warm_l2_saves_the_traffic_that_fits(rows, least, most):
+def test_warm_l2_speeds_up_only_problems_that_fit(rows, least, most):
     """An H100's L2 has 50 MiB. The tensors of the first problem have 8 MiB together, those of the second 8 GB."""
     problem = {"rows": rows, "columns": 1024}
     cold, warm = (
@@ -175,7 +175,7 @@ def test_missing_energy_is_predicted_for_the_measured_time(ask, predicted):
     ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.2e9}, False), ({}, {"clock_hz": 1.41e9}, False),
     ({"locked_memory_clock_hz": 1e9}, {}, False),
 ])  # fmt: skip
-def test_measurement_counts_only_at_its_limits(ask, predicted, measured, limits, counts):
+def test_measurement_is_used_only_at_its_power_limit_and_clock(ask, predicted, measured, limits, counts):
     answer = ask([row(predicted[0], 0.1, **measured)], Query(Objective.LATENCY, **limits))
     assert (answer.best.source == "measured") is counts
     assert any("other power limit or clock" in note for note in answer.notes) is not counts
@@ -190,14 +190,14 @@ def test_failed_config_is_skipped_and_counted(ask, predicted, outcome):
 
 
 @pytest.mark.parametrize("outcome", ["crash", "incorrect", "quarantined"])
-def test_only_an_incorrect_result_stays_a_failure_after_success(ask, predicted, outcome):
+def test_only_incorrect_configs_stay_excluded_after_a_success(ask, predicted, outcome):
     rows = [failure(predicted[0], outcome), row(predicted[0], 0.5, session="later", measured_at="2026-03-02")]
     assert (recommendation_of(ask(rows), predicted[0].config) is None) is (outcome == "incorrect")
     rows[1]["measured_at"] = "2026-02-01"
     assert (recommendation_of(ask(rows), predicted[0].config) is None) is (outcome != "quarantined")
 
 
-def test_best_foreign_kernel_gets_its_own_row(ask, predicted):
+def test_best_imported_library_kernel_gets_its_own_row(ask, predicted):
     usual = {"kernel": "Xgemm", "kernel_hash": "external:1"}
     theirs = [row(predicted[0], 0.7, config={"MWG": 32}, **usual), row(predicted[0], 0.5, config={"MWG": 64}, **usual)]
     answer = ask(theirs)

@@ -63,7 +63,7 @@ def lines_on_triton(
 @pytest.mark.parametrize(
     ("dtype", "layout", "sizes"), [("f32", "nn", (1024, 1001, 512)), ("tf32", "nt", (1024, 512, 1001))]
 )
-def test_matmul_without_a_triton_kernel_states_the_requirements(recommender, dtype, layout, sizes):
+def test_matmul_without_a_triton_kernel_notes_triton_requirements(recommender, dtype, layout, sizes):
     (note,) = lines_on_triton(recommender, dtype, layout, *sizes)
     assert isinstance(note, Note)
     assert "needs unaligned == 0 or dtype_bytes == 2" in note
@@ -75,7 +75,7 @@ def test_matmul_without_a_triton_kernel_states_the_requirements(recommender, dty
     ("bf16", "tt", (1024, 512, 512)), ("f32", "tt", (1024, 512, 512)), ("f16", "nn", (1024, 1000, 512)),
     ("f16", "nt", (1024, 1001, 512)), ("f16", "tn", (1001, 512, 512)), ("f16", "tt", (1024, 1001, 511)),
 ])  # fmt: skip
-def test_matmul_with_a_triton_kernel_has_no_such_note(recommender, dtype, layout, sizes):
+def test_matmul_with_a_triton_kernel_has_no_note_on_triton_requirements(recommender, dtype, layout, sizes):
     assert lines_on_triton(recommender, dtype, layout, *sizes) == []
 
 
@@ -104,7 +104,7 @@ def missing(answer: Any) -> list[str]:
     return [name for name in answer.as_dict() if not hasattr(answer, name)]
 
 
-def test_former_name_is_refused_with_its_replacement(answer, network):
+def test_former_python_name_is_refused_with_its_replacement(answer, network):
     former = (
         (answer, "choices", "recommendations"),
         (answer, "leading_line", "leading_baseline"),
@@ -129,7 +129,7 @@ def test_python_names_equal_json_names(answer, network):
     assert (answer.op, answer.shape, answer.dtype) == ("matmul", {"m": 2048, "n": 2048, "k": 2048}, "f16")
 
 
-def test_str_is_the_table(answer, network):
+def test_str_of_an_answer_is_its_table(answer, network):
     title, heading, *rows = str(answer).splitlines()
     assert title.startswith("matmul[m=2048,n=2048,k=2048]f16,nn on NVIDIA A100")
     assert len(rows) == len(answer.recommendations) + len(answer.baselines)

@@ -249,7 +249,7 @@ def _of_front(front: dict[str, Any], answer: Answer) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", FOUND)
-def test_formerly_inconsistent_requests_have_one_answer(recommender, tmp_path, number):
+def test_requests_once_answered_inconsistently_have_one_answer(recommender, tmp_path, number):
     test_every_entry_point_gives_the_same_answer(recommender, tmp_path, number)
 
 

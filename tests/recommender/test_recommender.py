@@ -79,7 +79,7 @@ def test_no_recommendation_spills(recommender, op, dtype, shape, name):
 @given(
     st.one_of(matmuls.map(lambda d: ("matmul", d)), convs.map(lambda d: ("conv2d", d))), st.sampled_from(["t4", "3090"])
 )
-def test_shortlist_loses_little(recommender, problem, gpu):
+def test_best_of_shortlist_is_nearly_as_good_as_the_best(recommender, problem, gpu):
     op, dims = problem
     chosen = find_op(op).problem(**dims)
     short = {
@@ -108,7 +108,7 @@ def at_limit(recommender: Recommender, limit_w: float) -> Answer:
 
 
 @pytest.mark.parametrize("shape", [{"m": 1, "n": 1, "k": 1}, {"m": 1, "n": 8192, "k": 1}, {"m": 3, "n": 1, "k": 99991}])
-def test_degenerate_problems_have_answers(recommender, shape):
+def test_matmul_with_tiny_dimensions_has_an_answer(recommender, shape):
     assert recommender.recommend("matmul", "t4", shape).best.latency_s.value > 0
 
 
@@ -119,7 +119,7 @@ def test_impossible_query_is_refused(refuses):
     ])  # fmt: skip
 
 
-def test_power_limit_that_the_lowest_clock_exceeds_is_kept_by_pausing(recommender):
+def test_power_limit_below_the_lowest_clock_is_met_by_pausing(recommender):
     answer = at_limit(recommender, 100.0)
     assert answer.best.power_w <= 100.0
     assert any("100 W is less than" in note for note in answer.notes)
@@ -177,12 +177,12 @@ def test_recommendation_at_a_lower_limit_is_compared_with_the_default(candidates
 
 
 @pytest.mark.parametrize("pick", [(2, 0), (-1, 0), (0, -1), (0, 1 << 40)])
-def test_picks_outside_the_candidates_are_refused(candidates, pick):
+def test_selecting_an_index_outside_the_candidates_is_refused(candidates, pick):
     with pytest.raises((ValueError, IndexError)):
         build_recommendations(candidates, [pick], Objective.LATENCY)
 
 
-def test_predictions_have_an_approximate_rank(candidates):
+def test_predicted_configs_have_an_approximate_rank(candidates):
     order = candidates.latency_s[0].argsort()[:3].tolist()
     recommendations = build_recommendations(candidates, [(0, position) for position in order], Objective.LATENCY)
     assert [recommendation.place for recommendation in recommendations] == ["~1", "~2", "~3"]
@@ -202,7 +202,7 @@ def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Plac
 drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)
 
 
-def test_config_ties_only_with_the_first_of_its_group(candidates):
+def test_rank_is_tied_only_if_intervals_overlap_the_first_of_the_group(candidates):
     ranks = places([(1.0, 1.2), (1.1, 1.3), (1.25, 1.4), (2.0, 3.0)], [True] * 4)
     best = build_recommendation(candidates, 0, 0)
     shown = [replace(best, rank=number, exact=True, ambiguous=tied).place for number, _, tied in ranks]

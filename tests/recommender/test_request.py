@@ -18,7 +18,7 @@ from kernrec.recommender.request import (
 )
 
 
-def test_objective_is_converted_on_entry_and_unknown_ones_refused(refuses):
+def test_objective_accepts_text_and_refuses_unknown_names(refuses):
     assert Query("energy").objective is Objective.ENERGY  # type: ignore[arg-type]
     assert objective_named("edp") is Objective.EDP
     refuses(lambda: objective_named("latenzy"))
@@ -41,7 +41,7 @@ def test_sweep_limits_are_valid_and_below_the_default():
         assert all(gpu.power_min_w <= limit < gpu.tdp_w for limit in limits)
 
 
-def test_latency_objective_uses_the_default_limit_and_a_given_limit_is_kept():
+def test_power_limits_are_swept_only_for_energy_objectives():
     gpu = find_gpu("a100")
     assert op_points(gpu, Query(Objective.LATENCY)) == (DEFAULT_POINT,)
     assert op_points(gpu, Query(power_limit_w=300.0)) == (OperatingPoint(300.0),)
@@ -61,7 +61,7 @@ def test_lower_limit_saves_energy_for_memory_bound_problems(recommender):
     assert answer.best.as_dict()["power_limit_w"] == answer.best.power_limit_w
 
 
-def test_recommendation_costs_the_same_at_its_explicit_limit(recommender):
+def test_recommendation_is_equal_if_its_power_limit_is_requested(recommender):
     query = Query(Objective.PARETO, top=8)
     for recommendation in recommender.recommend(
         "matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", query
@@ -77,7 +77,7 @@ def test_recommendation_costs_the_same_at_its_explicit_limit(recommender):
         assert same.clock_hz == recommendation.clock_hz
 
 
-def test_free_energy_saving_is_reported_for_every_objective(recommender):
+def test_energy_saving_without_slowdown_is_reported_for_every_objective(recommender):
     swept = recommender.recommend("softmax", "a100", ROWS).saving
     single = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.LATENCY)).saving
     assert swept is not None
@@ -104,7 +104,7 @@ def test_clocks_are_swept_on_request(recommender):
     assert locked.best.as_dict()["locked_clock_hz"] == locked.best.point.clock_hz is not None
 
 
-def test_power_bound_selects_the_same_config_as_the_limit(recommender):
+def test_max_power_selects_the_same_config_as_an_equal_power_limit(recommender):
     shape = {"m": 4096, "n": 4096, "k": 4096}
     query = Query(Objective.LATENCY, max_power_w=250.0, top=1)
     best = recommender.recommend("matmul", "rtx4090", shape, "f16", "nn", query).best
@@ -137,5 +137,5 @@ def test_python_and_command_line_accept_a_source(refuses):
     refuses(lambda: kernrec.recommend("matmul", "h200", source="predictd", **PRODUCT))
 
 
-def test_source_of_0_1_0_names_its_new_name(refuses):
+def test_source_name_of_release_0_1_0_is_refused_with_its_replacement(refuses):
     refuses(lambda former: Query(source=former), ["prior", "recorded"])

@@ -31,18 +31,18 @@ def selected(
     return result
 
 
-def test_each_candidate_is_selected_once_at_its_best_point():
+def test_each_config_is_selected_once_at_its_best_operating_point():
     costs = [[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]]
     assert selected(*costs, Query(Objective.ENERGY)) == [(1, 1), (1, 0), (0, 2)]
     assert selected(*costs, Query(Objective.LATENCY, top=2)) == [(0, 0), (0, 1)]
     assert selected(*costs, Query(Objective.EDP, top=1)) == [(1, 1)]
 
 
-def test_front_covers_configs_and_points():
+def test_pareto_front_covers_all_configs_and_operating_points():
     assert selected([[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]], Query()) == [(0, 0), (1, 0), (1, 1)]
 
 
-def test_bounds_are_kept_and_unreachable_ones_refused(refuses):
+def test_recommendations_respect_bounds_and_unreachable_bounds_are_refused(refuses):
     costs = [[1.0, 2.0, 4.0]], [[400.0, 400.0, 100.0]]
     assert selected(*costs, Query(Objective.LATENCY, max_power_w=250.0)) == [(0, 1), (0, 2)]
     assert selected(*costs, Query(Objective.ENERGY, max_slowdown=1.0, top=1)) == [(0, 0)]
@@ -133,7 +133,7 @@ def test_triton_configs_with_equal_code_and_grid_are_one_row(tmp_path):
     assert [(row.config["block"], row.alike) for row in answer.recommendations] == [(1024, 2), (16, 2)]
 
 
-def test_possibly_faster_config_is_noted_with_the_measuring_command(capsys):
+def test_note_on_a_possibly_faster_config_has_the_command_to_measure_it(capsys):
     assert run([*COMMAND, "--layout", "nt", "--gpu", "h100-sxm-96gb", "--objective", "latency"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "predicted: may be faster" in out
@@ -161,7 +161,7 @@ def test_locked_clock_is_in_the_title_and_every_row(capsys):
     assert "locked clock [MHz]" in out
 
 
-def test_learned_baseline_precedes_an_unmeasured_kernel(recommender, capsys):
+def test_learned_baseline_ranks_above_an_unmeasured_kernel(recommender, capsys):
     answer = recommender.recommend("matmul", "h200", {"m": 4096, "n": 4096, "k": 4096}, "bf16", "nt", Query("latency"))
     baseline = answer.leading_baseline
     assert baseline is not None

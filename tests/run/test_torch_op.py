@@ -42,7 +42,7 @@ def arrays(kernel):
     return x, weight, x / torch.sqrt((x * x).mean(1, keepdim=True) + 1e-5) * weight
 
 
-def test_tensors_are_accepted_and_returned(kernel, arrays):
+def test_torch_tensors_are_accepted_and_returned(kernel, arrays):
     x, weight, expected = arrays
     torch.testing.assert_close(kernel(x, weight), expected)
     torch.testing.assert_close(kernel.torch_op(x, weight), expected)

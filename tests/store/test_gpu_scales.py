@@ -89,7 +89,7 @@ def test_rows_only_from_a_slow_gpu_are_rescaled_to_its_model():
         assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.01)
 
 
-def test_one_of_three_users_cannot_move_an_answer():
+def test_one_of_three_users_cannot_change_an_answer():
     people = {"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.01)}
     liar = [
         measurement(session=f"liar {n}", config={"block_m": 1}, latency_s=1e-5, measured_at="2026-05-01")

@@ -67,7 +67,7 @@ def refused(path: Path) -> str:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_views_and_macros_of_a_file_never_run(theirs, tmp_path):
+def test_views_and_macros_in_a_merged_database_are_never_executed(theirs, tmp_path):
     secret = tmp_path / "secret.csv"
     secret.write_text("latency_s\n1e-9\n")
     answer = "SELECT * REPLACE (1e-9 AS latency_s) FROM measurement"
@@ -120,7 +120,7 @@ def no_reader(monkeypatch):
     monkeypatch.setattr("kernrec.store.reader.read_apart", read_apart)
 
 
-def test_queried_file_is_checked_once(theirs, monkeypatch):
+def test_unchanged_database_file_is_checked_only_once(theirs, monkeypatch):
     Database.open(theirs).close()
     monkeypatch.setattr("kernrec.store.reader.read_apart", None)
     Database.open(theirs).close()
@@ -311,7 +311,7 @@ def test_refused_file_adds_nothing(theirs):
 
 
 @pytest.mark.usefixtures("read_here")
-def test_row_altered_after_storage_does_not_count_as_its_key(honest):
+def test_merge_refuses_if_a_stored_row_was_altered(honest):
     with Database.memory() as database:
         merge(database, honest)
         database._connection.execute("UPDATE db.measurement SET latency_s = 9 WHERE latency_s = 1e-3")
@@ -320,7 +320,7 @@ def test_row_altered_after_storage_does_not_count_as_its_key(honest):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
-def test_contradictory_rows_stay_but_are_not_used(scale):
+def test_contradictory_rows_are_stored_but_not_used(scale):
     """Two rows contradict each other about the same moment of one session, in either order."""
     true = measurement(block=0, position=3)
     others = [measurement(block=0, position=3, latency_s=1e-3 * scale)]

@@ -108,7 +108,7 @@ def test_file_replaced_after_its_check_is_not_opened(tmp_path, read_only, monkey
     assert len(checked) == 1
 
 
-def test_file_replaced_while_written_is_not_marked(tmp_path, refuses):
+def test_file_replaced_during_a_write_is_not_marked_as_the_users(tmp_path, refuses):
     """Once, `db merge X --db P` permanently marked whatever file was at P in the end as checked."""
     path = made(tmp_path / "own.duckdb", 1e-3)
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")

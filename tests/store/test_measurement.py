@@ -80,7 +80,7 @@ measurements = st.builds(
 
 
 @given(measurements)
-def test_measurement_survives_journal_and_columns(measurement):
+def test_measurement_survives_conversion_to_json_and_columns(measurement):
     assert Measurement.from_columns(json.loads(json.dumps(measurement.as_json()))) == measurement
     assert Measurement.from_columns(measurement.columns()) == measurement
     report = measurement.report
@@ -89,7 +89,7 @@ def test_measurement_survives_journal_and_columns(measurement):
 
 @few_examples(15)
 @given(st.lists(measurements, min_size=1, max_size=4))
-def test_measurements_survive_the_database(chosen):
+def test_measurements_are_read_back_unchanged_from_the_database(chosen):
     with Database.memory() as database:
         keys = database.add_measurements(chosen)
         again = database.measurements()
@@ -100,7 +100,7 @@ def test_measurements_survive_the_database(chosen):
         assert database.altered() == []
 
 
-def test_leaf_fields_equal_the_table_columns(row):
+def test_measurement_fields_equal_the_table_columns(row):
     with Database.memory() as database:
         database.add_measurements([Measurement.from_columns(row())])
         columns = set(database.rows("measurement")[0]) - {"measurement_id", "config_id", "problem_id"}
@@ -201,7 +201,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), values))
-def test_mapping_order_does_not_matter(mapping):
+def test_canonical_json_ignores_the_order_of_keys(mapping):
     assert canonical_json(dict(reversed(mapping.items()))) == canonical_json(mapping)
 
 
@@ -211,6 +211,6 @@ def test_hashes_are_stable_between_versions():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_nan_and_infinity_have_no_identity(value):
+def test_hashing_refuses_nan_and_infinity(value):
     with pytest.raises(ValueError, match="Out of range"):
         canonical_json(value)

@@ -110,7 +110,7 @@ def test_concurrent_creators_make_one_database_and_leave_no_files(path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_system_without_links_uses_rename(path, monkeypatch):
+def test_new_database_uses_rename_if_hard_links_are_unavailable(path, monkeypatch):
     def link(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
@@ -160,7 +160,7 @@ def test_migration_steps_are_numbered_without_gaps():
     assert [step.number for step in migrations()] == list(range(1, len(migrations()) + 1))
 
 
-def test_failed_step_leaves_nothing_behind(monkeypatch):
+def test_failed_migration_leaves_no_tables(monkeypatch):
     connection = connect_memory()
     bad = (Migration(1, "bad", "CREATE TABLE half (a INTEGER); SELECT * FROM nowhere;"),)
     monkeypatch.setattr("kernrec.store.schema.migrations", lambda: bad)

@@ -122,7 +122,7 @@ def test_foreign_database_stays_unchanged(path, read_only):
 
 @BOTH
 @pytest.mark.usefixtures("read_here")
-def test_newer_schema_is_named(filled, read_only):
+def test_message_names_a_newer_database_schema(filled, read_only):
     latest = len(migrations())
     with duckdb.connect(str(filled)) as connection:
         connection.execute("INSERT INTO migration VALUES (?, 'next', now()::TIMESTAMP)", [latest + 1])
@@ -172,7 +172,7 @@ def test_read_only_folder_is_named_and_can_be_read(filled):
         filled.parent.chmod(0o700)
 
 
-def test_reading_writes_nothing(filled, refuses):
+def test_reading_a_database_writes_no_file(filled, refuses):
     before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in filled.parent.iterdir()}
     with Database.open(filled) as database:
         assert len(database.rows("measurement")) == 3000

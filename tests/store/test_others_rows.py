@@ -70,7 +70,7 @@ def test_config_that_fails_elsewhere_but_runs_here_is_kept(own):
         ("problem", """dims = '{"n":32,"m":64,"k":16}'"""),
     ],
 )
-def test_foreign_row_with_a_copied_config_replaces_no_answer(own, table, change):
+def test_merged_row_with_a_copied_config_does_not_change_answers(own, table, change):
     """A database may contain such rows, because an earlier kernrec accepted them."""
     twin = "* REPLACE ('twin' AS {0}, 't' AS session, 3e-4 AS latency_s, 'twin row' AS measurement_id)"
     with Database.open(own, read_only=False) as database:
@@ -89,7 +89,7 @@ def test_foreign_row_with_a_copied_config_replaces_no_answer(own, table, change)
 @pytest.mark.every(2)
 @pytest.mark.parametrize("value", [64.0, True])
 @pytest.mark.parametrize("outcome", ["ok", "incorrect"])
-def test_config_in_another_spelling_is_a_different_config(own, value, outcome):
+def test_config_value_of_another_type_is_a_different_config(own, value, outcome):
     with Database.open(own, read_only=False) as database:
         database.add_measurements([measurement(config={"block_m": 1}, latency_s=2e-3, position=4)])
     latency_s = 3e-4 if outcome == "ok" else None

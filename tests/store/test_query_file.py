@@ -115,7 +115,7 @@ def test_query_reads_the_query_file_and_opens_no_database(own, monkeypatch):
 
 
 @pytest.mark.every(4)
-def test_logs_of_own_and_of_pulled_rows_equal_those_of_the_database(own, reader):
+def test_query_file_has_the_same_rows_as_the_database(own, reader):
     assert len(assert_equal_logs(own, signed=False).failures[PROBLEM.key]) == 2
     with reader.at_work():
         assert file_of(paths.pulled()).exists()
@@ -143,7 +143,7 @@ def derived(monkeypatch):
     return keys
 
 
-def test_writer_renews_the_file(own, monkeypatch, derived):
+def test_adding_a_row_renews_the_query_file(own, monkeypatch, derived):
     add_row(own, OTHER)
     assert sorted(derived) == sorted([OTHER.key, PROBLEM.key])
     assert_equal_logs(own, signed=False)
@@ -151,7 +151,7 @@ def test_writer_renews_the_file(own, monkeypatch, derived):
     assert Stack().measurements() == 10
 
 
-def test_large_database_derives_an_entry_when_a_query_needs_it(own, monkeypatch, derived):
+def test_query_file_of_a_large_database_is_filled_on_demand(own, monkeypatch, derived):
     expected = answers(Stack())
     monkeypatch.setattr("kernrec.store.query_file._TOGETHER", 0)
     file_of(own).unlink()

@@ -70,13 +70,13 @@ def test_users_database_is_used_if_it_exists(make, row, problem, tmp_path, monke
     assert measured(stack, problem) == []
 
 
-def test_database_named_twice_counts_once(make, row, tmp_path):
+def test_database_given_twice_is_used_once(make, row, tmp_path):
     mine, team = make("mine", [row()]), make("team", [row(config={"block_m": 32}), row(config={"block_m": 128})])
     (tmp_path / "link").symlink_to(mine)
     assert Stack([mine, team, tmp_path / "link", mine]).measurements() == 3
 
 
-def test_file_is_unlocked_between_queries(make, tmp_path, problem, row):
+def test_database_is_unlocked_between_queries(make, tmp_path, problem, row):
     good = make("good", [row()])
     stack = Stack([good])
     Database.open(good, read_only=False).close()
@@ -90,7 +90,7 @@ def test_one_invalid_file_closes_the_others(make, tmp_path, refuses):
     Database.open(good, read_only=False).close()  # this fails if another connection is open
 
 
-def test_file_is_opened_once_until_it_changes(make, row, problem, profile, monkeypatch):
+def test_database_is_reopened_only_after_it_changed(make, row, problem, profile, monkeypatch):
     path = make("mine", [row()], [profile(registers=3)])
     opened = []
     real = Database.open.__func__
@@ -114,7 +114,7 @@ def interval(database, problem):
 
 
 @pytest.mark.parametrize("stated", [{"latency_low_s": 9e-4, "latency_high_s": 1.2e-3}, {}])
-def test_single_session_has_its_stated_interval(database, row, problem, stated):
+def test_result_of_a_single_session_keeps_its_interval(database, row, problem, stated):
     add(database, row(**stated))
     assert interval(database, problem) == (stated.get("latency_low_s"), stated.get("latency_high_s"))
 
@@ -183,7 +183,7 @@ def test_replayed_rows_never_count_beside_measured_rows(row, problem):
     assert measured_in([replayed]) == (9e-4, 1, True)
 
 
-def test_single_problem_reads_the_same_as_among_others(database, row, problem):
+def test_reading_one_problem_equals_reading_several(database, row, problem):
     other = find_op("matmul").problem(m=64, n=32, k=17)
     add(database, row(), row(problem=other, latency_s=2.0), row(outcome="timeout", latency_s=None))
     for single in (problem, other):
@@ -230,7 +230,7 @@ def test_file_is_independent_of_row_order(path, rows):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_each_launch_has_a_table_and_missing_metrics_are_zero(path, profile):
+def test_profile_of_each_launch_is_read_with_missing_metrics_as_zero(path, profile):
     write_profiles(
         path,
         [

@@ -36,7 +36,7 @@ def test_invalid_key_or_name_is_refused(config, entry):
 
 
 @pytest.mark.parametrize("key", ["00" * 32, "01" + "00" * 31, "00" * 31 + "80", "ec" + "ff" * 30 + "7f", "ff" * 32])
-def test_weak_key_that_anybody_can_sign_for_is_refused(key):
+def test_weak_public_key_is_refused(key):
     """These keys are points of small order, or second encodings of a point."""
     assert not fits(key, "00" * 64, b"anything")
     with pytest.raises(UsageError, match="is not a public key"):

@@ -40,7 +40,7 @@ def test_campaign_lists_each_problem_once(plan, least):
 
 
 @pytest.mark.every(4)
-def test_second_part_of_a_campaign_keeps_the_rows_of_the_first(tmp_path):
+def test_second_part_of_a_campaign_keeps_rows_of_the_first_part(tmp_path):
     recording = make_recording(tmp_path / "recording.duckdb", configs=20)
     logs, counts = [], []
     for machine in ("first", "second"):
@@ -86,7 +86,7 @@ ABSENT = {
 
 
 @pytest.mark.parametrize(("op", "condition"), [(op, each) for op, every in ABSENT.items() for each in every])
-def test_excluded_rows_and_powers_do_not_ship(op, condition):
+def test_excluded_recordings_are_not_shipped(op, condition):
     assert recorded_dicts(SHIPPED / f"{op}.parquet", condition, "count(*) AS n") == [{"n": 0}]
 
 
@@ -99,7 +99,7 @@ def test_every_exclusion_matches_rows(each):
     assert 0 < excluded_rows < kept_rows
 
 
-def test_file_without_exclusions_stays_complete():
+def test_recording_file_without_exclusions_ships_completely():
     assert excluded("serving_moe") == "false"
     assert power_of("serving_moe", "watts") == "CASE WHEN false THEN NULL ELSE watts END"
 
@@ -115,18 +115,18 @@ def changed(metric: str, term: int, by: float, **fields: int) -> ProfileRow:
     return replace(ROW, counts=counts, **fields)  # type: ignore[arg-type]
 
 
-def test_different_moves_before_the_loop_are_ignored():
+def test_code_comparison_ignores_moves_before_the_loop():
     assert within_compiler_variation(ROW, changed("issue.alu", 0, 50, registers=112))
 
 
 @pytest.mark.parametrize(
     ("metric", "by"), [("issue.fma32", 1), ("global.a.read_sectors", -1), ("barriers", 1), ("issue.alu", 500)]
 )
-def test_different_arithmetic_or_memory_access_is_a_difference(metric, by):
+def test_code_comparison_detects_changed_arithmetic_or_memory_access(metric, by):
     assert not within_compiler_variation(ROW, changed(metric, 1, by))
 
 
-def test_registers_and_loops_count_as_differences():
+def test_code_comparison_detects_changed_registers_and_loops():
     assert not within_compiler_variation(ROW, replace(ROW, registers=200))
     assert not within_compiler_variation(ROW, replace(ROW, terms=("block", "tiles")))
 
@@ -187,7 +187,7 @@ def test_release_missing_from_history_is_skipped():
     assert (done.returncode, done.stdout) == (0, "skipped: no commit 'Release 0.0.9' in git's history\n")
 
 
-def test_change_covers_only_its_queries_and_paths():
+def test_announced_change_covers_only_its_queries_and_fields():
     change = Change("one-warp blocks", r"latency_s", ops=("reduce",))
     query = {"op": "reduce", "gpu": "rtx3090", "dtype": "f32"}
     assert change.covers(query, ".choices[0].latency_s is 1.0, now 2.0")
@@ -217,7 +217,7 @@ def test_differences_are_listed_by_path(before, now, differences):
     (".choices[0].latency_s is 1e-05, now 1.4e-05", True), (".choices[0].latency_s is 1e-05, now 6e-06", False),
     (".choices[0].slowdown is 0.0, now 0.3", True), (".choices[0].latency_s is 1e-05, now None", False),
 ])  # fmt: skip
-def test_change_with_bound_covers_only_numbers_within_it(difference, covered):
+def test_announced_change_covers_only_numbers_within_its_bound(difference, covered):
     change = Change("baselines scale a lead", r"^\.choices", most=1.5)
     assert change.covers({"op": "matvec", "gpu": "l4", "dtype": "f16"}, difference) is covered
 
@@ -258,7 +258,7 @@ def test_experiment_without_recordings_reports_what_it_skipped(name, tmp_path):
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
-def test_library_is_close_to_tuned_matmuls(capsys):
+def test_experiment_compares_library_kernels_with_tuned_matmuls(capsys):
     library.run(RECORDINGS, only=["tuned Triton"])
     (row,) = table_rows(capsys.readouterr().out, "f16 matmul, tuned Triton")
     assert row[4:6] == ["rtx3090", "21"]
@@ -283,7 +283,7 @@ def made_up(kernel: str, gpu: str, errors: np.ndarray, **more: object) -> Cases:
     return Cases.single(kernel, gpu, "p", np.exp(errors), np.ones(len(errors)), columns)
 
 
-def test_metrics_score_ranking_and_level():
+def test_experiment_metrics_score_ranking_and_absolute_error():
     recorded = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
     twice = Cases.single("k", "g", "p", recorded, 2.0 * recorded, {"low_s": recorded, "high_s": 2.0 * recorded})
     assert agreement(twice) == {"rows": 5, "rank": pytest.approx(1.0), "error": "100.0%", "no level": "0.0%",
@@ -294,7 +294,7 @@ def test_metrics_score_ranking_and_level():
     assert (recommendations(reverse)["first"], recommendations(reverse)["of 5"]) == ("0.200", "1.000")
 
 
-def test_cases_can_be_split_written_and_read(tmp_path, capsys):
+def test_experiment_cases_can_be_split_written_and_read(tmp_path, capsys):
     cases = joined([made_up("k", "a", np.zeros(3)), made_up("l", "b", np.full(2, np.log(2.0)))])
     assert [(name, mask.sum()) for name, mask in held_out(cases, "gpu")] == [("a", 3), ("b", 2)]
     cases.write(tmp_path / "cases.json")

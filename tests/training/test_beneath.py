@@ -13,7 +13,7 @@ from tests.helpers.sharing import measurement
 from tests.helpers.simulated_groups import simulated_groups
 
 
-def test_upper_model_learns_residuals_of_the_base_model():
+def test_second_model_learns_residuals_of_the_first_model():
     groups = simulated_groups(3, rows=12)
     plain = Dataset(tuple(groups))
     beneath = np.linspace(-0.3, 0.3, len(groups[0]))
@@ -24,7 +24,7 @@ def test_upper_model_learns_residuals_of_the_base_model():
     np.testing.assert_allclose(above.matrix, plain.matrix)
 
 
-def test_rows_of_a_kernel_with_its_own_model_train_above_it(tmp_path):
+def test_user_model_is_trained_on_residuals_of_the_shipped_model(tmp_path):
     """The rows include a type and layout that no CUDA kernel supports."""
     kernel, gpu = find_kernel("matmul_triton"), find_gpu("h100-sxm-96gb")
     path = tmp_path / "own.duckdb"

@@ -43,7 +43,7 @@ def machines(groups: Iterable[RowGroup], **factors: float) -> list[RowGroup]:
     return [machine(group, seed=number, **factors) for number, group in enumerate(groups)]
 
 
-def test_known_coefficients_are_recovered_and_stored():
+def test_calibration_recovers_and_stores_known_coefficients():
     (fitted,) = fit(machines(simulated_groups(10)), {"measurements": 300})
     calibration = fitted.calibration
     assert calibration is not None
@@ -57,7 +57,7 @@ def test_known_coefficients_are_recovered_and_stored():
     assert all("10 problems, each held out" in line and line.endswith(": kept") for line in fitted.findings)
 
 
-def test_rows_at_the_power_limit_do_not_distort_the_fit():
+def test_calibration_is_not_distorted_by_rows_at_the_power_limit():
     """The GPU runs half of its rows at the power limit, with a lower clock than the analytical model assumes."""
     groups = machines(simulated_groups(12), static_power=1.4, core_energy=1.7)
     capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.inputs.gpu.tdp_w for g in groups])
@@ -126,7 +126,7 @@ def test_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
 
 
 @pytest.mark.parametrize("value", ["1e9", "0", "NaN", '"x"', "null"])
-def test_multiplier_out_of_range_is_refused(tmp_path, value):
+def test_calibration_factor_out_of_range_is_refused(tmp_path, value):
     path = save({RTX4090: stored(core_time=1.25)}, tmp_path)
     path.write_text(path.read_text().replace("1.25", value))
     with pytest.raises(UsageError, match="not a calibration"):
@@ -134,7 +134,7 @@ def test_multiplier_out_of_range_is_refused(tmp_path, value):
 
 
 @pytest.mark.parametrize("change", [{"rows": 1e309}, {"energy_rows": 1e309}, {"time_factor": [1e309, 1.0]}])
-def test_number_beyond_double_range_is_refused(tmp_path, change):
+def test_calibration_number_beyond_double_range_is_refused(tmp_path, change):
     path = save({RTX4090: stored()}, tmp_path)
     content = json.loads(path.read_text())
     content["architectures"][0] |= change
@@ -147,7 +147,7 @@ costs = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=30).map(np.array)
 
 
 @given(costs, st.integers(1, 40))
-def test_perfect_order_scores_one_at_every_k(measured, k):
+def test_perfect_ranking_has_efficiency_one_at_every_k(measured, k):
     order = scores.order_of(measured)
     assert scores.efficiency_at(measured, order, k) == 1.0
     assert scores.hit(measured, order)
@@ -162,7 +162,7 @@ def test_efficiency_never_falls_with_k_and_ends_at_one(measured, random):
     assert curve[-1] == 1.0
 
 
-def test_random_scores_are_the_mean_over_all_orders():
+def test_expected_random_score_is_the_mean_over_all_orders():
     from itertools import permutations
 
     measured = np.array([1.0, 1.04, 2.0, 3.0, 5.0])

@@ -132,7 +132,7 @@ def two_gpus(second: float = 1.0) -> list[RowGroup]:
     return first + simulated_groups(8, 20, own_factor(0.6, second), gpu="a100-sxm4-80gb", seed=2)
 
 
-def test_new_gpu_gets_only_corrections_between_configs():
+def test_unmeasured_gpu_gets_only_corrections_of_config_ratios():
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
     inputs = replace(simulated_inputs(200, 99_999, "rtx3090"), clock_hz=np.full(200, 1e15))  # No bound is near.
     ratios, distance = trained.log_ratio(inputs, gpu_known=False)
@@ -155,7 +155,7 @@ def test_new_gpu_gets_only_corrections_between_configs():
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 4.0])
-def test_shared_correction_does_not_shift_predictions_of_the_best_configs(sharpness):
+def test_training_target_is_centered_on_the_best_configs(sharpness):
     data = Dataset(tuple(simulated_groups(1, 40, own_factor(2.0))))
     weights = loss_weights(data.latency_s, np.zeros(40), sharpness)
     target = HeadData.of_shape(data, replace(QUICK, sharpness=sharpness)).target
@@ -177,7 +177,7 @@ def test_model_with_worse_held_out_recommendations_does_not_help_new_gpus():
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_new_kernel_is_learned_if_models_of_others_helped(alike):
+def test_model_applies_to_new_kernels_only_if_other_kernels_are_alike(alike):
     groups: list[RowGroup] = []
     for number in range(3):
         factor = 1.5 if alike else (2.5, 1 / 2.5, 1.0)[number]
@@ -202,7 +202,7 @@ def test_equal_rows_give_equal_trees(model):  # type: ignore[no-untyped-def]
     }
 
 
-def test_groups_are_held_out_whole():
+def test_training_holds_out_problems_or_else_gpus_or_tunable_values():
     assert Dataset(tuple(simulated_groups(3))).held_out[0] == "problem"
     two = [*simulated_groups(1), *simulated_groups(1, gpu="a100-sxm4-80gb")]
     assert Dataset(tuple(two)).held_out[0] == "GPU"

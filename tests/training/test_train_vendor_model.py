@@ -66,7 +66,7 @@ def model(tmp_path_factory):
     return model_file.load(model_file.save({"op": "matmul", "sets": [entry]}, trees, folder))
 
 
-def test_problem_has_the_same_index_on_all_gpus(table):
+def test_training_problem_has_the_same_index_on_all_gpus(table):
     by_card = table.problem.reshape(-1, 200)
     assert (by_card == by_card[0]).all()
 
@@ -152,7 +152,7 @@ def test_rows_faster_than_the_data_sheet_are_dropped_and_counted():
     assert np.isfinite(table.target["latency"][5:]).all()
 
 
-def test_one_set_can_be_retrained_in_a_stored_model(tmp_path):
+def test_one_part_of_a_saved_baseline_model_can_be_replaced(tmp_path):
     entry, trees = _small()
     path = model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path)
     card, stored = model_file.stored(path)
@@ -218,7 +218,7 @@ def problem_dims(problem: Problem) -> dict[str, np.ndarray]:
     return {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
 
 
-def test_one_part_can_be_retrained_without_the_others():
+def test_baseline_trees_can_be_retrained_without_the_power_trees():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vendor_trees, "_ROUNDS", (2, 1))
         patch.setattr(vendor_trees, "_POWER_ROUNDS", (2, 1))

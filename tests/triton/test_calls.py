@@ -75,7 +75,7 @@ def test_autotuned_function_has_all_configs_with_grids_and_heuristics(tmp_path):
     assert [config["even"] for config in configs_of(kernel)] == [1, 0]
 
 
-def test_drop_in_decorator_is_captured_with_all_configs_and_ranks_none(tmp_path, monkeypatch):
+def test_captured_drop_in_decorator_records_all_configs_unranked(tmp_path, monkeypatch):
     monkeypatch.setattr("kernrec.triton.tuner.Tuner.chosen", None)
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.dropped_in[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
@@ -106,7 +106,7 @@ class Inputs(NamedTuple):
     second: np.ndarray
 
 
-def test_calls_with_tuples_layouts_and_another_name_run(tmp_path):
+def test_captured_calls_with_tuples_and_layouts_can_be_run(tmp_path):
     layout = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.add_tuples[(8,)]((X, Y), (1, 1000), Y, BLOCK=128)
@@ -125,7 +125,7 @@ def test_calls_with_tuples_layouts_and_another_name_run(tmp_path):
     np.testing.assert_array_equal(result, first)
 
 
-def test_captured_program_sees_the_gpu_and_its_benchmarks_report_zero(tmp_path):
+def test_captured_program_sees_the_requested_gpu_and_zero_benchmark_times(tmp_path):
     launches = []
     with kernrec.triton.capture(tmp_path, gpu="l4") as captured:
         for option, text in ((), "GPU 0: NVIDIA L4\n"), (("--query-gpu=name", "--format=csv"), "NVIDIA L4\n"):

@@ -116,7 +116,7 @@ def test_offline_decorator_uses_the_top_recommendation_without_measuring(driver,
 
 
 @pytest.mark.every(3)
-def test_config_that_does_not_compile_fails_alone(driver):
+def test_compile_error_affects_only_its_config(driver):
     configs = [triton.Config({"BLOCK": block, "WIDTH": 1}) for block in (48, 64, 128)]
     bench = Bench(0.5)
     x = Tensor("float32", N)
@@ -228,7 +228,7 @@ class TestBadInput:
 
 
 @pytest.mark.every(3)
-def test_second_process_uses_the_database(driver, tmp_path):
+def test_second_process_reads_tuned_times_from_the_database(driver, tmp_path):
     chosen = launch(tuned(Bench(0.5, 0.3), top_k=2))
     script = tmp_path / "second.py"
     script.write_text(

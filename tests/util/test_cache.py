@@ -138,7 +138,7 @@ def test_repeated_array_cycles_through_the_values(count):
     np.testing.assert_array_equal(repeated(PAGE[:7], count), np.resize(PAGE[:7], count))
 
 
-def test_write_changes_one_element():
+def test_writing_to_a_repeated_array_changes_one_element():
     array = repeated(PAGE, 4 * len(PAGE))
     array[len(PAGE)] = 7
     assert (array[0], array[len(PAGE)], array[2 * len(PAGE)], PAGE[0]) == (0, 7, 0, 0)

@@ -119,7 +119,7 @@ def test_lock_is_released_when_closed(path):
     os.close(second)
 
 
-def test_system_without_flock_locks_one_byte_far_beyond_the_end(path, monkeypatch):
+def test_file_lock_without_flock_excludes_other_processes(path, monkeypatch):
     locked: set[tuple[int, int]] = set()
 
     def locking(descriptor: int, mode: int, size: int) -> None:
@@ -159,7 +159,7 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_folders_of_killed_programs_are_removed(temporary):
+def test_scratch_folders_of_killed_programs_are_removed(temporary):
     (temporary / "kernrec-of another kind").mkdir()
     (temporary / "another program's").mkdir()
     others = set(temporary.iterdir())
@@ -174,7 +174,7 @@ def test_folders_of_killed_programs_are_removed(temporary):
 
 
 @pytest.mark.parametrize("name", ["..", "../kept", "kept", "/kept", "kernrec-link", "kernrec-missing", "\0"])
-def test_foreign_folder_of_that_name_is_kept(temporary, name):
+def test_foreign_folder_named_like_a_scratch_folder_is_kept(temporary, name):
     """Another process may write a foreign folder's name into a scratch folder's files."""
     stored = temporary / "kept"
     stored.mkdir()

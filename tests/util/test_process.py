@@ -90,7 +90,7 @@ def test_multithreaded_process_forks_only_if_its_threads_hold_no_lock():
     assert printed(BESIDE + "print(can_fork())\nholds_no_lock(thread)\nprint(can_fork())") == "False\nTrue"
 
 
-def test_library_threads_count():
+def test_threads_of_c_libraries_prevent_forking():
     code = """
 started = ctypes.c_ulong()
 libc = ctypes.CDLL(None)

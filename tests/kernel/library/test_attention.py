@@ -115,7 +115,7 @@ def test_attention_on_a_gpu_is_within_the_measurement_tolerance(gpu, case):
 
 @pytest.mark.parametrize("split_keys", [8, 16, 32])
 @pytest.mark.parametrize("case", [CASES[0], CASES[12]], ids=lambda case: case[0].name)
-def test_split_without_keys_adds_nothing(case, split_keys):
+def test_attention_split_without_keys_does_not_change_the_result(case, split_keys):
     kernel, config, dtype, dim = case
     problem = problem_of(dtype, dim, {"heads": 4, "kv_heads": 2, "queries": 3, "keys": 129, "causal": 1})
     assert count_wrong(kernel, config | {"split_keys": split_keys}, problem) == 0
@@ -139,7 +139,7 @@ def test_profile_predicts_instructions_of_every_block_including_edges(case):
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("case", CASES[1:20:2], ids=lambda case: case[0].name)
-def test_loop_trip_has_no_bank_conflicts_and_only_the_matmuls_of_its_tile(case):
+def test_attention_loop_has_no_bank_conflicts_and_no_extra_matmuls(case):
     kernel, config, dtype, _ = case
     sm = sm_of(kernel, dtype, config)
     compiled = not_assembled(*code_of(kernel, config, dtype))
@@ -158,5 +158,5 @@ def test_loop_trip_has_no_bank_conflicts_and_only_the_matmuls_of_its_tile(case):
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize("mutant", [*mutants(MMA.name), *mutants(SIMT.name)], ids=source_of)
-def test_mutated_source_fails(mutant):
+def test_suite_detects_an_error_inserted_in_the_kernel(mutant):
     assert is_noticed(mutant["old"], mutant["new"], CASES[mutant["case"]], mutant["shape"])

@@ -26,7 +26,7 @@ SHAPE = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 129, "causal": 1}
 @pytest.mark.parametrize(
     "case", [PLAIN, WIDE, NARROW_8BIT, TURNS_8BIT], ids=lambda case: "-".join(map(str, case[1].values()))
 )
-def test_warpgroup_trip_loads_each_byte_once_and_multiplies_its_tiles(case):
+def test_attention_wgmma_loop_loads_each_byte_of_its_tiles_once(case):
     kernel, config, dtype, _ = case
     compiled = not_assembled(*code_of(kernel, config, dtype))
     trip = per_trip(profiled(kernel, [config], dtype, "bhsd", 90, compiled)[0])
@@ -48,7 +48,7 @@ def test_warpgroup_trip_loads_each_byte_once_and_multiplies_its_tiles(case):
     [THREE, TURNS, WIDE, THREE_8BIT, TURNS_8BIT, WIDE_8BIT],
     ids=lambda case: "-".join(map(str, (case[2], *case[1].values()))),
 )
-def test_warpgroups_have_enough_registers_and_products_stay_asynchronous(case):
+def test_attention_wgmma_does_not_spill_or_serialize_products(case):
     compiled = assembled(*code_of(*case[:3]))
     resources = compiled.resources["attention_wgmma"]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
@@ -71,11 +71,11 @@ def fails(mutant: dict[str, str]) -> bool:
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize("mutant", mutants(WGMMA.name), ids=source_of)
-def test_mutated_source_fails(mutant):
+def test_suite_detects_an_error_inserted_in_the_kernel(mutant):
     assert fails(mutant)
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("mutant", mutants(WGMMA.name, "equivalent"), ids=source_of)
-def test_harmless_change_passes(mutant):
+def test_harmless_kernel_change_passes_the_tests(mutant):
     assert not fails(mutant), mutant["why"]

@@ -55,7 +55,7 @@ def test_infinity_affects_only_the_outputs_that_read_it(case):
 
 @pytest.mark.every(4)
 @EACH
-def test_edge_tiles_issue_what_the_profile_of_full_tiles_predicts(case):
+def test_edge_tiles_issue_as_many_instructions_as_full_tiles(case):
     kernel = case.kernel
     for config, problem in runs(case)[2::9]:
         code = not_assembled(kernel, config, case.dtype, case.layout, case.sm)

@@ -73,7 +73,7 @@ def test_shared_memory_is_read_and_written_without_bank_conflicts(case):
 
 @pytest.mark.slow
 @per_case(*PRODUCTS, tunable="block_k", without="cluster")
-def test_main_loop_trip_has_one_barrier_or_two_with_one_stage(case):
+def test_matmul_loop_has_one_barrier_or_two_if_unpipelined(case):
     for config, trip in _trips(case):
         assert trip["barriers"] == (2 if config["stages"] == 1 else 1), config
 
@@ -90,7 +90,7 @@ def test_main_loop_does_exactly_the_multiply_adds_of_its_tiles(case):
 
 @pytest.mark.slow
 @per_case(*ALONG_ROWS)
-def test_rows_move_in_whole_sectors_and_are_reread_only_without_enough_registers(case):
+def test_rows_are_reread_only_if_registers_cannot_hold_them(case):
     kernel, dtype, layout, sm = case.kernel, case.dtype, case.layout, case.sm
     whole = {t.name: t.values[0] for t in kernel.tunables if t.launch}
     for config in _profiled(case):
@@ -205,7 +205,7 @@ THOROUGH = pytest.mark.parametrize("case", [case for case in CASES if case.thoro
 
 
 @THOROUGH
-def test_machine_code_has_every_launched_entry_point(case):
+def test_compiled_kernel_contains_every_launched_entry_point(case):
     compiled = assembled(case.kernel, runs(case)[0][0], case.dtype, case.layout, case.sm)
     assert compiled.cubin[:4] == b"\x7fELF"
     assert {launch.entry for launch in case.kernel.launches} <= compiled.resources.keys()

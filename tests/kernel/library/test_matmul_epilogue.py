@@ -116,7 +116,7 @@ BREAKS = [
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize(("number", "split_k", "old", "new"), BREAKS, ids=[b[2] for b in BREAKS])
-def test_mutated_source_fails(number, split_k, old, new):
+def test_suite_detects_an_error_inserted_in_the_kernel(number, split_k, old, new):
     name, dtype, layout, sm, config = CASES[number]
     kernel: Kernel = broken(find_kernel(name), old, new)
     problem = matmul(dtype, layout, **_dims(name, config["vector"]), bias=1, activation=2)

@@ -88,7 +88,7 @@ def test_wide_loads_and_stores_move_whole_sectors(config, layout):
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize("mutant", mutants(KERNEL.name), ids=source_of)
-def test_mutated_source_fails(mutant):
+def test_suite_detects_an_error_inserted_in_the_kernel(mutant):
     sm, configs = (75, TURING) if "turing" in mutant else (SM, CONFIGS)
     config = configs[mutant["turing" if "turing" in mutant else "config"]]
     config = config | {"split_k": mutant.get("split_k", config["split_k"])}
@@ -121,7 +121,7 @@ def test_integers_are_multiplied_exactly_without_races(config, layout):
 
 
 @pytest.mark.parametrize("layout", TF32.layouts)
-def test_operands_round_to_nearest_ten_bits(layout):
+def test_tf32_matmul_rounds_operands_to_ten_bits(layout):
     config = TF32_CONFIGS[1]
     problem = awkward(config, "tf32", layout)
     operands = inputs(problem, seed=3)
@@ -136,7 +136,7 @@ def test_operands_round_to_nearest_ten_bits(layout):
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize("mutant", mutants(TF32.name), ids=source_of)
-def test_mutated_tf32_source_fails(mutant):
+def test_suite_detects_an_error_inserted_in_the_tf32_kernel(mutant):
     config, layout = TF32_CONFIGS[mutant["config"]], mutant["layout"]
     kernel = broken(TF32, mutant["old"], mutant["new"])
     problem = awkward(config, "tf32", layout, k=156)  # four shares have 2 or 3 tiles each

@@ -30,7 +30,7 @@ def test_exact_sums_round_to_nearest_bit_for_bit_without_races(dtype, config, di
     ("CLUSTER * (BLOCK_M / 32)", "BLOCK_M / 32"), ("barrier_wait(drained(number), parity ^ 1);", ""),
     ("barrier_arrive(drained(number), 0);", "barrier_arrive(drained(number), rank);"),
 ])  # fmt: skip
-def test_sums_overwritten_too_early_by_a_pair_are_detected(old, new):
+def test_race_check_detects_sums_overwritten_too_early(old, new):
     config, dims = LONG
     problem = matmul("f16", "nt", **dims)
     with pytest.raises(EmulationError, match=r"tensor memory|deadlock"):
@@ -39,7 +39,7 @@ def test_sums_overwritten_too_early_by_a_pair_are_detected(old, new):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", [1, 2])
-def test_loop_trip_multiplies_its_tiles_and_loads_each_byte_once(cluster):
+def test_matmul_loop_loads_each_byte_of_its_tiles_once(cluster):
     """Each block of a pair loads its tile of A and half of the tile of B; tensor cores read each once per product."""
     config = CONFIG | {"cluster": cluster}
     code = not_assembled(KERNEL, config, "f16", "nt", SM)

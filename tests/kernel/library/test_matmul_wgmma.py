@@ -54,7 +54,7 @@ def test_stream_k_split_of_the_last_tiles_gives_the_same_bits(change, dims):
 
 
 @given(tiles=st.integers(1, 600), k_tiles=st.integers(1, 300), stream=st.sampled_from([114, 132]))
-def test_busiest_block_does_the_work_stated_in_the_spec(tiles, k_tiles, stream):
+def test_stream_k_spec_states_the_work_of_the_busiest_block(tiles, k_tiles, stream):
     """Count the loop trips, the started tiles and the partial sums of each range, and compare them with the spec."""
     config = SMALL | {"stream": stream}
     problem = matmul("bf16", "nt", m=64, n=64 * tiles, k=64 * k_tiles)
@@ -105,7 +105,7 @@ def test_stage_is_not_overwritten_while_the_cluster_peer_reads_it():
 
 
 @pytest.mark.slow
-def test_loop_trip_multiplies_its_tiles_and_loads_each_byte_once():
+def test_matmul_loop_loads_each_byte_of_its_tiles_once():
     """Each block of a two-block cluster loads its tile of A and half of the shared tile of B."""
     code = not_assembled(KERNEL, CONFIG, "f16", "nt", SM)
     configs = [CONFIG | {"block_tiles": tiles} for tiles in (1, 2)]

@@ -115,18 +115,18 @@ def fails(case: Case, config: Config, problem: Problem) -> bool:
 
 
 @pytest.mark.parametrize("kernel", all_kernels(), ids=lambda kernel: kernel.name)
-def test_every_kernel_has_mutants(kernel):
+def test_mutation_tests_cover_every_kernel(kernel):
     if kernel.name in ELSEWHERE:
         text = FOLDER.with_name(ELSEWHERE[kernel.name]).read_text(encoding="utf-8")
         assert kernel.name in text
-        assert "def test_mutated_source_fails(" in text
+        assert "def test_suite_detects_an_error_inserted_in_the_kernel(" in text
     if kernel.name == "matmul_skinny":
         assert sum(CASES[number][0] == kernel.name for number, *_ in BREAKS) >= LEAST_OF_SKINNY
     else:
         assert len(FILES[kernel.name]["mutant"]) >= LEAST, f"mutants/{kernel.name}.toml has too few"
 
 
-def test_every_header_has_mutants():
+def test_mutation_tests_cover_every_kernel_header():
     folder = Path(kernrec.kernel.__file__).with_name("library")
     for header in folder.glob("*.cuh"):
         users = [k.name for k in all_kernels() if f'"{header.name}"' in (folder / k.name / k.source_name).read_text()]
@@ -136,14 +136,14 @@ def test_every_header_has_mutants():
 
 @pytest.mark.every(12)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_mutant_fails(mutant):
+def test_suite_detects_each_inserted_kernel_error(mutant):
     assert mutant.runs(), f"no run of the suite has {mutant.when}"
     assert noticed(mutant)
 
 
 @pytest.mark.every(12)  # no run stops early, so these tests are slow
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=str)
-def test_harmless_change_passes(mutant):
+def test_harmless_kernel_change_passes_the_tests(mutant):
     assert mutant.why
     assert mutant.runs(), f"no run of the suite has {mutant.when}"
     assert not noticed(mutant)
@@ -151,6 +151,6 @@ def test_harmless_change_passes(mutant):
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("mutant", OF_THEIR_OWN, ids=str)
-def test_unchanged_kernel_passes_the_mutant_problem(mutant):
+def test_correct_kernel_passes_the_problem_of_each_mutation_test(mutant):
     [(config, problem)] = mutant.runs()
     assert not fails(mutant.sound, config, problem)

@@ -218,7 +218,7 @@ def runs_of(kernel: Kernel, mutant: dict[str, str]) -> list[TritonRun]:
     [(kernel, mutant) for kernel in (MATMUL, SOFTMAX, LAYERNORM, ATTENTION) for mutant in mutants(kernel.name)],
     ids=lambda value: value.name if isinstance(value, Kernel) else value["breaks"],
 )
-def test_mutated_source_fails(kernel, mutant):
+def test_suite_detects_an_error_inserted_in_the_kernel(kernel, mutant):
     assert mutant["old"] in kernel.source
     broken = replace(kernel, source=kernel.source.replace(mutant["old"], mutant["new"]))
     assert (wrong if kernel is ATTENTION else faults)(broken, runs_of(kernel, mutant))
@@ -245,7 +245,7 @@ def test_listed_configs_cover_every_tunable_value():
 
 @pytest.mark.parametrize("dims", DIMS, ids=str)
 @pytest.mark.parametrize("layout", MATMUL.layouts)
-def test_problem_runs_the_variant_for_its_row_alignment(layout, dims):
+def test_triton_matmul_variant_follows_from_the_row_alignment(layout, dims):
     space = Space(MATMUL, 80, limits(80), "f16", layout)
     problem = MATMUL.definition.problem("f16", layout, **dims)
     configs = [

@@ -23,7 +23,7 @@ here = pytest.mark.usefixtures("measured_here")
 
 @pytest.mark.every(3)
 @pytest.mark.slow
-def test_each_failure_mode_loses_only_its_config(tmp_path, monkeypatch):
+def test_each_kind_of_failure_affects_only_its_config(tmp_path, monkeypatch):
     monkeypatch.setattr(device_session, "LEAST_LIMIT_S", 2.0)
     ways = ["segfault", "abort", "hang", "deaf", "memory", "raise", "lost", "incorrect", "unwritten"]
     database = tmp_path / "k.duckdb"
@@ -74,7 +74,7 @@ def test_changed_power_limit_is_detected_and_affected_rows_are_repeated(tmp_path
 
 
 @here
-def test_unfinished_config_is_measured_again_first_and_once(tmp_path):
+def test_interrupted_config_is_measured_first_in_the_next_run(tmp_path):
     database = tmp_path / "k.duckdb"
     measured: list[int] = []
 
@@ -113,7 +113,7 @@ def test_rows_at_another_limit_or_clock_or_of_a_mig_slice_do_not_count_as_measur
     assert (again.results[0].earlier, again.results[0].measured) == (0, 2)
 
 
-def test_block_ends_with_an_abandoned_problem(tmp_path):
+def test_abandoning_a_problem_closes_its_measurement_block(tmp_path):
     class Refusing(WorkerClient):
         """Lose the worker after two rows; its successor lacks the memory for the inputs."""
 

@@ -29,7 +29,7 @@ def row(**arguments: object) -> dict:
     }  # fmt: skip
 
 
-def test_rows_of_an_unclosed_block_are_kept_and_marked():
+def test_rows_of_an_interrupted_measurement_block_are_kept_and_marked():
     records = [
         row(block=0), {"closed": 0, "session": "s"}, row(block=1), row(block=1, outcome="timeout", error="slow"),
         {"closed": 1, "session": "another"},
@@ -38,7 +38,7 @@ def test_rows_of_an_unclosed_block_are_kept_and_marked():
     assert rows == [("ok", None, None), ("ok", None, True), ("timeout", "slow", None)]
 
 
-def test_rows_of_a_drifted_block_are_quarantined():
+def test_rows_are_quarantined_if_the_gpu_drifted():
     records = [
         row(block=0), row(block=1, config={"a": 2}), row(block=1, outcome="timeout", error="slow", latency_s=None),
         {"closed": 0, "session": "s"}, {"drifted": 1, "session": "s", "error": "reference kernels drifted"},
@@ -84,7 +84,7 @@ def test_declared_problem_is_restored_without_its_spec(tmp_path):
         {"closed": [1], "session": {}},
     ],
 )
-def test_foreign_journal_line_is_set_aside_and_others_are_kept(tmp_path, line):
+def test_invalid_journal_line_is_set_aside_and_valid_ones_are_kept(tmp_path, line):
     database, notes = tmp_path / "a.duckdb", []
     with Journal(journal_path(database)) as journal:
         journal.append(row())

@@ -89,7 +89,7 @@ def test_damaged_journal_is_refused_in_one_line(tmp_path):
         waiting_measurements(tmp_path / "own.duckdb")
 
 
-def test_journal_with_queries_in_its_tables_is_refused(tmp_path):
+def test_journal_with_a_view_instead_of_a_table_is_refused(tmp_path):
     path = journal_path(tmp_path / "own.duckdb")
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(

@@ -44,7 +44,7 @@ def test_plan_contains_every_config_once():
     assert Counter(task.kernel_name for task in target.tasks) == valid
 
 
-def test_lower_effort_plans_the_most_promising_configs_first():
+def test_limited_plan_begins_with_the_most_promising_config():
     (whole,), (few,) = (plan_library([("gemv", MATVEC)], GPU, Context([]), most) for most in (None, 7))
     assert few.tasks == whole.tasks
     assert (whole.most, few.most) == (None, 7)
@@ -52,7 +52,7 @@ def test_lower_effort_plans_the_most_promising_configs_first():
     assert few.search.order(np.array([], dtype=int), np.array([]))[0] == 0
 
 
-def test_sample_is_spread_over_the_space_and_states_its_probabilities():
+def test_random_plan_covers_the_space_and_states_its_probability():
     problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
     (whole,) = plan_library([("gemm", problem)], GPU, Context([]))
     (drawn,) = plan_library([("gemm", problem)], GPU, Context([]), 100, drawn=True)
@@ -105,7 +105,7 @@ def screened(*, energy: bool) -> Schedule:
 
 
 @pytest.mark.parametrize("with_energy", [True, False])
-def test_fastest_configs_are_refined_without_energy_data(with_energy):
+def test_finalists_are_the_fastest_configs_if_energy_is_unknown(with_energy):
     finals = Counter(item.task.config["unroll"] for item in screened(energy=False).finals(4, with_energy=with_energy))
     assert set(finals) == {0, 1, 2, 3}
     assert set(finals.values()) == {measure_config.FINAL_ROUNDS}
@@ -116,7 +116,7 @@ COSTS = st.lists(st.tuples(COST, COST), min_size=1, max_size=40)
 
 
 @given(COSTS, st.integers(1, 8))
-def test_final_measurements_begin_with_undominated_configs(costs, count):
+def test_finalists_begin_with_pareto_optimal_configs(costs, count):
     latency, energy = zip(*costs, strict=True)
     chosen = front_neighborhood(latency, energy, count)
     assert len(chosen) == len(set(chosen)) <= count

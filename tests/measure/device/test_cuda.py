@@ -45,7 +45,7 @@ def _waiting(device, nanoseconds: int):
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 2e-4])
-def test_kernel_of_known_duration_takes_that_long(device, seconds):
+def test_measured_time_equals_the_known_kernel_duration(device, seconds):
     times = _waiting(device, int(seconds * 1e9)).times(10)
     assert sorted(times)[5] == pytest.approx(seconds, rel=0.03, abs=4e-6)
 
@@ -105,7 +105,7 @@ def test_energy_is_power_times_time_and_plausible(device):
     assert probe.idle_w < report.energy.power_w < 1.1 * gpu.power_max_w
 
 
-def test_child_survives_when_its_context_is_lost(device, tmp_path):
+def test_measurement_worker_restarts_after_its_process_is_killed(device, tmp_path):
     from kernrec.measure.device.nvml import local_gpus
     from kernrec.measure.worker.worker_client import WorkerClient
 

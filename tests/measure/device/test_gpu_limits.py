@@ -105,7 +105,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return False
 
 
-def test_limits_are_set_and_restored_after_a_failure(card):
+def test_gpu_limits_are_set_and_restored_after_a_failure(card):
     program = card.hold("fail")
     assert card.reply == "set"
     assert program.wait(60) == 1
@@ -113,7 +113,7 @@ def test_limits_are_set_and_restored_after_a_failure(card):
     assert present_entry(CARD.uuid) is None
 
 
-def test_killed_program_leaves_no_limits(card):
+def test_gpu_limits_are_restored_after_the_program_is_killed(card):
     program = card.hold("wait")
     assert card.state == SET
     assert present_entry(CARD.uuid) == LimitsEntry(650.0, 1.2e9)
@@ -137,7 +137,7 @@ def test_guard_on_windows_ends_only_with_its_input(card):
     assert card.state == AS_IT_WAS
 
 
-def test_next_start_restores_limits_of_a_killed_guard(card):
+def test_next_start_restores_gpu_limits_if_the_guard_process_was_killed(card):
     program = card.hold("wait")
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(program.pid)], capture_output=True, text=True, check=True
@@ -156,7 +156,7 @@ def _restored(card: EmulatedCard) -> bool:
     return card.state == AS_IT_WAS
 
 
-def test_limits_of_a_running_process_are_kept_and_locked(card):
+def test_gpu_limits_set_by_a_running_process_are_not_changed(card):
     journal = LimitsJournal(CARD.uuid)
     journal.write(LimitsEntry(650.0, None))
     card.become(SET)
@@ -176,7 +176,7 @@ def test_missing_permission_is_reported_in_one_line_and_changes_nothing(card):
     assert card.state["limit"] == AS_IT_WAS["limit"]
 
 
-def test_limits_that_cannot_be_restored_are_reported_and_kept(card):
+def test_gpu_limits_that_cannot_be_restored_are_reported_and_kept(card):
     journal = LimitsJournal(CARD.uuid)
     journal.write(LimitsEntry(650.0, 1.2e9))
     journal.close()
@@ -196,7 +196,7 @@ def test_limits_that_cannot_be_restored_are_reported_and_kept(card):
         ),
     ],
 )
-def test_rejected_limit_is_reported_in_one_line(card, point, line):
+def test_rejected_gpu_limit_is_reported_in_one_line(card, point, line):
     check_limits(CARD, [OperatingPoint(200.0, 1.2e9)])
     with pytest.raises(UsageError) as refused:
         check_limits(CARD, [OperatingPoint(400.0), point])
@@ -204,7 +204,7 @@ def test_rejected_limit_is_reported_in_one_line(card, point, line):
     assert card.state == AS_IT_WAS
 
 
-def test_unfinished_entry_means_that_nothing_was_set(card):
+def test_truncated_limits_journal_restores_nothing(card):
     LimitsJournal(CARD.uuid).close()
     journal_path(CARD.uuid).write_text('{"power_limit_w": 65')
     assert present_entry(CARD.uuid) is None
@@ -213,7 +213,7 @@ def test_unfinished_entry_means_that_nothing_was_set(card):
 
 
 @pytest.mark.parametrize("strategy", ["all", "refine"])
-def test_collect_measures_at_each_limit_and_restores_the_gpu(card, monkeypatch, tmp_path, strategy):
+def test_collect_measures_at_each_power_limit_and_restores_the_gpu(card, monkeypatch, tmp_path, strategy):
     seen = []
 
     def measure(request: CollectRequest, *_: object) -> CollectResult:

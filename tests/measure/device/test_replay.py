@@ -95,7 +95,7 @@ def test_resumed_campaign_continues_with_promising_configs(tmp_path):
 
 
 @pytest.mark.every(3)
-def test_time_budget_uses_the_device_clock_and_reserves_time_for_energy(tmp_path):
+def test_time_budget_of_a_replay_leaves_time_for_energy(tmp_path):
     recording = make_recording(tmp_path / "r.duckdb")
     _collect(recording, tmp_path / "k.duckdb", budget=CampaignBudget(seconds=60.0))
     tiers = [row["tier"] for row in _rows(tmp_path / "k.duckdb")]

@@ -31,6 +31,6 @@ def test_every_recorded_config_ships_with_its_licence():
     assert "AutoTuningAssociation/benchmark_hub" in (ROOT / "NOTICE").read_text()
 
 
-def test_named_recording_still_needs_a_database(tmp_path, capsys):
+def test_replay_of_a_named_recording_needs_a_database(tmp_path, capsys):
     assert run(["collect", "--replay", str(tmp_path / "own.duckdb")]) == 2
     assert "needs --db" in capsys.readouterr().err

@@ -21,14 +21,14 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_probe_is_reused_for_its_gpu_and_driver():
+def test_sensor_probe_is_reused_for_its_gpu_and_driver():
     save_probe(INFO, PROBE)
     assert load_probe(INFO) == PROBE
     assert load_probe(replace(INFO, driver="590")) is None
     assert load_probe(replace(INFO, uuid_hash="fedcba9876543210")) is None
 
 
-def test_probe_expires_at_reboot(monkeypatch, cache):
+def test_sensor_probe_expires_at_reboot(monkeypatch, cache):
     save_probe(INFO, PROBE)
     (cache / "boot_id").write_text("another")
     monkeypatch.setattr("kernrec.measure.protocol.probe._BOOT", cache / "boot_id")

@@ -14,7 +14,7 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
 
 
-def test_fingerprint_change_is_zero_for_itself_and_exact_otherwise():
+def test_analytical_model_change_is_measured_by_its_fingerprint():
     now = analytical_fingerprint()
     assert fingerprint_change(now) == 0.0
     assert fingerprint_change([now[0] / 1.2, *now[1:]]) == pytest.approx(0.2)

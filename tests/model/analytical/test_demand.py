@@ -30,7 +30,7 @@ def rates(gpu: str, bf16: bool = False, **counts: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("gpu", "lanes"), [("a100", 64), ("rtx3090", 128), ("rtx4090", 128), ("t4", 64)])
-def test_fma_occupies_its_lanes(gpu, lanes):
+def test_fma_time_is_instructions_divided_by_lanes(gpu, lanes):
     assert rates(gpu, issue=64, issue__fma32=64)["fma"] == 64 * 32 / lanes
 
 
@@ -76,7 +76,7 @@ def test_integer_additions_leave_the_float_pipe_free_but_multiplications_use_it(
         assert rates(gpu, **floats, issue__imad=32.0)["int"] == 0
 
 
-def test_half_of_128_float_lanes_multiply_integers():
+def test_integer_multiply_runs_at_half_rate_on_sms_with_128_float_lanes():
     assert rates("rtx3090", issue=64, issue__imad=64)["fma"] == 2 * rates("rtx3090", issue=64, issue__fma32=64)["fma"]
     assert rates("t4", issue=64, issue__imad=64)["fma"] == rates("t4", issue=64, issue__fma32=64)["fma"]
     # Half of the lanes multiply the integers; the other half computes floats at the same time.
@@ -108,11 +108,11 @@ def test_shared_memory_reads_limit_narrow_matmuls(gpu, family):
     assert took["tensor"] == pytest.approx(operations / 2 / at_boost)
 
 
-def test_tensor_memory_loads_one_word_per_lane_and_clock():
+def test_tensor_memory_load_takes_one_clock_per_word_and_lane():
     assert rates("b200", tensor_memory__load_bytes=128 * 64 * 4)["LSU"] == 64.0
 
 
-def test_mma_sync_is_slower_than_the_peak_on_hopper():
+def test_mma_sync_reaches_under_70_percent_of_peak_on_hopper():
     gpu = find_gpu("h100")
     assert microarchitecture(gpu).mma_sync_share < 0.7
     per_clock = rates("h100", issue=1, issue__mma=1, mma__bf16=4096)
@@ -132,13 +132,13 @@ def test_memory_instruction_occupies_load_store_units_at_any_width(gpu, clk):
     assert rates(gpu, issue=1, issue__atomic=1, shared__atomic_wavefronts=4)["shared memory"] == 4 * wavefront_clk
 
 
-def test_increments_of_one_word_are_serialized_only_before_ampere():
+def test_atomic_increments_of_one_word_are_serialized_only_before_ampere():
     merged = {"issue": 1.0, "issue__atomic": 1.0, "shared__atomic_wavefronts": 1.0, "shared__atomic_repeats": 31.0}
     assert rates("a100", **merged)["shared memory"] == 1.0
     assert rates("t4", **merged)["shared memory"] == 32 * 2.0
 
 
-def test_pipe_times_add_up_across_code_stretches_and_overlap_within_one():
+def test_pipe_times_overlap_only_within_a_code_section():
     counts = {"issue": 80.0, "issue__fma32": 64.0, "issue__f64": 16.0}
     apart = rates("rtx3090", **counts, stretch__0__fma32=64.0, stretch__1__f64=16.0)
     mixed = rates("rtx3090", **counts, stretch__0__fma32=64.0, stretch__0__f64=16.0)
@@ -149,7 +149,7 @@ def test_pipe_times_add_up_across_code_stretches_and_overlap_within_one():
     assert rates("rtx3090", **counts, **ahead)["in_turn"] == 0.0
 
 
-def test_float_instructions_beside_tensor_instructions_partly_overlap():
+def test_float_and_tensor_instructions_overlap_partly():
     softmax = {"issue": 24.0, "issue__fma32": 16.0, "issue__mufu": 8.0}
     assert rates("a100", **softmax)["between"] == 0
     assert rates("a100", mma__f16=4096, **softmax)["between"] == 16 * 32 / 64 + 8 * 32 / 16
@@ -181,14 +181,14 @@ def test_l1_and_shared_memory_take_turns_at_their_port():
     assert per_clock["port"] == per_clock["L1"] + per_clock["shared memory"] == 8 + 5
 
 
-def test_asynchronous_copies_reach_shared_memory_once_without_registers():
+def test_asynchronous_copy_uses_the_l1_port_only_once():
     copy = {"issue": 1.0, "issue__cp_async": 1.0, "global__x__read_bytes": 512.0, "global__x__read_sectors": 16.0}
     per_clock = rates("a100", **copy, shared__store_wavefronts=4)  # the emulator counts these copies as stores
     assert (per_clock["shared memory"], per_clock["L1"]) == (4, 16 / 2)
     assert per_clock["port"] == per_clock["L1"]
 
 
-def test_arithmetic_between_wgmma_is_separate_from_that_between_mma():
+def test_arithmetic_between_wgmma_and_between_mma_is_counted_separately():
     softmax = {"issue": 8.0, "issue__mufu": 4.0, "issue__mma": 1.0, "mma__f16": 4096.0}
     warps, groups = rates("h200", **softmax), rates("h200", **softmax, wgmma__f16=4096.0)
     assert (warps["between"], warps["between_groups"]) == (groups["between_groups"], groups["between"]) == (8.0, 0.0)
@@ -221,7 +221,7 @@ def moved(tiles_m: int, tiles_n: int, group: int, wave: int, l2_bytes: float) ->
     return float(dram_bytes(access, extents, list(SIZES.values()), blocks, together, l2_bytes)[0])
 
 
-def test_wave_covers_the_fastest_axis_first():
+def test_wave_of_blocks_covers_the_fastest_grid_axis_first():
     order = [("m", 8.0), ("n", 16.0), ("m", 4.0)]
     assert [float(c) for c in covered(order, np.array(4.0))] == [4, 1, 1]
     assert [float(c) for c in covered(order, np.array(32.0))] == [8, 4, 1]
@@ -229,12 +229,12 @@ def test_wave_covers_the_fastest_axis_first():
 
 
 @given(counts, counts, counts, st.integers(1, 512))
-def test_every_byte_moves_at_least_once(tiles_m, tiles_n, group, wave):
+def test_dram_traffic_is_at_least_the_size_of_all_tensors(tiles_m, tiles_n, group, wave):
     assert moved(tiles_m, tiles_n, group, wave, 0.0) >= sum(SIZES.values()) * 0.999
 
 
 @given(counts, counts, counts, st.integers(1, 512))
-def test_data_that_fits_in_l2_moves_once(tiles_m, tiles_n, group, wave):
+def test_tensors_that_fit_in_l2_are_read_from_dram_once(tiles_m, tiles_n, group, wave):
     assert moved(tiles_m, tiles_n, group, wave, 1e9) == pytest.approx(sum(SIZES.values()))
 
 
@@ -243,7 +243,7 @@ def test_single_resident_block_reloads_its_rows_and_columns():
     assert moved(16, 16, 1, 1, 0.0) == pytest.approx(16 * SIZES["a"] + 16 * SIZES["b"] + SIZES["c"])
 
 
-def test_grouped_order_shares_more_within_a_wave():
+def test_grouped_block_order_reduces_dram_traffic():
     assert moved(64, 64, 8, 64, 0.0) < moved(64, 64, 1, 64, 0.0)
 
 
@@ -254,7 +254,7 @@ def test_scratch_tensor_that_fits_in_l2_never_reaches_dram():
     assert dram_bytes(access, (4.0,), (4e6, 1e6), blocks, wave, 0.0) == 5e6
 
 
-def test_partly_written_scratch_is_filled_only_beyond_l2():
+def test_partly_written_scratch_causes_dram_traffic_only_beyond_l2():
     row, blocks = np.ones(1), np.array([4.0])
     partly = Footprint(1e6 * row, (row, row, row), 4e6 * row, True, scratch=True, stored_bytes=1e6 / 8 * row)
     grid = (blocks, row, row)
@@ -268,7 +268,7 @@ def test_partly_written_scratch_is_filled_only_beyond_l2():
     l2=st.floats(1e3, 1e9),
     tile=st.floats(32, 1e5),
 )
-def test_sampled_tiles_move_like_declared_tiles(grid, wave, l2, tile):
+def test_dram_traffic_is_equal_for_sampled_and_declared_tiles(grid, wave, l2, tile):
     x, y = map(float, grid)
     sizes = {"a": tile * y, "b": tile * x, "c": tile * x * y}
     access = TensorAccess("xy", {"a": "y", "b": "x"}, "c")
@@ -293,7 +293,7 @@ def test_partly_written_sectors_are_read_from_dram_first():
     assert whole < moved(4096.0) < 2.0 * whole
 
 
-def test_halo_is_reread_only_after_it_left_the_cache():
+def test_halo_is_read_from_dram_again_only_after_eviction():
     halo = Footprint(100.0, (0.8, 1.0, 1.0), 1e9, False)
     once = 100.0 * (1 + 0.8 * 999)
     assert sampled_dram_bytes((1000.0, 1.0, 1.0), [halo], 10.0, 1e9) == pytest.approx(once)
@@ -308,7 +308,7 @@ ROW = 2.0**20
 @pytest.mark.parametrize(("shared", "l2", "passes"), [
     (False, 2.0**27, 1.0), (False, 2.0**24, 2.0), (True, 2.0**24, 1.0), (True, 2.0**18, 2.0),
 ])  # fmt: skip
-def test_second_pass_over_a_row_is_free_only_if_the_rows_of_all_blocks_fit_in_l2(shared, l2, passes):
+def test_second_pass_is_free_only_if_all_rows_in_use_fit_in_l2(shared, l2, passes):
     """64 of 256 blocks run at a time. Each has a row of its own, or all have the same row."""
     blocks, size = 256.0, ROW if shared else 256.0 * ROW
     rows = Footprint(np.full(1, ROW), (np.full(1, 0.0 if shared else 1.0), np.ones(1), np.ones(1)), size, False)

@@ -72,7 +72,7 @@ def test_more_resource_use_is_never_faster(kernel, better):
 
 @few_examples(12)
 @given(sizes, sizes, sizes, st.sampled_from("mnk"))
-def test_twice_the_work_takes_no_less_time(m, n, k, dim):
+def test_doubling_the_work_takes_no_less_time(m, n, k, dim):
     op = find_op("matmul")
     dims = {"m": m, "n": n, "k": k}
     small, large = op.problem(**dims), op.problem(**{**dims, dim: dims[dim] * 2})
@@ -111,7 +111,7 @@ def work(**per_trip: float) -> Demand:
 
 
 @pytest.mark.parametrize(("name", "shared"), [("rtx4090", True), ("a100", False)])
-def test_uneven_warps_per_scheduler_cost_nothing_in_a_shared_pipe(name, shared):
+def test_uneven_warps_per_scheduler_do_not_slow_down_a_shared_pipe(name, shared):
     """Run 5 or 8 lone warps per SM; its schedulers share two f64 lanes or have eight f64 lanes each."""
     gpu = find_gpu(name)
 
@@ -126,7 +126,7 @@ def test_uneven_warps_per_scheduler_cost_nothing_in_a_shared_pipe(name, shared):
     assert busy_s(5.0, "fma") / busy_s(8.0, "fma") == pytest.approx(1.6, rel=0.02)
 
 
-def test_two_warps_hide_half_the_code_between_tensor_instructions():
+def test_two_blocks_per_sm_hide_half_the_code_between_tensor_instructions():
     """1,000 blocks run 8 per SM on 128 SMs, in 4 rounds of 2."""
     products, softmax = 1000.0, 300.0
     core_s = {
@@ -138,7 +138,7 @@ def test_two_warps_hide_half_the_code_between_tensor_instructions():
     assert 4 * 2 * 100 * softmax > added  # nothing is hidden if both warps wait for their own result
 
 
-def test_warpgroup_products_hide_half_of_the_code_between_them():
+def test_two_warpgroups_hide_half_the_code_between_wgmma():
     """A round of one block per SM has 100 trips, after a start in which a block has nothing to multiply."""
     hopper, products, softmax = find_gpu("h200"), 1000.0, 300.0
     blocks = np.full(1, float(hopper.sms))
@@ -154,7 +154,7 @@ def test_warpgroup_products_hide_half_of_the_code_between_them():
         assert added == pytest.approx(100 * softmax / 2 + softmax / 2 + start, rel=0.03)
 
 
-def test_launch_waits_once_for_its_longest_block():
+def test_longest_block_delays_a_launch_only_once():
     """The launch waits for its longest block once, not in every round."""
     demand, even = work(fma=100.0, issue=300.0), launch()
     uneven = launch(depth=(np.full(1, 200.0),))
@@ -195,7 +195,7 @@ def simulated_round_clk(customers: int, own: float, wait: float) -> float:
 
 @pytest.mark.parametrize("customers", [1, 2, 3, 6, 12, 32])
 @pytest.mark.parametrize("load", [0.25, 0.5, 1.0, 2.0, 4.0])
-def test_round_time_matches_a_simulated_queue(customers, load):
+def test_round_time_formula_matches_a_queue_simulation(customers, load):
     """`load` is the pipe time of all customers, divided by one customer's wait."""
     wait = customers / load
     expected = query.round_clk(1.0, wait, float(customers))
@@ -203,13 +203,13 @@ def test_round_time_matches_a_simulated_queue(customers, load):
 
 
 @given(st.floats(1.0, 1e6), st.floats(0.0, 1e7), st.floats(1.0, 100.0))
-def test_round_time_lies_between_the_longer_part_and_the_sum(own, wait, customers):
+def test_round_time_is_at_least_its_longer_part_and_at_most_the_sum(own, wait, customers):
     busy = own * customers
     clk = query.round_clk(own, wait, busy)
     assert max(busy, own + wait) * (1 - 1e-9) <= clk <= (busy + wait) * (1 + 1e-9)
 
 
-def test_known_overlap_of_waits_overrides_barriers():
+def test_waiting_time_decreases_with_the_overlapped_fraction():
     def waiting(share: float) -> float:
         return round_clk(1, warps=np.full(1, 32.0), overlapped=np.full(1, share))
 
@@ -230,7 +230,7 @@ def test_colliding_atomics_and_scattered_bytes_take_time():
     assert (scattered.dram_bytes == plain.dram_bytes).all()
 
 
-def test_wait_for_another_block_takes_as_long_as_a_hit_in_l2():
+def test_wait_for_another_block_costs_one_l2_latency():
     gpu = find_gpu("h200")
     demand = work(issue=100.0, alone=400.0)
     without, with_waits = (
@@ -239,7 +239,7 @@ def test_wait_for_another_block_takes_as_long_as_a_hit_in_l2():
     assert (with_waits - without) * gpu.boost_clock_hz == pytest.approx(7 * microarchitecture(gpu).l2_latency_clk)
 
 
-def test_blocks_with_several_tiles_load_from_dram_as_often_as_one_per_tile():
+def test_stream_k_moves_no_more_dram_bytes_than_one_tile_per_block():
     """Matrices of 8,192 x 8,192 exceed L2. Only configs that split the last tiles move more: their partial sums."""
     gpu, problem = find_gpu("h200"), find_op("matmul").problem("bf16", "nt", m=8192, n=8192, k=8192)
     table = table_of("matmul_wgmma", gpu, problem)
@@ -266,7 +266,7 @@ def in_turn(resident: float, work_of_code: Demand, **change: Array) -> float:
     return float(latency_s[0]) * ADA.boost_clock_hz * ADA.sms / 1000.0
 
 
-def test_times_of_code_stretches_add_up_only_if_no_other_block_fills_the_gaps():
+def test_gaps_between_code_sections_shrink_with_more_resident_blocks():
     at_once = work(fma=100.0, f64=100.0, barriers=1.0)
     apart = work(fma=100.0, f64=100.0, barriers=1.0, in_turn=200.0)
     blocks = np.full(1, ADA.sms * 960.0)
@@ -278,7 +278,7 @@ def test_times_of_code_stretches_add_up_only_if_no_other_block_fills_the_gaps():
     assert launch_time(ADA, at_once, launch(**many)).in_turn_s == 0.0
 
 
-def test_lone_block_adds_its_computation_to_the_time_of_its_loads():
+def test_single_resident_block_does_not_overlap_loads_and_computation():
     """A block loads a tile and then computes on it, with two barriers and one wait."""
     computes = Demand(
         ("block",),

@@ -50,7 +50,7 @@ def limit_at(model: PowerModel, fraction: float) -> float:
 
 @LAW
 @given(launches(), fractions, fractions)
-def test_lower_limit_is_never_faster(case, first, second):
+def test_lower_power_limit_is_never_faster(case, first, second):
     model, launch = case
     low, high = sorted((limit_at(model, first), limit_at(model, second)))
     tighter, looser = (model.apply_power_limit(launch, limit_w) for limit_w in (low, high))
@@ -88,7 +88,7 @@ def test_zero_launches_give_empty_costs():
 
 @LAW
 @given(launches())
-def test_capped_launch_uses_the_full_limit(case):
+def test_throttled_launch_draws_the_full_power_limit(case):
     model, launch = case
     limited = model.apply_power_limit(launch)
     if limited.capped:
@@ -111,7 +111,7 @@ def test_lower_clock_is_never_faster_and_draws_no_more(case, first, second):
 
 @LAW
 @given(names, st.lists(st.floats(1.0, 1e9), min_size=len(EVENTS), max_size=len(EVENTS)), fractions)
-def test_breakdown_adds_up_to_the_energy(name, counts, limit):
+def test_energy_breakdown_adds_up_to_the_total(name, counts, limit):
     model = MODELS[name]
     events = {event: np.array([count]) for event, count in zip(EVENTS, counts, strict=True)}
     core_j, dram_j = model.dynamic(events)
@@ -143,7 +143,7 @@ def test_memory_bound_time_does_not_grow_when_the_clock_falls():
     assert slow.energy_j < fast.energy_j
 
 
-def test_instruction_class_without_a_figure_costs_as_much_as_the_class_other():
+def test_instruction_class_without_energy_data_costs_as_much_as_other():
     model = MODELS["rtx4090"]
     assert model.event_j("issue.branch") == model.event_j("issue.other") > 0
 
@@ -152,7 +152,7 @@ def test_unknown_event_is_refused_with_the_nearest_name(refuses):
     refuses(lambda: MODELS["rtx4090"].dynamic({"l2.sector": 1.0}))
 
 
-def test_limit_or_clock_out_of_range_is_refused_with_the_range(refuses):
+def test_power_limit_or_clock_out_of_range_is_refused_with_the_range(refuses):
     def refused(argument: str, value: float) -> None:
         MODELS["rtx4090"].apply_power_limit(NominalCosts(1e-3, 1e-3, 0.0, 0.1, 0.1), **{argument: value})
 
@@ -162,7 +162,7 @@ def test_limit_or_clock_out_of_range_is_refused_with_the_range(refuses):
     ])  # fmt: skip
 
 
-def test_limit_outside_an_assumed_range_is_accepted():
+def test_power_limit_outside_an_assumed_range_is_accepted():
     gpu = find_gpu("l20")
     assert gpu.power_range_assumed
     limited = PowerModel.for_gpu(gpu).apply_power_limit(NominalCosts(1e-3, 0.0, 0.0, 0.2, 0.0), limit_w=90.0)
@@ -209,7 +209,7 @@ def test_turing_geforce_leaks_more_at_high_clocks_only():
     assert {PowerModel.for_gpu(find_gpu(name)).leakage_exponent for name in ("t4", "gtx1650", "rtx3090")} == {1.0}
 
 
-def test_large_matmuls_draw_the_reported_power_and_zeros_less():
+def test_zero_inputs_draw_less_power_than_random_ones_in_large_matmuls():
     # PyTorch's f16 products on an RTX 4090 reach about 165 TFLOP/s at 350 to 450 W.
     gpu = find_gpu("rtx4090")
     rates = {"mma.f16": 165e12, "l2.sectors": 6e10, "shared.wavefronts": 4e10, "dram.bytes": 2e11}
@@ -327,7 +327,7 @@ def test_full_fma_load_of_an_rtx_4090_draws_the_reported_power():
     assert 270 < model.apply_power_limit(NominalCosts(1.0, 0.0, 0.0, core_j, dram_j)).power_w <= 450.1
 
 
-def test_every_coefficient_has_a_source():
+def test_every_power_coefficient_has_a_source():
     data = tomllib.loads(Path(power.__file__).with_name("power.toml").read_text(encoding="utf-8"))
     entries = [data[key] for key in ("board", "clock", "tensor", "data")] + [
         e for kind in ("chip", "event", "memory") for e in data[kind].values()
@@ -335,7 +335,7 @@ def test_every_coefficient_has_a_source():
     assert all(len(entry["source"]) > 5 for entry in entries)
 
 
-def test_3000_launches_take_as_many_calls_as_three():
+def test_power_limit_of_3000_launches_takes_no_more_numpy_calls():
     """Limiting launches takes about 70 NumPy calls however many launches there are."""
     model = MODELS["rtx4090"]
     rng = np.random.default_rng(0)
@@ -403,7 +403,7 @@ def test_launch_runs_at_the_highest_clock_that_keeps_its_limit(name):
 
 
 @pytest.mark.parametrize("name", ["rtx4090", "rtx3090", "h200-sxm"])
-def test_launch_at_the_lowest_clock_pauses_to_keep_its_limit(name):
+def test_launch_pauses_if_the_lowest_clock_exceeds_the_power_limit(name):
     power = PowerModel.for_gpu(find_gpu(name))
     limit_w = power.power_min_w
     launch = NominalCosts(1e-3, 0.0, 5e-6, 20.0 * limit_w * 1e-3, 0.0)
@@ -416,7 +416,7 @@ def test_launch_at_the_lowest_clock_pauses_to_keep_its_limit(name):
     assert limited.core_j == pytest.approx(alone.core_j)
 
 
-def test_each_operating_point_is_searched_below_its_own_clock():
+def test_batched_operating_points_equal_single_ones():
     power = PowerModel.for_gpu(find_gpu("rtx4090"))
     nominal, points = (
         throttled_launches(power),

@@ -26,7 +26,7 @@ def test_launch_at_full_clock_takes_at_least_the_time_of_its_slowest_resource():
     assert [[REGIMES[i] for i in row] for row in regime(LAUNCHES, capped)] == [list(REGIMES), ["power limit"] * 4]
 
 
-def test_ratio_interval_combines_two_config_errors():
+def test_interval_of_a_time_ratio_combines_the_errors_of_both_configs():
     assert 1.0 < SPREAD.ratio < SPREAD.time < INTERVAL
     assert 1.0 < SPREAD.energy < INTERVAL
     assert 1.0 < SPREAD.energy_ratio < INTERVAL

@@ -44,7 +44,7 @@ def convolution(gpu: str, **sizes: int) -> Bound:
 
 @few_examples(25)
 @given(GPUS, HEADS, st.integers(256, 1 << 14))
-def test_window_saves_time_unless_it_holds_all_keys(gpu, heads, keys):
+def test_attention_window_is_faster_unless_it_holds_all_keys(gpu, heads, keys):
     for queries in (1, keys):
         sizes = {"batch": 8, "heads": heads[0], "kv_heads": heads[1], "queries": queries, "keys": keys}
         whole = seconds(attention(gpu, **sizes))
@@ -81,13 +81,13 @@ def test_winograd_makes_large_convolutions_faster_than_their_multiplications_all
 
 
 @pytest.mark.parametrize("other", [{"r": 1, "s": 1}, {"stride": 2}, {"groups": 2}, {"dilation": 2}])
-def test_only_3x3_filters_have_a_baseline(other):
+def test_only_3x3_convolutions_have_a_winograd_baseline(other):
     sizes = {"c": 64, "h": 56, "w": 56, "k": 64, "padding": 1}
     assert CASES["3x3"](find_op("conv2d").problem("f32", **sizes).sizes)
     assert not CASES["3x3"](find_op("conv2d").problem("f32", **sizes, **other).sizes)
 
 
-def test_one_token_reads_only_the_weights_of_its_experts():
+def test_moe_with_one_token_reads_only_the_selected_experts():
     per_expert = 3 * NETWORK["hidden"] * NETWORK["intermediate"] * 2
     single, all_ = (experts("h200-sxm", tokens=tokens).parts["dram"][0] for tokens in (1, 4096))
     assert single == pytest.approx(NETWORK["topk"] * per_expert / find_gpu("h200-sxm").memory_bandwidth, rel=0.02)
@@ -105,7 +105,7 @@ def test_uneven_routing_gives_the_busiest_gpu_more_work():
 
 
 @pytest.mark.parametrize("gpu", ["a100-pcie-40gb", "t4"])
-def test_large_sum_of_two_tensors_moves_three_at_the_dram_rate(gpu):
+def test_elementwise_baseline_moves_three_tensors_at_dram_rate(gpu):
     rate = 0.8 * find_gpu(gpu).memory_bandwidth
     bound = bound_of("elementwise", gpu, "f32", "row", {"n": 1 << 30})
     assert seconds(bound) == pytest.approx(12 * (1 << 30) / rate, rel=0.05)
@@ -130,7 +130,7 @@ def test_matmul_takes_at_least_its_launch_and_its_operations(gpu, m, n, k):
 
 @few_examples(25)
 @given(MATMUL_GPUS, SIZE, SIZE, SIZE)
-def test_flush_of_l2_takes_time(gpu, m, n, k):
+def test_baseline_with_an_l2_flush_is_no_faster(gpu, m, n, k):
     flushed = Timing(GRAPH.launch_clk, np.inf)
     assert product_s(gpu, m, n, k, timing=flushed) >= product_s(gpu, m, n, k)
 

@@ -97,7 +97,7 @@ def trees(boosted: Any) -> list[dict]:
 
 @given(st.integers(0, 2**16), st.integers(1, 6), st.integers(1, 7))
 @few_examples(6)
-def test_predictions_equal_xgboost_up_to_one_byte_leaves(seed, rounds, levels):
+def test_compressed_trees_predict_like_xgboost_within_rounding(seed, rounds, levels):
     boosted, matrix = booster(seed, rounds, levels)
     small = expand(*compact(trees(boosted), 4, 0.25))
     expected = boosted.inplace_predict(matrix) + 0.25

@@ -60,7 +60,7 @@ def test_cache_of_estimates_is_bounded():
     assert len(predictor._predicted) <= 7096
 
 
-def test_only_trees_of_the_requested_gpu_are_expanded():
+def test_baseline_model_expands_only_trees_of_the_requested_gpu():
     asked_about = model()
     asked_about.predict(find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256), find_gpu("h200"))
     heads = [(gpu, head) for part in asked_about.sets for (_, gpu), head in part.heads.items()]
@@ -91,7 +91,7 @@ def test_more_items_never_take_a_backend_less_time(op, gpu, dtype, sizes, items)
 
 
 @pytest.mark.parametrize("rows", [1, 64, 2048])
-def test_points_that_trees_skip_do_not_change_a_time(rows):
+def test_skipped_tree_evaluations_do_not_change_a_baseline_time(rows):
     device, problem = find_gpu("h200"), find_op("matmul").problem("f16", "nt", m=rows, n=4096, k=1024)
     (kind,) = model()._chosen(problem, device)
     sizes = query.MoreItems(np.array([kind.dims_of(problem.sizes)], dtype=float), *kind.items).sizes

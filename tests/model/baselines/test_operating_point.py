@@ -70,7 +70,7 @@ baselines = st.builds(
 
 @given(devices, baselines, st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2))
 @few_examples(60)
-def test_lower_limit_or_clock_is_never_faster_and_draws_no_more(gpu, drawn, shares):
+def test_lower_power_limit_or_clock_is_never_faster_and_draws_no_more(gpu, drawn, shares):
     time, watts, math, dram = drawn
     default = baseline(time, watts and watts * gpu.tdp_w, math, dram)
     low, high = sorted(shares)
@@ -156,7 +156,7 @@ def model(op: str) -> VendorModel:
 
 
 @given(times, times, times, st.floats(1.01, 4.0))
-def test_call_in_a_stream_is_no_slower_and_its_interval_no_narrower(call_s, floor_s, work_s, by):
+def test_baseline_call_in_a_stream_is_no_slower_than_alone(call_s, floor_s, work_s, by):
     alone = call(call_s, by)
     stream = in_a_stream(alone, floor_s, work_s)
     assert 0 < stream.low < stream.value <= alone.value
@@ -164,7 +164,7 @@ def test_call_in_a_stream_is_no_slower_and_its_interval_no_narrower(call_s, floo
     assert wide(stream) >= wide(alone) * (1 - 1e-9)
 
 
-def test_shortest_call_costs_a_launch_and_its_work_and_a_long_one_is_unchanged():
+def test_only_short_baseline_calls_are_faster_in_a_stream():
     short, long = (in_a_stream(call(seconds), FLOOR_S, 1e-6) for seconds in (FLOOR_S, 100 * FLOOR_S))
     assert short.value == pytest.approx(NORMAL_S + 1e-6)
     assert long.value == pytest.approx(100 * FLOOR_S, rel=0.01)

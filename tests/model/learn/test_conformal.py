@@ -35,7 +35,7 @@ def test_interval_covers_nine_tenths_of_new_rows():
     assert 0.88 <= np.mean(inside) <= 0.95
 
 
-def test_few_groups_add_the_spread_of_the_analytical_model():
+def test_interval_from_few_groups_includes_the_analytical_model_error():
     assert groups_needed(0.90) == 9
     draw = np.random.default_rng(0)
     assert calibrate(np.zeros(0), np.zeros(0, int), "GPU") == unknown_interval("GPU")
@@ -50,7 +50,7 @@ def test_few_groups_add_the_spread_of_the_analytical_model():
     assert enough.summary == "9 held-out problems"
 
 
-def test_large_group_has_the_weight_of_a_small_one():
+def test_interval_weights_large_and_small_groups_equally():
     residual = np.concatenate([np.full(10_000, 0.01), np.full(20, 1.0)])
     group = np.concatenate([np.zeros(10_000, int), np.arange(1, 21)])
     interval = calibrate(residual, group, "problem")
@@ -70,7 +70,7 @@ def test_interval_widens_with_distance_from_training_data():
 
 
 @given(st.floats(0.0, 3.0), st.floats(0.0, 4.0))
-def test_distant_residuals_are_just_covered(error, distance):
+def test_interval_just_covers_residuals_far_from_training_data(error, distance):
     interval = calibrate(np.full(20, error), np.arange(20), "problem", np.full(20, distance))
     reached = float(np.log(interval.around(np.ones(1), distance)[1][0]))
     assert reached >= error - 1e-9
@@ -78,7 +78,7 @@ def test_distant_residuals_are_just_covered(error, distance):
         assert reached == pytest.approx(error)
 
 
-def test_distance_is_zero_inside_and_grows_outside():
+def test_distance_is_zero_inside_the_training_range_and_grows_outside():
     rows = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
     rows[:, 3] = np.nan
     extent = Extent.of(rows)
@@ -93,7 +93,7 @@ def test_distance_is_zero_inside_and_grows_outside():
     assert not complete.has([0.0, 8.0, 0.0])
 
 
-def test_distance_separates_groups_of_features():
+def test_distance_of_a_feature_group_is_not_diluted_by_other_groups():
     """A shape of a new size differs from the training data only in its size features."""
     rows = np.random.default_rng(0).normal(size=(500, 40)).astype(np.float32)
     candidates = np.zeros((1, 40), dtype=np.float32)
@@ -102,7 +102,7 @@ def test_distance_separates_groups_of_features():
     assert apart.distance(candidates)[0] > 2 * Extent.of(rows).distance(candidates)[0] > 0
 
 
-def test_constant_feature_is_far_once_it_varies():
+def test_new_value_of_a_constant_feature_is_distant():
     rows = np.ones((50, 2), dtype=np.float32)
     assert Extent.of(rows).distance(np.array([[1.0, 1.0], [1.0, 2.0]], dtype=np.float32)).tolist()[0] == 0.0
     assert Extent.of(rows).distance(np.array([[1.0, 2.0]], dtype=np.float32))[0] > 0.2
@@ -118,7 +118,7 @@ def test_bound_is_the_slower_of_busiest_pipe_and_compulsory_bytes():
     assert np.allclose(least_seconds(replace(streaming, pipe_s=None)), 1e12 / inputs.gpu.memory_bandwidth)
 
 
-def test_no_correction_makes_the_launch_itself_faster():
+def test_corrected_time_is_at_least_the_launch_overhead():
     inputs = replace(simulated_inputs(50, 1), bytes=1.0, pipe_s=None)
     assert inputs.fixed_s is not None
     assert (least_seconds(inputs) >= inputs.fixed_s).all()
@@ -156,7 +156,7 @@ def test_matrix_has_a_row_per_candidate_and_a_column_per_name():
     assert np.allclose(matrix[:, columns.index("tunable.tile")], np.log2(1 + inputs.tunables["tile"]))
 
 
-def test_tunable_of_another_kernel_is_missing():
+def test_feature_of_another_kernels_tunable_is_nan():
     assert np.isnan(features.matrix(simulated_inputs(3, 0), ("tunable.raster",))).all()
 
 
@@ -168,7 +168,7 @@ def test_alignment_of_a_tunable_is_its_largest_power_of_two_divisor():
     assert np.isnan(features.matrix(inputs, ("alignment.height",))).all()
 
 
-def test_schedule_and_problem_features_need_no_profile():
+def test_schedule_and_problem_features_exist_without_a_profile():
     whole = simulated_inputs(5, 0)
     always = {"gpu", "flops", "bytes", "tunables", "latency_s", "power_w"}
     bare = replace(whole, **{name: None for name in vars(whole) if name not in always})
@@ -179,7 +179,7 @@ def test_schedule_and_problem_features_need_no_profile():
     assert "occupancy" not in finite
 
 
-def test_times_are_used_only_as_ratios():
+def test_model_features_do_not_change_if_all_times_are_halved():
     """Halving every time, as a clock twice as fast does, changes no share."""
     inputs = simulated_inputs(5, 0)
     times = ("latency_s", "pipe_s", "busy_s", "wait_s", "l2_s", "dram_s", "core_s", "fixed_s")

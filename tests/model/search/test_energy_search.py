@@ -65,7 +65,7 @@ def test_genetic_search_finds_the_lowest_energy_with_few_measurements():
 
 
 @pytest.mark.parametrize(("search", "configs", "within"), [(guide, 80, 1.03), (genetic, 70, 1.05)])
-def test_both_ends_of_a_front_are_reached(search, configs, within):
+def test_pareto_search_finds_both_ends_of_the_front(search, configs, within):
     run(made := search(None), configs)
     measured = np.array(list(made.energy_j))
     assert LATENCY[measured].min() <= within * LATENCY[ABLE].min()
@@ -102,7 +102,7 @@ def test_whole_space_is_measured_without_repetition():
 
 @few_examples(30)
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=9), st.lists(st.floats(-3, 3), min_size=9, max_size=9))
-def test_share_to_measure_grows_with_the_model_error(measured, off):
+def test_fraction_to_measure_grows_with_the_model_error(measured, off):
     truth = np.array(measured)
     error = np.array(off[: len(truth)])
     small, large = unsure(measured, (truth + 0.5 * error).tolist()), unsure(measured, (truth + error).tolist())

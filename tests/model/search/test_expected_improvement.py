@@ -62,14 +62,14 @@ def test_search_without_predictions_beats_random_order():
     assert random_best(60) / TRUTH.min() > 1.30
 
 
-def test_tunable_with_many_values_is_searched_as_a_quantity():
+def test_search_interpolates_a_tunable_with_many_values():
     """Among 400 values, 40 measurements find the best value or its neighbor."""
     values = np.arange(400.0)
     tried = measured_configs(ExpectedImprovement(values[:, None]), 40, 1e-3 * (1.0 + np.abs(values - 77.0) / 50.0))
     assert min(abs(position - 77) for position in tried) <= 1
 
 
-def test_wrongly_predicted_flag_is_corrected():
+def test_search_overcomes_a_wrongly_predicted_flag():
     wrong = TRUTH * np.where(SPACE[:, 4] > 0, 4.0, 1.0)  # the predictions rank all good configs behind bad ones
     order = np.argsort(wrong)
     assert TRUTH[order[:100]].min() / TRUTH.min() > 1.5
@@ -87,7 +87,7 @@ def test_first_measurements_try_every_tunable_value():
 
 
 @pytest.mark.slow
-def test_large_space_is_searched_through_offspring(monkeypatch):
+def test_search_of_a_large_space_tries_offspring_of_good_configs(monkeypatch):
     monkeypatch.setattr(expected_improvement, "SCORED", 100)
     monkeypatch.setattr(gaussian_process, "_OFFSPRING", 150)
     best = np.mean([TRUTH[measured_configs(ExpectedImprovement(SPACE, seed=seed), 80)].min() for seed in range(3)])
@@ -135,7 +135,7 @@ OBSERVED = np.sin(2.0 * PLACES[:, 0]) + PLACES[:, 1] ** 2 + 5.0
 
 
 @needs("scipy")
-def test_leave_one_out_equals_a_process_without_that_value():
+def test_leave_one_out_equals_a_gaussian_process_without_the_value():
     # The values have mean 0 and variance 1 with and without the last, so that normalization changes nothing.
     hyperparameters = Hyperparameters(np.array([1.0, 0.1]), 0.05, 1.0)
     rest = OBSERVED[:-1]
@@ -174,7 +174,7 @@ def some_predicted(count: int) -> np.ndarray:
     return predicted_s
 
 
-def test_completion_keeps_predictions_and_approximates_the_rest():
+def test_completed_predictions_keep_known_values_and_estimate_the_rest():
     predicted_s = some_predicted(100)
     predicted = np.isfinite(predicted_s)
     completed = completed_predictions(COMPLETED, predicted_s)
@@ -183,7 +183,7 @@ def test_completion_keeps_predictions_and_approximates_the_rest():
     assert error < 0.25 * np.std(np.log(PREDICTED_S))
 
 
-def test_too_few_predictions_are_not_completed():
+def test_completion_needs_a_minimum_number_of_predictions():
     predicted_s = some_predicted(FEWEST - 1)
     assert np.array_equal(completed_predictions(COMPLETED, predicted_s), predicted_s, equal_nan=True)
 
@@ -216,7 +216,7 @@ def test_offspring_are_valid_configs_of_the_space(seed, taken):
     assert len(np.unique(children)) == len(children)
 
 
-def test_covering_configs_show_every_value_and_begin_with_the_best_prediction():
+def test_covering_configs_contain_every_tunable_value():
     predicted = np.arange(len(ALLOWED), 0.0, -1.0)
     space = SearchSpace(ALLOWED, predicted)
     assert space.covering[0] == len(ALLOWED) - 1

@@ -111,7 +111,7 @@ def test_unmeasurable_problem_does_not_raise_the_bound():
     assert posterior.overlooked() == 0.0
 
 
-def test_measured_problem_has_no_regret_and_no_gain():
+def test_fully_measured_problem_has_no_regret_and_no_gain():
     posterior = JointPosterior([contenders(3)])
     for which in range(6):
         posterior.add(0, Measured(which, 0.1 * which, 1e-4))
@@ -128,7 +128,7 @@ def test_gain_grows_with_the_problem_weight():
     np.testing.assert_allclose([gain for _, gain in twice], [2.0 * gain for _, gain in once])
 
 
-def test_first_measurement_of_a_sequence_lowers_the_mean_regret_by_its_gain():
+def test_stated_gain_is_the_mean_regret_reduction_of_one_measurement():
     problem, draw = contenders(5, shared=False), np.random.default_rng(0)
     prior = JointPosterior([problem])
     (which, gain), *_ = prior.sequence(0, 1, NOISE)
@@ -142,7 +142,7 @@ def test_first_measurement_of_a_sequence_lowers_the_mean_regret_by_its_gain():
     assert gain == pytest.approx(np.mean(falls), abs=4.0 * np.std(falls) / 20.0)
 
 
-def test_contender_that_cannot_run_is_never_chosen_or_measured():
+def test_config_that_cannot_run_is_never_chosen_or_measured():
     posterior = JointPosterior([contenders(6)])
     best = posterior.choice(0)
     posterior.exclude(0, best)
@@ -163,7 +163,7 @@ def drawn(seed: tuple[int, int], rows: int, columns: int) -> tuple[np.ndarray, n
 
 
 @pytest.mark.parametrize("seed", [(0, 0), (0, 3)])
-def test_draws_equal_the_generator_with_and_without_a_cache(seed, tmp_path, monkeypatch):
+def test_cached_random_draws_equal_generated_ones(seed, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     for _ in range(2):  # first drawn, then read from the cache
         student_draws.cache_clear()
@@ -173,7 +173,7 @@ def test_draws_equal_the_generator_with_and_without_a_cache(seed, tmp_path, monk
     assert (tmp_path / "cache" / "derived" / "draws.3").exists() == (seed == (0, 0))
 
 
-def test_damaged_cache_is_drawn_again(tmp_path, monkeypatch):
+def test_damaged_cache_of_random_draws_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     student_draws.cache_clear()
     student_draws((0, 0), 16, 2, 4.0, 5.0)
@@ -201,18 +201,18 @@ def means(regrets: RegretRecord, stated: float, problems: int = PROBLEMS) -> np.
     return regrets.mean_losses(np.full(problems, stated), np.zeros(problems), np.ones(problems), 0)
 
 
-def test_first_regrets_are_not_corrected():
+def test_regret_correction_is_one_without_observations():
     assert RegretRecord().factor == 1.0
     assert means(RegretRecord(), 0.02).mean() == pytest.approx(0.02, rel=0.05)
 
 
 @pytest.mark.parametrize("factor", [0.4, 1.0, 2.0])
-def test_factor_converges_to_the_ratio_of_actual_to_stated_losses(factor):
+def test_regret_correction_converges_to_actual_over_stated_loss(factor):
     factors = [record(factor, 400, seed).factor for seed in range(40)]
     assert np.mean(factors) == pytest.approx(factor, rel=0.3)
 
 
-def test_losses_are_below_the_95_percent_quantile_in_95_of_100_cases():
+def test_regret_quantile_covers_95_percent_of_losses():
     held = []
     for seed in range(200):
         draw = np.random.default_rng(1000 + seed)

@@ -34,7 +34,7 @@ def searched(search: PartialSearch, cost: np.ndarray) -> np.ndarray:
     return tried
 
 
-def test_partial_search_keeps_everything_better_by_the_margin():
+def test_partial_search_finds_the_best_within_a_margin():
     cost = costs(0)
     tried = searched(PartialSearch(TUNABLES, spreads=1.0), cost)
     assert len(tried) < 0.6 * len(TUNABLES)
@@ -51,12 +51,12 @@ def test_configs_similar_to_failed_ones_are_skipped():
     assert fails[tried[search.first :]].mean() < 0.5 * fails.mean()
 
 
-def test_search_without_valid_configs_tries_all_and_ends():
+def test_search_ends_after_trying_all_of_an_invalid_space():
     nothing = np.full((150, 1), np.nan)
     assert sorted(searched(PartialSearch(TUNABLES[:150]), nothing)) == list(range(150))
 
 
-def test_equal_results_give_equal_proposals():
+def test_partial_search_is_deterministic():
     cost, tried = costs(2), np.arange(0, len(TUNABLES), 3)
     first, second = (PartialSearch(TUNABLES, 3).propose(tried, cost[tried]) for _ in range(2))
     assert first.rows.tolist() == second.rows.tolist()

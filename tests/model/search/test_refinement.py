@@ -30,12 +30,12 @@ def visit_of(chosen: Visit | None) -> Visit:
     return chosen
 
 
-def test_uncertain_and_heavy_problems_come_first():
+def test_refinement_begins_with_uncertain_and_highly_weighted_problems():
     assert visit_of(refinement(problem(0.01), problem(0.3)).next()).problem == 1
     assert visit_of(refinement(problem(0.2), problem(0.2, weight=3.0)).next()).problem == 1
 
 
-def test_expensive_setup_measures_more_configs_per_visit():
+def test_expensive_setup_leads_to_more_configs_per_visit():
     short, long = (visit_of(refinement(problem(0.3), visit_s=seconds).next()) for seconds in (0.0, 20.0))
     assert len(long.contenders) > len(short.contenders)
     assert long.seconds == 20.0 + len(long.contenders)
@@ -67,7 +67,7 @@ def test_gain_from_more_search_time_is_at_most_the_remaining_regret():
     assert bought[-1] <= policy.posterior.mean_regret() + 0.01
 
 
-def test_possibly_overlooked_problems_come_next_and_only_once():
+def test_refinement_visits_possibly_overlooked_problems_only_once():
     """Of eleven problems, ten are uncertain; the certain one would otherwise come last."""
     policy = refinement(problem(0.001, weight=0.5), *(problem(0.1 + 0.01 * number) for number in range(10)))
     visited = []
@@ -96,7 +96,7 @@ def evidence(problem: int, error_of_input: float, measured: int = 4) -> Evidence
 
 
 @needs("xgboost")
-def test_explainable_error_is_learned_for_unmeasured_problems():
+def test_systematic_error_is_corrected_on_unmeasured_problems():
     problems = [evidence(number, 1.0, measured=4 if number < 60 else 0) for number in range(80)]
     learned = corrections(problems)
     assert learned is not None
@@ -110,7 +110,7 @@ def test_explainable_error_is_learned_for_unmeasured_problems():
 
 
 @needs("xgboost")
-def test_correction_leaves_out_the_problem_itself():
+def test_correction_of_a_problem_ignores_its_own_measurements():
     problems = [evidence(number, 1.0) for number in range(60)]
     before = corrections(problems)
     wild = Evidence(problems[7].inputs, problems[7].expected, problems[7].rows, problems[7].log_cost * 3.0)
@@ -123,7 +123,7 @@ def test_correction_leaves_out_the_problem_itself():
 
 @needs("xgboost")
 @pytest.mark.parametrize("problems", [60, LEAST // 4 - 1])
-def test_random_errors_and_few_measurements_change_nothing(problems):
+def test_random_errors_or_few_measurements_give_no_correction(problems):
     explained = 0.0 if problems == 60 else 1.0
     assert corrections([evidence(number, explained) for number in range(problems)]) is None
 
@@ -147,7 +147,7 @@ def after_visits(inputs: bool) -> JointPosterior:
 
 
 @needs("xgboost")
-def test_retrained_refinement_chooses_better_on_unmeasured_problems():
+def test_refinement_with_corrections_chooses_better_on_unmeasured_problems():
     def lost(posterior: JointPosterior) -> float:
         choices = [evidence(number, 1.0).inputs[posterior.choice(number), 0] for number in range(40, 60)]
         best = [evidence(number, 1.0).inputs[:, 0].min() for number in range(40, 60)]
@@ -157,7 +157,7 @@ def test_retrained_refinement_chooses_better_on_unmeasured_problems():
 
 
 @needs("xgboost")
-def test_resumed_run_recovers_what_the_first_learned():
+def test_resumed_refinement_makes_the_same_choices():
     first = after_visits(inputs=True)
     again = JointPosterior([contenders(number, True) for number in range(60)])
     for number in range(60):

@@ -46,16 +46,16 @@ def share_of(function: Function, ran: dict[int, int]) -> float:
     return overlapped_waits(function, pieces, [float(waits_for_loads(piece, runs)[0]) for piece in pieces], ran)
 
 
-def test_all_waits_overlap_without_barriers():
+def test_all_load_waits_overlap_without_barriers():
     assert overlapped(f"LOOP: {LOAD} {WORK} {AGAIN}") == 1.0
 
 
-def test_three_of_four_waits_between_two_barriers_overlap():
+def test_barrier_prevents_overlap_of_one_in_four_load_waits():
     chase = "ld.global.u64 %rd1, [%rd1];" * 4
     assert overlapped(f"LOOP: {chase} {WORK} {BARRIER} {AGAIN}") == pytest.approx(0.75, abs=0.01)
 
 
-def test_loads_before_a_barrier_and_arithmetic_after_it_do_not_overlap():
+def test_barrier_prevents_overlap_of_loads_with_arithmetic_after_it():
     apart = f"LOOP: {LOAD} {STORE} {AGAIN} {BARRIER} {WORK * 200}"
     mixed = f"LOOP: {LOAD} {STORE} {AGAIN} {WORK * 200} {BARRIER}"
     assert overlapped(apart, trips=100) < 0.1
@@ -68,7 +68,7 @@ def test_two_barriers_divide_a_loop_into_two_phases():
     assert [[block.index for block in phase] for phase in phases] == [[0, 1, 3, 4], [2]]
 
 
-def test_each_phase_takes_as_long_as_its_slowest_warp():
+def test_barrier_phase_takes_as_long_as_its_slowest_warp():
     """A producer works before the barrier, and a consumer behind it."""
     function = kernel(f"{WORK} {BARRIER} {WORK}")
     pieces = [[block] for block in function.blocks]
@@ -91,14 +91,14 @@ def stretches(body: str, warps: int = 1) -> list[dict[str, float]]:
     return issued_by_stretch(function, lowered(function), ran)
 
 
-def test_barrier_ends_a_stretch():
+def test_barrier_ends_a_code_section():
     first, second = stretches(f"{FLOATS} bar.sync 0; {DOUBLES}")
     assert (first["fma32"], second["f64"]) == (1, 1)
     assert "f64" not in first
     assert "fma32" not in second
 
 
-def test_stretches_contain_all_instructions_of_all_warps():
+def test_code_sections_contain_all_instructions_of_all_warps():
     for length in (10, 100, 3000):
         parts = stretches(FLOATS * length + DOUBLES * 7, warps=3)
         assert sum(part.get("fma32", 0) for part in parts) == 3 * length

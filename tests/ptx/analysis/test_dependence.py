@@ -20,21 +20,21 @@ def kernel(body: str):  # type: ignore[no-untyped-def]
     return parse(HEAD + body + TAIL).functions["k"]
 
 
-def test_loaded_index_makes_a_data_dependent_address():
+def test_address_from_a_loaded_index_is_data_dependent():
     dependences = data_dependences(
         kernel("mul.wide.u32 %rd5, %r3, 4; add.s64 %rd6, %rd2, %rd5;\nld.global.u32 %r4, [%rd6];")
     )
     assert [(d.kind, d.text) for d in dependences] == [("load", "ld.global.u32 %r4, [%rd6];")]
 
 
-def test_consecutive_loads_wait_once_and_pointer_chasing_waits_each_time():
+def test_independent_loads_wait_once_and_dependent_loads_each_time():
     apart = kernel("ld.global.u32 %r4, [%rd4+4];\nld.global.u32 %r5, [%rd4+8];")
     chained = kernel("cvt.u64.u32 %rd5, %r3;\nld.global.u64 %rd6, [%rd5];\nld.global.u32 %r4, [%rd6];")
     assert max(depth for _, depth in load_depths(apart.instructions)) == 1
     assert max(depth for _, depth in load_depths(chained.instructions)) == 3
 
 
-def test_only_values_alive_together_need_registers():
+def test_only_simultaneously_live_values_need_registers():
     alone = live_registers(kernel(""))
     sums = "add.u32 %r7, %r4, %r5; add.u32 %r7, %r7, %r6; st.global.u32 [%rd4], %r7;"
     stored = kernel("add.u32 %r4, %r3, 1; add.u32 %r5, %r3, 2; add.u32 %r6, %r3, 3;\n" + sums)
@@ -58,7 +58,7 @@ def test_only_values_alive_together_need_registers():
         ("mov.u32 %r4, 5;\nLOOP:\nsub.u32 %r4, %r4, 1; setp.gt.u32 %p2, %r4, 0;\n@%p2 bra LOOP;", True),
     ],
 )  # fmt: skip
-def test_blocks_run_equally_if_no_branch_depends_on_block_or_data(body, alike):
+def test_blocks_run_alike_if_branches_ignore_block_index_and_data(body, alike):
     assert blocks_run_alike(kernel(body)) is alike
 
 
@@ -72,7 +72,7 @@ def relay(source: str, blocks: int) -> list[int]:
     return buffers["out"][::32].tolist()
 
 
-def test_concurrent_blocks_wait_for_each_other():
+def test_emulated_blocks_can_wait_for_each_other():
     assert relay(RELAY, 4) == [4, 3, 2, 1]
 
 
@@ -101,7 +101,7 @@ LOOPS = {
 
 
 @pytest.mark.parametrize(("body", "waits"), LOOPS.values(), ids=LOOPS)
-def test_only_a_loop_ended_by_other_blocks_is_a_wait(body, waits):
+def test_only_loops_that_poll_memory_count_as_waiting_for_other_blocks(body, waits):
     module = parse(f"""
         .version 8.0 .target sm_80 .address_size 64
         .visible .entry k(.param .u64 p) {{
@@ -135,12 +135,12 @@ mov.u32 %r1, %tid.x; mul.wide.u32 %rd4, %r1, 4; add.s64 %rd5, %rd2, %rd4; ld.glo
     ("and.b32 %r3, %r2, 15; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7];", {}),
     ("add.s64 %rd7, %rd3, %rd4; st.global.u32 [%rd7], %r2;", {}),
 ])  # fmt: skip
-def test_index_has_its_target_and_bytes_per_step(body, targets):
+def test_index_parameter_names_its_target_and_stride_in_bytes(body, targets):
     function = module(START + body, PARAMETERS).functions["k"]
     assert indexes_of(function) == ({"idx": Index(targets, ascending=False)} if targets else {})  # type: ignore[arg-type]
 
 
-def test_indexes_in_ptx_cover_the_tensor_they_index(tmp_path):
+def test_ptx_index_values_cover_the_tensor_they_index(tmp_path):
     gather = "mad.lo.s32 %r3, %r2, %r9, %r1; mul.wide.s32 %rd6, %r3, 4;"
     gather += " add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7];"
     (path := tmp_path / "k.ptx").write_text(ptx(START + gather, PARAMETERS))

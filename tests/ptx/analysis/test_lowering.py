@@ -48,7 +48,7 @@ def test_folded_instructions_cost_nothing(name):
     assert cost(FOLDED[name]["body"]) == FOLDED[name]["want"]
 
 
-def test_sum_updated_conditionally_in_a_loop_is_copied_back():
+def test_conditional_loop_sum_is_copied_back_in_each_trip():
     body = "setp.gt.s32 %p1, %r1, %r2; selp.b32 %r3, 1, 0, %p1; add.s32 %r5, %r5, %r3; setp.lt.s32 %p2, %r5, %r7;"
     loop = blocks(VARYING + f"L: {body} @%p2 bra L; st.global.b32 [%rd30], %r5;")[1]
     assert loop == {"setp": 2, "alu": 1, "move": 2, "branch": 1}
@@ -103,12 +103,12 @@ GUARDED = "@%p1 bra $A; {0} $A: setp.gt.s32 %p2, %r1, 6; @%p2 bra $B; {0} $B: st
     ("ld.global.f32 %f1, [%rd0];", [[0, 1, 2, 3, 4]]), (ARITHMETIC * 9, [[0], [1], [2], [3], [4]]),
     ("bar.sync 0;", [[0], [1], [2], [3], [4]]),
 ])  # fmt: skip
-def test_code_around_predicated_branches_is_one_piece(guarded, pieces):
+def test_predicated_branch_does_not_split_straight_line_code(guarded, pieces):
     arguments = function("setp.gt.s32 %p1, %r1, 5;" + GUARDED.format(guarded))
     assert [[block.index for block in piece] for piece in straightened(arguments, lowered(arguments))] == pieces
 
 
-def test_copy_is_removed_unless_both_values_stay_alive():
+def test_register_copy_is_removed_unless_both_values_stay_live():
     def removed(rest: str) -> int:
         return len(
             removed_copies(function(f"add.s32 %r1, %r3, 1; mov.u32 %r2, %r1; {rest} st.global.b32 [%rd30], %r2;"))

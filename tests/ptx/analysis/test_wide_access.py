@@ -42,7 +42,7 @@ def test_alignment_follows_from_the_address_computation(place, elements):
     assert accesses(start + FOUR_LOADS + SUM) == [f"ld.shared.v{elements}.b32"] * (4 // elements)
 
 
-def test_no_access_moves_past_a_conflicting_one():
+def test_accesses_are_not_combined_across_a_conflicting_one():
     first, second = "ld.shared.f32 %f0, [%r4];", "ld.shared.f32 %f1, [%r4+4];"
     assert accesses(BY_16 + first + "st.shared.f32 [%r1], %f9;" + second)[::2] == ["ld.shared.f32"] * 2
     assert accesses(BY_16 + first + "bar.sync 0;" + second) == ["ld.shared.f32"] * 2
@@ -104,7 +104,7 @@ PTX = ".version 8.0\n.target sm_75\n.address_size 64\n" + "".join(
 )
 
 
-def test_operations_on_one_address_are_marked():
+def test_atomics_on_one_address_are_marked_as_warp_aggregated():
     functions = parse(PTX).functions
     marked = [
         any(AGGREGATED in ins.modifiers for ins in with_warp_aggregation(functions[f"k{number}"]).instructions)
@@ -125,7 +125,7 @@ def test_assembler_combines_the_same_operations_as_kernrec(sm):
 
 @pytest.mark.parametrize(("name", "turns"), [("constant", 4), ("value per lane", 4), ("address per block", 4),
                                              ("float", 96)])  # fmt: skip
-def test_combined_operation_takes_one_turn_per_warp(name, turns):
+def test_warp_aggregated_atomic_is_executed_once_per_warp(name, turns):
     """A block of four warps has 96 active threads."""
     entry = f"k{[*BODIES].index(name)}"
     values = np.arange(128, dtype=np.uint32) % 4
@@ -135,7 +135,7 @@ def test_combined_operation_takes_one_turn_per_warp(name, turns):
     assert counts["global.x.atomic_requests"] == 4
 
 
-def test_warp_aggregation_mark_does_not_change_results():
+def test_marking_warp_aggregated_atomics_keeps_the_results():
     module = parse(PTX)
     results = []
     for functions in (module.functions, {name: with_warp_aggregation(f) for name, f in module.functions.items()}):

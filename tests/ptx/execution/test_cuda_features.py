@@ -250,7 +250,7 @@ def test_multicast_copy_reaches_the_blocks_of_its_mask():
         lambda lane, rank: 7 + lane + 100 * rank,
     ),
 ])  # fmt: skip
-def test_stores_counted_by_a_barrier_reach_another_block(store, wanted):
+def test_store_counted_by_an_mbarrier_reaches_another_block(store, wanted):
     source = beside(__file__, "counted_stores.cu")
     out = np.zeros((4, 32), np.int32)
     launch = KernelLaunch("k", (4,), (32,), ["o"], {"o": out})

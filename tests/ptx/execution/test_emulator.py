@@ -76,7 +76,7 @@ def run_blocks(blocks: list[int] | None) -> dict[str, int]:
     )
 
 
-def test_only_selected_blocks_run():
+def test_emulator_runs_only_the_selected_blocks():
     y = np.full(128, -1, np.int32)
     body = GLOBAL_THREAD + "ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r4, 4; add.s64 %rd1, %rd1, %rd2;"
     run(body + "st.global.u32 [%rd1], %r1;", "u64 y", ["y"], {"y": y}, grid=(4,), blocks=[2, 0])
@@ -126,7 +126,7 @@ def test_jump_table_sends_each_lane_to_its_target():
 # The emulator packs instructions of one kind into one call, which must keep their order and dependences.
 
 
-def test_packed_instructions_respect_their_dependences():
+def test_instructions_emulated_together_respect_dependences():
     rng = np.random.default_rng(7)
     for _ in range(30):
         registers = rng.integers(1, 100, 12).astype(np.float32)
@@ -154,7 +154,7 @@ def test_packed_instructions_respect_their_dependences():
         np.testing.assert_array_equal(y, model)
 
 
-def test_packed_moves_and_overwrites_keep_program_order():
+def test_moves_emulated_together_keep_program_order():
     rng = np.random.default_rng(8)
     laws = {"add.s32": np.add, "sub.s32": np.subtract, "mul.lo.s32": np.multiply, "max.s32": np.maximum}
     for _ in range(40):
@@ -191,7 +191,7 @@ def test_unknown_instruction_is_named_only_when_reached():
     "add.cc.u16 %rs1, %rs1, %rs1;", "call foo;", "mma.sync.foo %r1, %r2;", "mov.b128 %r1, %r2;",
     "add.f32 %f1, %q1, %f2;",
 ])  # fmt: skip
-def test_unsupported_variants_are_errors_not_zeros(text):
+def test_unsupported_instruction_variants_raise_errors(text):
     with pytest.raises((EmulationError, ParseError), match=r"PTX line"):
         run(text)
 
@@ -270,7 +270,7 @@ def test_clock_advances_with_each_instruction():
     assert out.tolist() == [1, 2, 0]
 
 
-def test_environment_registers_hold_the_grid_barrier_address():
+def test_environment_registers_contain_the_grid_barrier_address():
     ptx = beside(__file__, "environment_registers.ptx")
     buffers = {"out": np.zeros(1, np.uint32), "barrier": np.array([8, 0], np.uint32)}
     emulate(parse(ptx), KernelLaunch("k", (1,), (1,), ["out"], buffers, grid_barrier=2 << 40))
@@ -288,7 +288,7 @@ def calls_for(m: int, k: int) -> int:
     return calls(lambda: emulate_config(KERNEL, CONFIG, problem, 86, module, tensors))
 
 
-def test_two_blocks_on_tensor_cores_take_as_many_calls_as_one():
+def test_two_tensor_core_blocks_take_no_more_calls_than_one():
     for m in (128, 256):  # fill the caches of compiled code and block programs
         calls_for(m, 96)
     once = calls_for(128, 96)
@@ -318,7 +318,7 @@ def accesses(
     (4100, 0, 8),  # a diagonal over 32 banks, limited to four tags a clock
     (16, 0, 4),  # every fourth word
 ])  # fmt: skip
-def test_l1_processes_the_busiest_bank_or_four_tags_per_clock(step, start, clk):
+def test_l1_passes_depend_on_the_busiest_bank_and_the_tags(step, start, clk):
     load = AT.format(lane="%r2", step=step) + f"ld.global.u32 %r3, [%d2+{start}];"
     assert accesses(load, 1, size=1 << 18)[1]["global.x.read_passes"] == clk
 
@@ -337,7 +337,7 @@ def test_atomics_on_one_element_are_serialized_per_sector(lane, step, kind, turn
     assert not len(watched[0].trace.step)
 
 
-def test_trace_separates_blocks_warps_and_steps():
+def test_memory_trace_separates_blocks_warps_and_steps():
     body = f"""{AT.format(lane="%r0", step=4)} ld.global.u32 %r3, [%d2];
     bra NEXT;
 NEXT: setp.gt.u32 %p1, %r0, 39; @%p1 st.global.u32 [%d2+64], %r3;"""
@@ -358,7 +358,7 @@ def bytes_of(first: int, size: int, rows: int = 1, pitch: int = 1 << 16) -> Touc
 
 
 @pytest.mark.parametrize("place", range(4))
-def test_tile_moves_its_own_bytes_at_any_sector_offset(place):
+def test_unaligned_tile_counts_only_its_own_bytes(place):
     first, following = bytes_of(24 * place, 24, 8), bytes_of(24 * (place + 1), 24, 8)
     assert first.new_bytes(following) == 24 * 8
     assert following.new_bytes(first) == 24 * 8

@@ -66,7 +66,7 @@ def test_row_is_copied_to_shared_memory_and_reduced_into_global_memory():
     np.testing.assert_array_equal(out, np.maximum(values, before))
 
 
-def test_wrong_size_is_an_error(refuses):
+def test_bulk_copy_of_a_wrong_size_is_an_error(refuses):
     refuses(lambda bytes_, x: rows(bytes_, x), [(252, 64), (256, 60), (240, 64), (272, 68)])
 
 
@@ -93,7 +93,7 @@ def test_bytes_that_are_not_a_tensor_map_are_refused():
         emulate(cuda(COPY, "sm_90a"), KernelLaunch("k", (1,), (32,), arguments, {}, 4096))
 
 
-def test_four_separate_rows_are_gathered():
+def test_bulk_copy_gathers_four_separate_rows():
     source = HEAD + beside(__file__, "gather_rows.cu")
     x, out = np.arange(20 * 64, dtype=np.int16).reshape(20, 64) + 1, np.zeros((4, 64), np.int16)
     rows_map = TensorMap("x", "u16", (64, 20), (128,), (64, 1))
@@ -195,7 +195,7 @@ def test_broken_pipeline_ends_in_one_clear_error(refuses):
     ])  # fmt: skip
 
 
-def test_invalidated_barrier_can_be_replaced():
+def test_invalidated_mbarrier_can_be_initialized_again():
     start, end = "mbarrier.init.shared.b64 [%r1], 1;", "mbarrier.inval.shared.b64 [%r1];"
     head = ".shared .align 8 .b64 bar; mov.u32 %r1, bar;"
     run(f"{head} {start} {end} {start}", block=(1,))
@@ -204,7 +204,7 @@ def test_invalidated_barrier_can_be_replaced():
         run(f"{head} {start} {start}", block=(1,))
 
 
-def test_barrier_can_be_tested_before_its_phase_completes():
+def test_mbarrier_can_be_tested_before_its_phase_completes():
     body = beside(__file__, "barrier_tested_early.ptx")
     out = np.full(3, 9, np.uint32)
     run(body, "u64 o", ["o"], {"o": out}, block=(1,))

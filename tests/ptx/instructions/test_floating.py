@@ -44,7 +44,7 @@ def test_single_operation_rounds_once(a, b):
 
 @few_examples(8)
 @given(a=F32, b=F32, c=F32)
-def test_mixed_precision_widens_all_sources_but_the_last(a, b, c):
+def test_mixed_precision_arithmetic_widens_all_sources_but_the_last(a, b, c):
     with np.errstate(all="ignore"):
         x, y, z = f32(a).astype(np.float16), (f32(b).view(np.uint32) >> 16).astype(np.uint16), f32(c)
         wide = (y.astype(np.uint32) << 16).view(np.float32)
@@ -70,7 +70,7 @@ def test_min_and_max_accept_three_values_and_magnitudes(a, b, c):
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
-def test_values_are_clamped_to_a_shared_limit(kind):
+def test_xorsign_min_clamps_values_symmetrically(kind):
     """Triton compiles a symmetric `tl.clamp` of several elements a thread to `min.xorsign.abs` with one limit."""
     values = np.linspace(-3, 3, 128).astype(np.float32).view(np.uint32) & 0xFFFF0000
     wide = values.view(np.float32)
@@ -163,7 +163,7 @@ def test_packed_f32_pairs_are_two_multiply_adds(a):
     same(got[1::2], halves[1])
 
 
-def test_comparison_combines_and_complements():
+def test_setp_combines_a_predicate_and_writes_its_complement():
     x = np.arange(32, dtype=np.int32)
     ask = "setp.lt.s32 %p3, {a0}, 20; setp.ge.and.s32 %p1|%p2, {a0}, 10, %p3; selp.u32 %r20, 1, 0, %p1; "
     got = apply(ask + "selp.u32 %r21, 2, 0, %p2; or.b32 {d}, %r20, %r21", [x], ["s32"], "u32")

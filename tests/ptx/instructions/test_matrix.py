@@ -225,7 +225,7 @@ def test_independent_mma_instructions_respect_their_dependences():
 
 
 @pytest.mark.parametrize("pairs", [[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)], [(0, 0), (1, 1), (2, 0)]])
-def test_warp_tile_is_multiplied_whole_or_in_pieces(pairs):
+def test_complete_and_partial_sets_of_warp_tile_products_are_exact(pairs):
     rng = np.random.default_rng(2)
     warps = 3
     x = rng.integers(-4, 5, (8, warps, 8, 8)).astype(np.float32)  # 0 to 5: three A in halves; 6 and 7: B

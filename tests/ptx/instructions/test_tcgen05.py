@@ -111,7 +111,7 @@ def test_tensor_memory_shapes_have_the_documented_layout(shape, times, count, ha
 
 
 @pytest.mark.parametrize("shape", ["32x32b.x8", "16x64b.x8", "16x128b.x4", "16x256b.x2", "16x32bx2.x8"])
-def test_stored_shape_loads_back(shape):
+def test_tensor_memory_store_is_read_back_unchanged(shape):
     words = random_words(8)
     split = ", 8" if "bx2" in shape else ""
     body = (
@@ -121,7 +121,7 @@ def test_stored_shape_loads_back(shape):
     assert np.array_equal(run(body, words)[0], words)
 
 
-def test_halves_pack_and_unpack():
+def test_tensor_memory_packs_and_unpacks_16_bit_values():
     words = random_words(4)
     body = (
         f"tcgen05.st.sync.aligned.32x32b.x2.unpack::16b.b32 [%mine], {registers('i', 2)}; {STORED}"
@@ -305,7 +305,7 @@ LOAD_FIRST = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%o0}, [%mine];" + LOADED
 
 
 @pytest.mark.parametrize("first", [STORE_FIRST, LOAD_FIRST])
-def test_warps_sharing_cells_fence_on_both_sides_of_their_barrier(first):
+def test_warps_sharing_tensor_memory_need_fences_around_their_barrier(first):
     case = Case()
     d, expected, _ = multiply(case, first + FENCED + MULTIPLY)
     assert np.array_equal(d, expected)
@@ -345,7 +345,7 @@ def test_invalid_matrix_descriptor_is_an_error(refuses):
 
 
 @pytest.mark.parametrize("wrong", [lambda bits: bits ^ 6 << 61, lambda bits: bits + (1 << 32), lambda bits: bits + 1])
-def test_wrong_descriptor_reads_other_data(wrong):
+def test_wrong_matrix_descriptor_reads_other_data(wrong):
     d, expected, _ = multiply(Case(m=64), describe=wrong)
     assert not np.array_equal(d, expected)
 

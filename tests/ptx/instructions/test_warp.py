@@ -287,7 +287,7 @@ def test_integer_conversions_match_python(to, source, data):
 @example([[2**64 - 1] * 32, [2**64 - 1, 0] * 16, [1] * 32, [0] * 32])
 @example([[0] * 32, [0, 5] * 16, [1] * 32, [0, 5] * 16])
 @given(columns(4))
-def test_carries_chain_words_into_wider_numbers(numbers):
+def test_carry_instructions_chain_words_into_wider_integers(numbers):
     a, b, c, d = numbers
     x0, x1, y0, y1 = (np.array(v, np.uint64) for v in numbers)
     for name, law in (("add", lambda p, q: p + q), ("sub", lambda p, q: p - q)):
@@ -334,7 +334,7 @@ def test_bit_fields_are_extended_and_bit_masks_created(mode, data):
 @pytest.mark.parametrize("sign", ["s", "u"])
 @few_examples(4)
 @given(data=columns(3))
-def test_two_way_dot_products_use_half_the_bytes(sign, first, half, data):
+def test_dp2a_uses_the_selected_half_of_the_bytes(sign, first, half, data):
     def law(a: int, b: int, c: int) -> int:
         octets = [wrap(b >> 8 * i, f"{sign}8") for i in range(4)]
         return c + sum((a >> 16 * i & 0xFFFF) * octets[half + i] for i in range(2))

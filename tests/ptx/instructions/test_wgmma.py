@@ -163,7 +163,7 @@ def test_integers_saturate_on_request():
     (lambda bits: bits ^ 3 << 62, "the swizzle mode"), (lambda bits: bits + (1 << 32), "the stride offset"),
     (lambda bits: bits + 1, "the start"), (lambda bits: bits | 1 << 49, "the base offset"),
 ])  # fmt: skip
-def test_wrong_descriptor_reads_other_data(wrong, why):
+def test_wrong_matrix_descriptor_reads_other_data(wrong, why):
     d, expected, _ = multiply(Case(n=64, row=64), describe=wrong)
     assert not np.array_equal(d, expected), why
 

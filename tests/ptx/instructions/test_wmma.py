@@ -121,7 +121,7 @@ def test_4_bit_integers_multiply(kind):
 
 
 @pytest.mark.parametrize(("operation", "pairs"), [("xor", np.not_equal), ("and", np.logical_and)])
-def test_bits_are_combined_and_counted(operation, pairs):
+def test_binary_mma_combines_and_counts_bits(operation, pairs):
     result, numbers, _ = multiply(8, 8, 128, ("s32", "b1", "b1", "s32"), "rcrr", f".{operation}.popc")
     counted = pairs(numbers["a"][:, :, None], numbers["b"][None]).sum(axis=1)
     np.testing.assert_array_equal(result, counted + numbers["c"])
@@ -166,7 +166,7 @@ CONVERT = beside(__file__, "convert.cu")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_fp8_code_converts_back(kind):
+def test_every_finite_fp8_value_survives_conversion_to_float_and_back(kind):
     values = small_values("f8" + kind, CODES)
     finite = np.isfinite(values)
     assert np.array_equal(small_codes("f8" + kind, values)[finite], CODES[finite])
@@ -187,7 +187,7 @@ def test_conversion_rounds_to_nearest_even(kind, x):
         assert code % 2 == 0
 
 
-def test_nan_stays_nan():
+def test_nan_stays_nan_when_converted_to_fp8():
     for kind in KINDS:
         assert np.isnan(small_values("f8" + kind, small_codes("f8" + kind, np.array([np.nan], np.float32))))[0]
 

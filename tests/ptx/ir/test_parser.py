@@ -48,7 +48,7 @@ def test_operands_have_their_documented_meaning(text, operand):
     assert module(f"foo.b32 %r1, {text};").functions["k"].instructions[0].operands[1] == operand
 
 
-def test_inner_registers_hide_outer_ones():
+def test_register_in_an_inner_scope_hides_the_outer_one():
     body = "{ .reg .b64 %r1; mov.b64 %r1, 5; }\n mov.b32 %r1, 1;"
     function = module(body).functions["k"]
     inner, outer = (i.operands[0] for i in function.instructions[:2])
@@ -170,7 +170,7 @@ def test_negative_literal_of_64_bits_fits_a_narrower_register():
             module(f"mov.b32 %r1, {literal};")
 
 
-def test_worker_process_can_send_the_error():
+def test_ptx_parse_error_can_be_pickled():
     error = pickle.loads(pickle.dumps(ParseError("no module", 3)))
     assert (str(error), error.line) == ("PTX line 3: no module", 3)
 
@@ -217,7 +217,7 @@ def test_unknown_form_is_refused_in_one_line_with_the_instruction(form, guard):
     assert FORMS[form] in message
 
 
-def test_unchanged_sample_is_executed():
+def test_unmodified_sample_ptx_is_executed():
     content = executed_text(SAMPLE.decode())
     assert content[0] == 31
 

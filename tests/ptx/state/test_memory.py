@@ -37,7 +37,7 @@ def strided(stride: int, base: int = 0) -> str:
     (1, 0, "ld.global.u8 %r2, [%rd2];", 1),
     (2, 0, "ld.global.u16 %r2, [%rd2];", 2),
 ])  # fmt: skip
-def test_request_counts_its_sectors(stride, base, load, sectors):
+def test_load_request_counts_the_sectors_it_touches(stride, base, load, sectors):
     counts = read(strided(stride, base), load)
     assert counts["global.x.read_sectors"] == sectors
     assert counts["global.x.read_requests"] == 1
@@ -47,7 +47,7 @@ def test_request_counts_its_sectors(stride, base, load, sectors):
 @given(
     words=st.lists(st.integers(0, 999), min_size=32, max_size=32), on=st.lists(st.booleans(), min_size=32, max_size=32)
 )
-def test_any_pattern_costs_its_distinct_sectors_and_bank_words(words, on):
+def test_random_access_costs_its_distinct_sectors_and_bank_words(words, on):
     table = np.array(words, np.uint32) * 4
     mask = np.array(on, np.uint32)
     data = np.arange(1000, dtype=np.uint32)
@@ -102,7 +102,7 @@ def test_wide_accesses_take_the_documented_wavefronts(stride, load, wavefronts, 
     ("and.b32 %r2, %r1, 15;", 4),
     ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # lanes n and n^1 agree, but the pairs conflict two by two
 ])  # fmt: skip
-def test_wide_load_takes_half_as_long_if_lanes_agree_pairwise(quad, wavefronts):
+def test_wide_shared_load_is_twice_as_fast_if_lane_pairs_share_addresses(quad, wavefronts):
     body = f"mov.u32 %r1, %tid.x; {quad} shl.b32 %r2, %r2, 4;"
     loaded = run(body + "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", shared_bytes=8192)
     assert loaded["shared.load_wavefronts"] == wavefronts
@@ -127,7 +127,7 @@ def test_shared_memory_atomics_in_one_bank_are_serialized(address, wavefronts):
     ("atom.shared.add.u32 %r3, [%r2], 2;", 32, 0),
     ("atom.shared.add.u32 %r3, [%r2], 1; st.shared.u32 [%r2], %r3;", 32, 0),  # the code uses the old values
 ])  # fmt: skip
-def test_increments_of_one_word_are_merged(operation, wavefronts, repeats):
+def test_atomic_increments_of_one_word_are_merged(operation, wavefronts, repeats):
     counts = run(f"mov.u32 %r1, %tid.x; mov.u32 %r2, 0; {operation}", shared_bytes=256)
     assert (counts["shared.atomic_wavefronts"], counts["shared.atomic_repeats"]) == (wavefronts, repeats)
 
@@ -222,7 +222,7 @@ def test_missing_wait_leaves_stale_data():
 
 
 @pytest.mark.parametrize("taken", [0, 4, 8, 12, 16])
-def test_short_source_is_padded_with_zeros(taken):
+def test_cp_async_pads_a_short_source_with_zeros(taken):
     body = f"mov.u32 %r9, {taken}; cp.async.cg.shared.global [%r2], [%rd1], 16, %r9; cp.async.wait_all;"
     x, out, counts = copied(body)
     want = x.reshape(-1, 4).copy()
@@ -299,7 +299,7 @@ def launch(less: int, more: int) -> np.ndarray:
     return out
 
 
-def test_block_has_the_registers_its_warps_requested():
+def test_setmaxnreg_accepts_registers_that_the_block_has():
     np.testing.assert_array_equal(launch(40, 232), np.arange(384))
 
 

@@ -83,7 +83,7 @@ def products(old: str = "", new: str = "") -> np.ndarray:
     return out
 
 
-def test_tile_is_free_only_after_its_product_was_awaited():
+def test_tile_may_be_overwritten_only_after_waiting_for_its_product():
     """Nothing runs between the wait and the arrival, so that only the recorded ordering can reveal the race."""
     np.testing.assert_array_equal(products(), np.full(128, 3 * 4 * 16))
     wait = '        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");\n'
@@ -95,7 +95,7 @@ def test_tile_is_free_only_after_its_product_was_awaited():
 PAIR = HELPERS + beside(__file__, "pair.cu")
 
 
-def test_block_stays_until_its_cluster_has_finished_with_its_memory():
+def test_block_must_not_exit_while_its_cluster_uses_its_memory():
     def run(*removed: str) -> None:
         source = PAIR
         for part in removed:
@@ -128,7 +128,7 @@ def check(body: str) -> None:
     WRITE + BARRIER + READ_OTHER, WRITE + READ_OWN + BARRIER + READ_OTHER + READ_OWN + BARRIER + WRITE,
     READ_OWN + READ_OTHER + BARRIER + WRITE + WRITE,
 ])  # fmt: skip
-def test_ordered_accesses_pass(body):
+def test_race_check_accepts_ordered_accesses(body):
     check(body)
 
 
@@ -139,13 +139,13 @@ def test_ordered_accesses_pass(body):
     ("mov.u32 %r2, 16; " + WRITE, r"byte 16 of shared memory, which warp \d wrote"),
     ("mov.u32 %r2, 16; " + READ_OWN + WRITE, r"which several warps read"),
 ])  # fmt: skip
-def test_unordered_accesses_are_named(body, message):
+def test_race_check_names_unordered_accesses(body, message):
     with pytest.raises(EmulationError, match=message):
         check(body)
     run(HEAD + body, block=(128,))  # the kernel runs without the check
 
 
-def test_barrier_of_one_block_does_not_order_another():
+def test_race_is_detected_although_another_block_has_a_barrier():
     body = """setp.eq.u32 %p1, %ctaid.x, 0; @%p1 bra ZERO; st.shared.u32 [%r2], %r1; ld.shared.u32 %r4, [%r3];
       bra.uni END;
       ZERO: st.shared.u32 [%r2], %r1; bar.sync 0; ld.shared.u32 %r4, [%r3]; END:"""
@@ -173,7 +173,7 @@ def hand_on(source: str, blocks: int) -> list[int]:
 
 
 @pytest.mark.parametrize("blocks", [3, 40])
-def test_release_and_acquire_hand_over_data(blocks):
+def test_release_and_acquire_make_data_visible_to_another_block(blocks):
     """40 blocks are too many to run all at the same time."""
     taken = [(block - 1) * 64 + 63 - t for block in range(1, blocks) for t in range(64)]
     assert hand_on(HANDS_ON, blocks) == [number**2 for number in taken]
@@ -192,7 +192,7 @@ def test_race_with_an_earlier_block_is_detected(old):
         hand_on(HANDS_ON.replace(old, old.replace("release", "relaxed").replace("acquire", "relaxed")), 40)
 
 
-def test_ordering_is_transitive():
+def test_release_acquire_ordering_is_transitive_across_blocks():
     """Every block reads data of the first block, but acquires only from the block before it."""
     first = HANDS_ON.replace("left[(block - 1) * 64 + 63 - t]", "left[63 - t]")
     assert "__syncthreads();\n    if (t == 0) release" in first
@@ -215,12 +215,12 @@ def test_last_arriving_block_sees_all_earlier_writes(blocks):
 
 
 @pytest.mark.parametrize("order", ["release", "acquire", "relaxed"])
-def test_one_sided_ordering_by_a_counter_is_a_race(order):
+def test_counter_with_only_release_or_acquire_is_a_race(order):
     """An unrelated release in the kernel turns the race check on."""
     beside = '    asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(flags + 1));\n    __syncthreads();'
     with pytest.raises(EmulationError, match="race"):
         hand_on(COUNTED.replace("acq_rel", order).replace("    __syncthreads();", beside, 1), 4)
 
 
-def test_kernels_with_fences_are_skipped():
+def test_race_check_skips_kernels_with_fences():
     assert len(hand_on(HANDS_ON.replace("__syncthreads();", "__threadfence();"), 3)) == 128

@@ -70,7 +70,7 @@ def database(folder, kernel):
     return path
 
 
-def test_second_analysis_has_nothing_to_do(kernel, database):
+def test_second_analysis_profiles_nothing(kernel, database):
     again = analyze(kernel, kernel.definition.problem(), GPU, database)
     assert (again.profiled, again.cached) == (0, 8)
 
@@ -106,7 +106,7 @@ def test_interrupted_analysis_resumes(kernel, tmp_path):
     assert whole.cached + whole.profiled == 8
 
 
-def test_counts_of_an_older_emulator_are_computed_again(kernel, tmp_path, monkeypatch):
+def test_new_emulator_version_profiles_all_configs_again(kernel, tmp_path, monkeypatch):
     path, problem = tmp_path / "own.duckdb", kernel.definition.problem()
     first = analyze(kernel, problem, GPU, path)
     assert (first.cached, first.profiled) == (0, 8)
@@ -196,7 +196,7 @@ def predicted(database):
     return ask(database, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w, each_config=True))
 
 
-def test_measured_config_keeps_its_time_and_scales_the_others(kernel, database, predicted, tmp_path):
+def test_measured_time_is_kept_and_scales_unmeasured_configs(kernel, database, predicted, tmp_path):
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, rank, 1.5) for rank in (2, 3, 4)])
     for answer in (
         ask(path, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w)),
@@ -255,7 +255,7 @@ def test_explanation_shows_measured_and_predicted_time(kernel, database, predict
     refuses(lambda: pick_config(candidates, predicted.recommendations[7].config, Objective.LATENCY, 0))
 
 
-def test_explanation_adds_up_and_its_advice_is_exact(database):
+def test_explained_energy_adds_up_and_advice_is_exact(database):
     candidates = own_candidates(database)
     slow = pick_config(candidates, {"stride": 8, "threads": 32}, Objective.ENERGY, 0)
     subject = explain(candidates, slow)

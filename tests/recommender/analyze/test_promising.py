@@ -62,7 +62,7 @@ def kernel(nvrtc, tmp_path):
     return load_kernel(tmp_path / "kernel.toml")
 
 
-def test_partly_profiled_space_gives_the_answer_of_the_whole_space(kernel, tmp_path, monkeypatch):
+def test_partial_profiling_gives_the_same_answer_as_profiling_all(kernel, tmp_path, monkeypatch):
     monkeypatch.setattr(analysis, "LARGE", 200)
     monkeypatch.setattr(partial_space, "_TREES", 16)
     problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
@@ -91,7 +91,7 @@ def test_partly_profiled_space_gives_the_answer_of_the_whole_space(kernel, tmp_p
     assert again.answer.recommendations[0].config == part.answer.recommendations[0].config
 
 
-def test_large_space_starts_its_processes_once(kernel, tmp_path, monkeypatch):
+def test_analysis_of_a_large_space_starts_processes_once(kernel, tmp_path, monkeypatch):
     seen = list[object]()
     made = Profiles()
 

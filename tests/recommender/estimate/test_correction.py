@@ -134,7 +134,7 @@ def test_kernel_model_is_used_if_the_op_model_does_not_apply(one_gpu, tmp_path):
     assert both.trained.name == "matmul"
 
 
-def test_unmeasured_kernel_stays_predicted_unless_other_kernels_helped(one_gpu):
+def test_model_applies_to_unmeasured_kernels_only_if_it_helped_others(one_gpu):
     learned = ModelStore.beside([one_gpu]).model("matmul", find_gpu("rtx4090"))
     assert learned is not None
     recommender = Recommender([one_gpu])

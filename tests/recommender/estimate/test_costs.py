@@ -40,7 +40,7 @@ def measured(latency_s: float, energy_j: float | None, **bounds: float) -> Measu
     )
 
 
-def test_empty_measurements_change_nothing():
+def test_predictions_do_not_change_without_measurements():
     before = predicted()
     assert with_measured(before, np.array([], dtype=int), []) == (before, None)
 
@@ -49,7 +49,7 @@ factors = st.lists(st.tuples(st.floats(0.2, 5), st.none() | st.floats(0.5, 2)), 
 
 
 @given(factors)
-def test_measured_costs_are_kept_and_the_others_keep_their_order(drawn):
+def test_scaling_to_measurements_keeps_the_order_of_unmeasured_configs(drawn):
     before, positions = predicted(), np.arange(len(drawn))
     rows = [
         measured(before.latency.value[i] * t, None if p is None else before.energy.value[i] * t * p)
@@ -107,7 +107,7 @@ def test_runnable_configs_satisfy_constraints_and_do_not_spill(table):
     assert (table.geometry(problem_space, 0).resident[rows] > 0).all()
 
 
-def test_shortlist_is_a_subset_that_contains_the_best(table):
+def test_shortlist_contains_a_config_within_5_percent_of_the_best(table):
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     short = RankedSpace(Space([table]), [PROBLEM], (DEFAULT_POINT,)).kernels[0].rows
@@ -141,7 +141,7 @@ def shrinkage(own_s: float, reference: Time) -> Shrinkage:
 
 
 @given(seconds, seconds, deviations)
-def test_shrunk_time_lies_between_prediction_and_reference(own_s, reference_s, sd):
+def test_shrunk_time_is_between_predicted_and_reference_time(own_s, reference_s, sd):
     raised_s = own_s * shrinkage(own_s, (reference_s, sd, False)).slower
     if own_s >= reference_s:
         assert raised_s == own_s
@@ -150,19 +150,19 @@ def test_shrunk_time_lies_between_prediction_and_reference(own_s, reference_s, s
 
 
 @given(seconds, st.lists(seconds, min_size=2, max_size=2), deviations)
-def test_shrinkage_keeps_the_order_of_predictions(reference_s, own, sd):
+def test_shrinkage_does_not_reorder_predictions(reference_s, own, sd):
     first, second = (own_s * shrinkage(own_s, (reference_s, sd, False)).slower for own_s in sorted(own))
     assert first <= second * (1 + 1e-9)
 
 
 @given(st.lists(deviations, min_size=2, max_size=2))
-def test_less_certain_reference_shrinks_less(drawn):
+def test_uncertain_reference_time_shifts_a_prediction_less(drawn):
     sure, unsure = (shrinkage(1.0, (1.3, sd, False)) for sd in sorted(drawn))
     assert sure.share <= unsure.share
     assert sure.deviation <= unsure.deviation
 
 
-def test_learned_baseline_precedes_a_faster_transferred_one():
+def test_learned_reference_time_is_preferred_to_a_transferred_one():
     learned, transferred = (2.0, 0.03, False), (1.0, 0.3, True)
     assert engine.fastest_reference([transferred, learned]) == (*learned, 1)
     assert engine.fastest_reference([transferred]) == (*transferred, 0)
@@ -170,7 +170,7 @@ def test_learned_baseline_precedes_a_faster_transferred_one():
 
 
 @given(deviations, deviations)
-def test_slightly_faster_reference_changes_little(first, second):
+def test_slightly_faster_reference_time_hardly_changes_the_result(first, second):
     before, after, far = (
         engine.fastest_reference([(1.0, first, False), (time_s, second, False)]) for time_s in (1.001, 0.999, 2.0)
     )
@@ -179,7 +179,7 @@ def test_slightly_faster_reference_changes_little(first, second):
     assert far[0] == pytest.approx(1.0, rel=1e-6)
 
 
-def test_shrunk_interval_contains_its_value(recommender):
+def test_interval_of_a_shrunk_prediction_contains_its_value(recommender):
     problem = find_op("conv2d").problem("f32", "nchw", c=256, k=256, h=14, w=14, padding=1)
     candidates = recommender.on(find_gpu("rtx4090")).candidates(problem, (DEFAULT_POINT,))
     raised = [kernel for kernel in candidates.kernels if kernel.shrinkage.lead > 0.0]
@@ -190,11 +190,11 @@ def test_shrunk_interval_contains_its_value(recommender):
         assert (costs.value < costs.high).all()
 
 
-def test_engine_and_python_deviations_are_equal():
+def test_engine_and_python_use_equal_standard_deviations():
     assert engine.DEVIATIONS == DEVIATIONS
 
 
-def test_slow_triton_kernel_is_no_reference_for_small_f32_matmuls(recommender):
+def test_slow_triton_kernel_does_not_slow_down_small_f32_matmuls(recommender):
     # At 15 rows, Triton's template takes 1.5 ms and cuBLAS about 0.32 ms, which is not recorded.
     few, more = (
         recommender.recommend("matmul", "a100", {"m": m, "n": 4096, "k": 25088}, "f32", "nt", Query(Objective.LATENCY))
@@ -203,7 +203,7 @@ def test_slow_triton_kernel_is_no_reference_for_small_f32_matmuls(recommender):
     assert few.best.latency_s.value < 1.02 * more.best.latency_s.value
 
 
-def test_unmeasured_kernel_ranks_below_recorded_configs_within_its_error(recommender):
+def test_recorded_config_ranks_above_a_predicted_one_within_its_error(recommender):
     # Once, 87.9 us predicted for a CUDA kernel ranked above 88.7 us learned from recordings of Triton's kernel.
     answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query(Objective.LATENCY))
     assert answer.best.source is Source.LEARNED
@@ -211,7 +211,7 @@ def test_unmeasured_kernel_ranks_below_recorded_configs_within_its_error(recomme
 
 
 @pytest.mark.parametrize("size", [{"c": 64, "k": 64, "h": 56, "w": 56}, {"c": 256, "k": 256, "h": 14, "w": 14}])
-def test_overhead_dominated_baseline_moves_a_prediction_little(recommender, size):
+def test_baseline_dominated_by_overhead_hardly_changes_a_prediction(recommender, size):
     answer = recommender.recommend("conv2d", "rtx4090", size | {"padding": 1}, "f32", "nchw", Query(Objective.LATENCY))
     kernels = recommender.on(answer.gpu).candidates(answer.problem, (answer.point,)).kernels
     shrinkages = [kernel.shrinkage for kernel in kernels if kernel.shrinkage.reference is not None]
@@ -268,7 +268,7 @@ def test_short_contiguous_reads_slow_down_dram_as_on_a_recorded_h100():
     assert slowdown(512.0) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_short_reads_that_the_next_block_continues_cost_nothing():
+def test_short_reads_continued_by_the_next_block_are_not_slower():
     assert slowdown(64.0, joined=1.0) == pytest.approx(1.0, abs=1e-3)
     assert slowdown(64.0, joined=0.5) < slowdown(64.0)
 
@@ -315,7 +315,7 @@ def test_arrays_in_registers_access_no_local_memory():
     assert "local.l2_sectors" not in local_memory(stack_bytes=0)
 
 
-def test_stacks_beyond_l2_move_through_dram():
+def test_thread_stacks_larger_than_l2_cause_dram_traffic():
     def moved(l2_bytes: float) -> float:
         table, nothing = local_table(stack_bytes=1024), np.zeros(1)
         launch = SampledLaunch(table, table, *[nothing] * 6)

@@ -174,7 +174,7 @@ def test_no_candidate_exceeds_physical_limits(gpu, dims, dtype, share):
 
 @given(st.sampled_from(GPUS), problems, dtypes, st.floats(0.0, 1.0))
 @few_examples(3)
-def test_parts_of_a_config_are_no_longer_than_the_whole(gpu, dims, dtype, share):
+def test_no_explained_part_takes_longer_than_the_whole_config(gpu, dims, dtype, share):
     candidates = candidates_at(gpu, *dims, dtype, share)
     if candidates is None:
         return
@@ -188,7 +188,7 @@ def test_parts_of_a_config_are_no_longer_than_the_whole(gpu, dims, dtype, share)
         assert sum(explained.energy_j.values()) == pytest.approx(explained.recommendation.energy_j.value, rel=1e-6)
 
 
-def test_gpu_held_back_by_its_limit_is_reported(capsys):
+def test_explain_names_the_power_limit_as_bottleneck(capsys):
     # Once, the report showed "latency 815 ms" in a total of 720 ms, and named latency instead of the power limit.
     assert run(["explain", "--op", "matmul", "--gpu", "l4", "--dtype", "f16", "--shape", "m=8192,n=8192,k=8192"]) == 0
     assert f"bottleneck: {POWER_LIMIT}" in capsys.readouterr().out

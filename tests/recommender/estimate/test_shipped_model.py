@@ -165,7 +165,7 @@ def trained(tmp_path_factory):
     return trained_on(tmp_path_factory.mktemp("contributed"), MEASURED)
 
 
-def test_both_models_apply_on_the_measured_gpu(trained):
+def test_user_and_shipped_model_both_apply_on_the_measured_gpu(trained):
     before, shipped = predicted(Context([]), MEASURED)
     context = Context([trained])
     after, both = predicted(context, MEASURED)
@@ -186,7 +186,7 @@ def test_model_of_a_single_gpu_does_not_apply_elsewhere(trained, gpu):
     np.testing.assert_array_equal(after, before)
 
 
-def test_both_models_apply_to_other_gpus_if_held_out_gpus_improved(tmp_path):
+def test_user_model_applies_to_other_gpus_if_held_out_gpus_improved(tmp_path):
     path = trained_on(tmp_path, MEASURED, ALIKE)
     _, both = predicted(Context([path]), OTHER)
     assert names(both) == ["matmul", "matmul_triton"]
@@ -196,7 +196,7 @@ def test_both_models_apply_to_other_gpus_if_held_out_gpus_improved(tmp_path):
     assert f"trained without {OTHER}" in both.note
 
 
-def test_model_that_corrects_a_missing_model_is_reported_and_ignored(trained, tmp_path):
+def test_model_trained_on_top_of_a_missing_model_is_ignored(trained, tmp_path):
     """After an update of kernrec with a new model of the kernel, the user's model corrects a missing model."""
     (tmp_path / "models").mkdir()
     for file in [trained, *(trained.parent / "models").iterdir()]:
@@ -229,7 +229,7 @@ def test_model_worse_than_the_analytical_one_is_ignored(tmp_path, own, used):
     assert ("less accurate than the analytical model on held-out problems (18.6 against" in warning) == (not used)
 
 
-def test_model_of_a_foreign_database_cannot_use_a_shipped_name(tmp_path):
+def test_untrusted_model_cannot_use_the_name_of_a_shipped_one(tmp_path):
     made, database, folder = tmp_path / "made.duckdb", tmp_path / "database.duckdb", tmp_path / "models"
     folder.mkdir()
     for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):

@@ -48,7 +48,7 @@ def test_config_over_the_register_limit_is_excluded_and_explained(database, refu
     report(EXPLAINED, Context([database]), WITHIN)
 
 
-def test_over_limit_config_run_by_another_compiler_has_one_resident_block(database, tmp_path):
+def test_measured_config_over_the_register_limit_has_one_resident_block(database, tmp_path):
     kernel = Context([database]).kernel("many")
     row = {"gpu": GPU.name, "kernel": "many", "kernel_hash": kernel.hash, "config": BEYOND}
     row |= {"problem": kernel.definition.problem(), "protocol_version": 1, "tier": "final", "session": "recorded"}

@@ -139,12 +139,12 @@ FORMER = [("a100-sxm4-80gb", "vgg16", 15), ("a100-sxm4-80gb", "vit-l-16", 35), (
 
 
 @pytest.mark.parametrize(("gpu", "name", "batch"), [*FORMER, *drawn()])
-def test_batch_larger_by_one_is_not_faster(recommender, gpu, name, batch):
+def test_batch_with_one_more_item_is_not_faster(recommender, gpu, name, batch):
     assert not faster_with_more(recommender, find_gpu(gpu), name, range(batch, batch + 2))
 
 
 @pytest.mark.parametrize("gpu", ["h100", "b200", "l40s", "t4"])
-def test_decode_is_not_faster_when_its_kernels_change(recommender, gpu):
+def test_larger_decode_batch_is_not_faster_when_kernels_change(recommender, gpu):
     for name in ("llama-3-8b-decode", "qwen3-30b-a3b-decode", "mixtures-of-experts"):
         assert not faster_with_more(recommender, find_gpu(gpu), name, [1, 2, 3, 4, 8, 15, 16, 17, 32, 33, 48])
 
@@ -163,7 +163,7 @@ def test_decode_is_not_faster_when_its_kernels_change(recommender, gpu):
         ("h100", "llama-3-70b-prefill", "f8e4m3"),
     ],
 )
-def test_larger_batch_is_not_faster_with_mixed_recordings(recommender, gpu, name, dtype):
+def test_larger_batch_is_not_faster_where_recordings_differ(recommender, gpu, name, dtype):
     """Recordings differ in their batches, their numbers of items, and whether only 16 rows or 16 bits have a model."""
     assert not baselines_faster_with_more(recommender, find_gpu(gpu), name, range(1, LARGEST + 1), dtype)
 

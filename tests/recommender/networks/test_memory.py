@@ -51,7 +51,7 @@ def test_fp8_halves_the_quantized_weights(tmp_path):
     assert deepseek.cache_bytes == 2 * 61 * 2048 * 576
 
 
-def test_network_that_does_not_fit_suggests_what_would():
+def test_message_for_a_network_that_exceeds_memory_suggests_what_fits():
     with pytest.raises(DoesNotFitError) as raised:
         kernrec.recommend_network("llama-3-70b-decode", "rtx4090")
     message = str(raised.value)
@@ -86,7 +86,7 @@ def test_recorded_times_are_inside_the_interval(size, gpus, seconds):
     assert model / UNSURE <= seconds <= model * UNSURE * 1.05
 
 
-def test_every_gpu_has_a_link_and_bridges_connect_two():
+def test_every_gpu_has_an_interconnect_and_nvlink_bridges_connect_two():
     for gpu in all_gpus():
         for gpus in (2, 4, 8):
             assert link_of(gpu, gpus)[0] > 5e9

@@ -50,7 +50,7 @@ def test_total_interval_is_no_narrower_than_its_layers(decode):
         assert total.value / total.low >= min(e.value / e.low for e in layers) * (1 - 1e-9)
 
 
-def test_backend_total_uses_one_backend_and_kernels_without_a_baseline(decode):
+def test_backend_total_uses_kernrec_kernels_for_layers_without_a_baseline(decode):
     assert decode.today is not None
     today_s = decode.today.latency_s.value
     baselines = [layer for layer in decode.layers if layer.baseline is not None]
@@ -208,7 +208,7 @@ def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(
         compare_gpus(recommender, find_gpus("v100"), quantized, Query())
 
 
-def test_backend_runs_a_layer_in_one_call_that_kernels_split(recommender):
+def test_backend_runs_in_one_call_a_layer_that_kernrec_splits(recommender):
     answer, smaller = (
         answer_network(recommender, "gb200", NetworkRequest("llama-3-70b-prefill", batch=batch), Query("latency"))
         for batch in (19, 18)

@@ -42,7 +42,7 @@ def audited(folder: Path, engine: str, *made: Comparison, gpu: str = "l40s", kin
     return ServingAudit(model, served, shipped_of(engine, {"vllm": "0.33.0", "sglang": "0.5.23"}[engine]), (file,), ())
 
 
-def test_gain_counts_if_the_whole_interval_is_a_gain():
+def test_audit_recommends_a_file_only_if_the_whole_interval_is_faster():
     assert worth(compared(1, 1.35)) is Verdict.WRITE
     assert worth(compared(1, 1.08)) is Verdict.MEASURE
     assert worth(compared(1, 1.02)) is Verdict.MEASURE  # the interval is 0.78 to 1.32
@@ -57,7 +57,7 @@ def test_gain_counts_if_the_whole_interval_is_a_gain():
     assert worth(replace(compared(1, 1.0), own_cost=None)) is Verdict.WRITE  # the default cannot run
 
 
-def test_verdict_on_a_file_follows_its_largest_gain():
+def test_audit_verdict_depends_on_the_largest_gain_in_the_file():
     made = [compared(1, 1.0, measured=True), compared(16, 1.35), compared(64, 1.05)]
     assert verdict_of(True, "", made) is Verdict.WRITE
     assert verdict_of(True, "", made[:1]) is Verdict.LEAVE
@@ -66,7 +66,7 @@ def test_verdict_on_a_file_follows_its_largest_gain():
     assert verdict_of(False, "", made) is Verdict.SHIPPED
 
 
-def test_file_has_entries_for_all_token_counts_with_defaults_elsewhere(tmp_path):
+def test_tuned_file_uses_engine_defaults_where_nothing_is_gained(tmp_path):
     audit = audited(tmp_path, "vllm", compared(1, 1.0), compared(16, 1.4), compared(1024, 1.0))
     (file,) = audit.files
     entries = entries_of(file, audit.served)

@@ -132,7 +132,7 @@ def test_expert_defaults_follow_the_token_count(tmp_path):
     ("vllm", "h100", 0, ""), ("vllm", "b200", 0, "FlashInfer TRTLLM"), ("vllm", "h100", 1, "DeepGEMM"),
     ("sglang", "rtx5090", 0, ""), ("sglang", "rtx5090", 1, "CUTLASS"), ("sglang", "l40s", 1, ""),
 ])  # fmt: skip
-def test_kernels_preferred_to_the_tuned_one_are_named(tmp_path, engine, gpu, kind, taken):
+def test_audit_names_kernels_that_the_engine_prefers_to_the_tuned_one(tmp_path, engine, gpu, kind, taken):
     served = Deployment(engine, find_gpu(gpu))
     file = tuned_files(read_model(str(written(tmp_path, QWEN_FP8))), served)[kind]
     assert kernel_taken(file, served).startswith(taken)

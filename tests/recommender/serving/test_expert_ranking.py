@@ -69,7 +69,7 @@ def test_candidates_of_unrecorded_gpus_have_different_tiles():
 
 
 @pytest.mark.parametrize(("gpu", "tokens", "sizes", "near"), NEAR_BEST)
-def test_near_best_config_has_a_high_rank(gpu, tokens, sizes, near):
+def test_near_best_expert_config_is_ranked_among_the_first_40(gpu, tokens, sizes, near):
     file, card = experts(*sizes), find_gpu(gpu)
     first = TunedFile(Kind.EXPERTS, "", "", file.products[:1])
     scores = shipped_ranking().scores(first, tokens, card, np.array([near, *SPACE[fits(SPACE, card)]]))
@@ -156,7 +156,7 @@ SIZES = {"tokens": st.integers(1, 300), "experts": st.integers(1, 60), "rows": s
 
 
 @given(**SIZES, part=st.floats(0, 1))
-def test_every_routed_token_is_in_one_tile_of_its_expert(tokens, experts, rows, part):
+def test_every_routed_token_is_in_exactly_one_tile(tokens, experts, rows, part):
     top = max(1, round(part * min(experts, 10)))
     routing = routed(tokens, experts, top, rows)
     assert routing.choices == tokens * top
@@ -172,7 +172,7 @@ def test_every_routed_token_is_in_one_tile_of_its_expert(tokens, experts, rows, 
         assert len({of_recommendation[token * top + place] for place in range(top)}) == top
 
 
-def test_equal_steps_are_routed_equally():
+def test_token_routing_is_deterministic():
     assert np.array_equal(routed(64, 8, 2, 16).order, routed(64, 8, 2, 16).order)
 
 
@@ -188,7 +188,7 @@ def test_equal_steps_are_routed_equally():
         ),
     ],
 )
-def test_entries_of_other_kernels_are_judged(name, config, wrong, tmp_path):
+def test_tuned_file_entries_of_other_kernels_are_checked(name, config, wrong, tmp_path):
     entries = {"1": config | {"num_warps": 4}, "8": config | {"num_warps": 3} | wrong}
     (tmp_path / name).write_text(json.dumps(entries))
     judged = judge_file(tmp_path / name, find_gpu("h200"))

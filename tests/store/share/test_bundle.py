@@ -55,7 +55,7 @@ def bundled(own: Path, place: Place, selection: Selection | None = None, signer:
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["bundle", "bundle.zip"])
-def test_bundled_rows_arrive_unchanged_and_once(own, tmp_path, name):
+def test_bundled_rows_are_imported_unchanged_and_only_once(own, tmp_path, name):
     manifest = bundled(own, place_at(tmp_path / name))
     bundle = read_bundle(place_at(tmp_path / name))
     assert bundle.manifest == manifest

@@ -117,7 +117,7 @@ def test_push_contains_no_private_data(pushed, tmp_path):
         assert private not in seen
 
 
-def test_damaged_foreign_or_missing_file_loses_only_itself(base):
+def test_pull_skips_only_the_damaged_foreign_or_missing_file(base):
     bob, team = Person(base / "bob"), base / "team"
     bob.key()
     tuesday, monday = bundle_of(team, 2), bundle_of(team, 3)
@@ -182,7 +182,7 @@ def test_interrupted_pull_keeps_only_whole_bundles(base):
         assert bob.pull(team).measurements == 5
 
 
-def test_push_with_a_lost_record_is_not_repeated(base):
+def test_killed_push_does_not_upload_its_bundle_twice(base):
     """The push was killed after it wrote the bundle and before this machine recorded it."""
     alice, team = Person(base / "alice"), base / "team"
     with alice.at_work():

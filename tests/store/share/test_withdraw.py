@@ -100,7 +100,7 @@ def test_withdrawal_of_rows_from_others_is_refused(base, alice, bob):
 
 
 @pytest.mark.every(3)
-def test_withdrawal_applies_to_copies_on_other_remotes(base, alice, bob):
+def test_withdrawal_applies_to_copies_of_the_rows_on_other_remotes(base, alice, bob):
     """Mallory copies Alice's bundles to another remote before Alice withdraws them."""
     other = base / "other"
     shutil.copytree(base / "team", other)
@@ -133,7 +133,7 @@ def test_changed_or_forged_withdrawal_is_refused(base, alice, bob):
 
 
 @pytest.mark.every(3)
-def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base, alice, bob):
+def test_withdrawn_rows_in_a_merged_database_are_ignored(base, alice, bob):
     """Alice's file has other keys than her pushed rows, which lack the private columns."""
     merge_into(bob, alice.database)
     alice.withdraw(base / "team", "position = 0")
