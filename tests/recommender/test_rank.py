@@ -7,9 +7,9 @@ import pytest
 
 import kernrec
 from kernrec.errors import KernrecError
-from kernrec.gpu import find_gpu
+from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import Problem, find_op
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Answer, Objective, Query, Recommender
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import ManyAnswers, answer_many
 from kernrec.recommender.networks.compare import sweep_network
@@ -98,6 +98,29 @@ def test_prepared_candidates_are_reused(recommenders):
     np.testing.assert_array_equal(first.latency_s, recommenders[1].on(card).candidates(problems[0], point).latency_s)
     several = recommender.on(card).candidates_of_each([problems[1], problems[0], problems[1]], point)
     assert [each.problem for each in several] == [problems[1], problems[0], problems[1]]
+
+
+def test_all_gpus_and_conditions_share_a_limited_cache(monkeypatch):
+    monkeypatch.setattr("kernrec.recommender.recommender._CACHED_ANSWERS", 2)
+    recommender, problem = Recommender([]), find_op("softmax").problem("f16", rows=64, columns=333)
+
+    def answer(gpu: str, inputs: str = "random") -> Answer:
+        query = Query(inputs=inputs)
+        return recommender.on(find_gpu(gpu), query.conditions).answer_op(problem, query)
+
+    first = answer("l4")
+    of_zeros = answer("l4", "zeros")
+    assert (answer("l4") is first, answer("l4", "zeros") is of_zeros, of_zeros is first) == (True, True, False)
+    assert answer("t4").gpu.name == "t4"
+    assert (answer("l4", "zeros") is of_zeros, answer("l4") is first) == (True, False)
+
+
+def test_candidates_of_20_gpus_stay_cached():
+    recommender, problem = Recommender([]), find_op("softmax").problem("f16", rows=64, columns=333)
+    gpus = [gpu for gpu in all_gpus() if gpu.sm >= 75][:20]
+    first, again = ([recommender.on(gpu).candidates(problem, (OperatingPoint(),)) for gpu in gpus] for _ in range(2))
+    assert len(gpus) == 20
+    assert all(before is after for before, after in zip(first, again, strict=True))
 
 
 SHAPES = {
