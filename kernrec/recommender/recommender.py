@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kernrec.errors import KernrecError, NoKernelError
+from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.model.analytical.spread import SOURCES, Source
@@ -152,14 +152,17 @@ class Recommender:
 
 
 class GpuRecommender:
-    """Recommender for one GPU, and for the inputs and L2 state of its context. It ignores the conditions of queries."""
+    """Recommender for one GPU, and for the inputs and L2 state of its context. It refuses queries for others.
+
+    It does not notice a change of a database: call `Recommender.on` again for each request.
+    """
 
     def __init__(self, context: GpuContext, caches: _Caches) -> None:
         self.context, self.gpu = context, context.gpu
         self._answers, self._layouts, self._sets = caches.answers, caches.layouts, caches.sets
 
     def answer_op(self, problem: Problem, query: Query, fixed: bool | None = None) -> Answer:
-        """Return the answer for a problem of an op. Cache it until a database changes.
+        """Return the answer for a problem of an op, from a cache if possible.
 
         `fixed` states whether the user fixed the layout. If it is None, the answer keeps the problem's layout without
         comparing other layouts.
@@ -167,6 +170,7 @@ class GpuRecommender:
         fixed = fixed if len(problem.definition.layouts) > 1 else None
         if (cached := self._answers.use(key := (self.context, problem, query, fixed))) is not None:
             return cached
+        self._check(query)
         if fixed is None:
             return self._answers.add(key, self._in_some_dtype(problem, query))
         answered = problem if fixed else self.as_answered([problem], op_points(self.gpu, query))[0]
@@ -229,6 +233,7 @@ class GpuRecommender:
             problems: problems of one op, data type and layout.
             fixed: whether the user fixed the layout.
         """
+        self._check(query)
         distinct, points = list(dict.fromkeys(problems)), op_points(self.gpu, query)
         for first in range(0, len(distinct), _AHEAD):
             some = distinct[first : first + _AHEAD]
@@ -280,6 +285,7 @@ class GpuRecommender:
 
     def kernel_candidates(self, kernel: Kernel, problem: Problem, query: Query) -> CandidateSet:
         """Return all configs of one kernel at the operating points of a query. The set may be empty."""
+        self._check(query)
         space = self.context.space(problem, kernel, whole=True)
         return candidate_set(space, problem, kernel_points(self.gpu, query, space.evidence, kernel))
 
@@ -355,6 +361,7 @@ class GpuRecommender:
         """
         from kernrec.recommender.contenders import answer_regrets
 
+        self._check(answer.query)
         problem, kernel, point = answer.problem, answer.kernel, answer.point
         space = self.context.space(problem, kernel)
         evidence, candidates = space.evidence, None
@@ -366,6 +373,10 @@ class GpuRecommender:
             space = Space(space.tables, space.models, whole=bool(evidence.measured or kernel))
             candidates = candidate_set(space, problem, [point])
         return answer_regrets(candidates, evidence, answer.objective)
+
+    def _check(self, query: Query) -> None:
+        if query.conditions != self.context.conditions:
+            raise UsageError(f"the recommender is for other conditions: call `Recommender.on` with {query.conditions}")
 
 
 def _not_empty(candidates: CandidateSet) -> CandidateSet:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kernrec
-from kernrec.errors import KernrecError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Answer, Objective, Query, Recommender
@@ -121,6 +121,14 @@ def test_candidates_of_20_gpus_stay_cached():
     first, again = ([recommender.on(gpu).candidates(problem, (OperatingPoint(),)) for gpu in gpus] for _ in range(2))
     assert len(gpus) == 20
     assert all(before is after for before, after in zip(first, again, strict=True))
+
+
+def test_query_for_other_conditions_is_refused():
+    on_gpu, problem = Recommender([]).on(find_gpu("l4")), find_op("softmax").problem("f16", rows=64, columns=333)
+    with pytest.raises(UsageError, match="for other conditions"):
+        on_gpu.answer_op(problem, Query(l2="warm"))
+    with pytest.raises(UsageError, match="for other conditions"):
+        next(on_gpu.answer_many([problem], Query(Objective.LATENCY, inputs="zeros")))
 
 
 SHAPES = {
