@@ -95,6 +95,9 @@ def test_prepared_candidates_are_reused(recommenders):
     recommender.on(card).prepare(problems, point)
     first = recommender.on(card).candidates(problems[0], point)
     assert recommender.on(card).candidates(problems[0], point) is first  # the 40 problems did not evict it
+    for gpu in ("t4", "a100", "h200", "rtx4090"):
+        recommender.on(find_gpu(gpu)).prepare(problems, point)
+    assert recommender.on(card).candidates(problems[0], point) is first
     np.testing.assert_array_equal(first.latency_s, recommenders[1].on(card).candidates(problems[0], point).latency_s)
     several = recommender.on(card).candidates_of_each([problems[1], problems[0], problems[1]], point)
     assert [each.problem for each in several] == [problems[1], problems[0], problems[1]]
