@@ -5,7 +5,6 @@ folder with a `kernel.py` contains a Triton kernel. All others are CUDA C++.
 """
 
 from functools import cache
-from os import scandir, stat_result
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from kernrec.op import Problem, find_op
 from kernrec.op.dtype import INSTEAD
 from kernrec.op.equivalent import equivalents
 from kernrec.util.cache import cached, shipped_toml
+from kernrec.util.files import files_hash
 
 _FOLDER = Path(__file__).resolve().parent / "library"
 
@@ -44,20 +44,16 @@ def _offers(name: str, dtype: str | None, layout: str | None, sm: int | None) ->
 
 
 @cache
-def _headers() -> tuple[tuple[str, int, int], ...]:
-    """Return (name, time of the last change in nanoseconds, size) of each header of the library, sorted."""
-    return tuple(sorted((each.name, *_state(each.stat())) for each in scandir(_FOLDER) if each.name.endswith(".cuh")))
+def _shared_by_sources() -> bytes:
+    """Return a hash of the library's headers, and of the modules that insert headers and extract device code."""
+    modules = [_FOLDER.parent / "source_files.py", _FOLDER.parent / "cuda_program.py"]
+    return files_hash(_FOLDER.parent, [*_FOLDER.glob("*.cuh"), *modules]).encode()
 
 
-def _state(stat: stat_result) -> tuple[int, int]:
-    return stat.st_mtime_ns, stat.st_size
-
-
-def _source(folder: Path, name: str) -> str:
-    """Return the source of a kernel with its headers inserted, cached until a file of the library changes."""
-    path = folder / name
-    state = repr((name, *_state(path.stat()), _headers())).encode()
-    return str(cached(f"{folder.name}.source", state, lambda: ({"source": read_source(path)}, {}))[0]["source"])
+def _source(path: Path) -> str:
+    """Return the source of a kernel with its headers inserted, cached until one of the inputs changes."""
+    made_of = b"\n".join((_shared_by_sources(), path.name.encode(), path.read_bytes()))
+    return str(cached(f"{path.parent.name}.source", made_of, lambda: ({"source": read_source(path)}, {}))[0]["source"])
 
 
 @cache
@@ -65,8 +61,8 @@ def _load(name: str) -> Kernel:
     folder, spec = _FOLDER / name, _spec(name)
     path = folder / "kernel.toml"
     if spec is None or not (folder / str(spec.get("source"))).is_file():
-        load_kernel(path)  # Raise the error that describes the defect.
-    kernel = kernel_from(spec or {}, f"{name}/kernel.toml", _source(folder, (spec or {})["source"]))
+        return load_kernel(path)  # Raise the error that describes the defect.
+    kernel = kernel_from(spec, f"{name}/kernel.toml", _source(folder / spec["source"]))
     if kernel.name != name:
         raise UsageError(f"{name}/kernel.toml: name: expected {name!r} as the folder, got {kernel.name!r}")
     if not name.startswith(f"{kernel.op}_"):

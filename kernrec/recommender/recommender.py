@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kernrec.errors import KernrecError, NoKernelError
+from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.model.analytical.spread import SOURCES, Source
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
+_CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 32, 256
 """Maximum numbers: of cached answers, of cached candidate sets (default), and of sets that `prepare` adds."""
 _AHEAD = 128
 
@@ -66,6 +66,15 @@ class _Latest(OrderedDict[_Key, _Value]):
             self.popitem(last=False)
 
 
+class _Caches:
+    """Caches of all GPUs and conditions of a `Recommender`."""
+
+    def __init__(self) -> None:
+        self.answers = _Latest[tuple[GpuContext, Problem, Query, bool | None], Answer](_CACHED_ANSWERS)
+        self.layouts = _Latest[tuple[GpuContext, Problem], Problem](_CACHED_ANSWERS)
+        self.sets = _Latest[tuple[GpuContext, Problem, tuple[OperatingPoint, ...]], CandidateSet](_CACHED_SETS)
+
+
 class Recommender:
     """Answer requests with data of the given databases and of the shipped database.
 
@@ -82,17 +91,16 @@ class Recommender:
         triton: bool = True,
     ) -> None:
         self.context = context or Context(databases, calibrated, models, triton=triton)
-        self._on: dict[tuple[GPU, Conditions], GpuRecommender] = {}
-        self._version = self.context.stack.version()
+        self._caches, self._version = _Caches(), self.context.stack.version()
 
     def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuRecommender":
-        """Return the recommender for a GPU and for conditions of launches. It is cached until a database changes."""
+        """Return a recommender for one GPU and for certain conditions.
+
+        It shares cached results with earlier recommenders until a database changes.
+        """
         if (version := self.context.stack.version()) != self._version:
-            self._version = version
-            self._on.clear()
-        if (bound := self._on.get(key := (gpu, conditions))) is None:
-            bound = self._on[key] = GpuRecommender(self.context.on(gpu, conditions))
-        return bound
+            self._caches, self._version = _Caches(), version
+        return GpuRecommender(self.context.on(gpu, conditions), self._caches)
 
     def recommend(
         self,
@@ -144,23 +152,25 @@ class Recommender:
 
 
 class GpuRecommender:
-    """Recommender for one GPU, and for the inputs and L2 state of its context. It ignores the conditions of queries."""
+    """Recommender for one GPU, and for the inputs and L2 state of its context. It refuses queries for others.
 
-    def __init__(self, context: GpuContext) -> None:
+    It does not notice a change of a database: call `Recommender.on` again for each request.
+    """
+
+    def __init__(self, context: GpuContext, caches: _Caches) -> None:
         self.context, self.gpu = context, context.gpu
-        self._answers = _Latest[tuple[Problem, Query, bool | None], Answer](_CACHED_ANSWERS)
-        self._layouts = _Latest[Problem, Problem](_CACHED_ANSWERS)
-        self._sets = _Latest[tuple[Problem, tuple[OperatingPoint, ...]], CandidateSet](_CACHED_SETS)
+        self._answers, self._layouts, self._sets = caches.answers, caches.layouts, caches.sets
 
     def answer_op(self, problem: Problem, query: Query, fixed: bool | None = None) -> Answer:
-        """Return the answer for a problem of an op. Cache it until a database changes.
+        """Return the answer for a problem of an op, from a cache if possible.
 
         `fixed` states whether the user fixed the layout. If it is None, the answer keeps the problem's layout without
         comparing other layouts.
         """
         fixed = fixed if len(problem.definition.layouts) > 1 else None
-        if (cached := self._answers.use(key := (problem, query, fixed))) is not None:
+        if (cached := self._answers.use(key := (self.context, problem, query, fixed))) is not None:
             return cached
+        self._check(query)
         if fixed is None:
             return self._answers.add(key, self._in_some_dtype(problem, query))
         answered = problem if fixed else self.as_answered([problem], op_points(self.gpu, query))[0]
@@ -181,7 +191,7 @@ class GpuRecommender:
             points: operating points of the answers. The answers reuse estimates at these points if possible.
         """
         for start in range(0, len(problems), _AHEAD):
-            some = [each for each in problems[start : start + _AHEAD] if each not in self._layouts]
+            some = [each for each in problems[start : start + _AHEAD] if (self.context, each) not in self._layouts]
             searches, alone = list[tuple[Problem, Asking, Fastest | None]](), True
             for problem in some:
                 others = layouts_that_matter(problem, self.gpu)
@@ -195,11 +205,11 @@ class GpuRecommender:
                     try:
                         wanted.append((problem, search, search.send(fastest)))
                     except StopIteration as stop:
-                        self._layouts[problem] = stop.value
+                        self._layouts[self.context, problem] = stop.value
                 if len(wanted) > 1:
                     self.prepare([other for _, _, other in wanted], compared_at)
                 searches = [(problem, search, self.fastest(other, compared_at)) for problem, search, other in wanted]
-        answered = [self._layouts[each] for each in problems]
+        answered = [self._layouts[self.context, each] for each in problems]
         self._layouts.shrink()
         return answered
 
@@ -223,6 +233,7 @@ class GpuRecommender:
             problems: problems of one op, data type and layout.
             fixed: whether the user fixed the layout.
         """
+        self._check(query)
         distinct, points = list(dict.fromkeys(problems)), op_points(self.gpu, query)
         for first in range(0, len(distinct), _AHEAD):
             some = distinct[first : first + _AHEAD]
@@ -274,6 +285,7 @@ class GpuRecommender:
 
     def kernel_candidates(self, kernel: Kernel, problem: Problem, query: Query) -> CandidateSet:
         """Return all configs of one kernel at the operating points of a query. The set may be empty."""
+        self._check(query)
         space = self.context.space(problem, kernel, whole=True)
         return candidate_set(space, problem, kernel_points(self.gpu, query, space.evidence, kernel))
 
@@ -285,7 +297,7 @@ class GpuRecommender:
         Raises:
             KernrecError: no config of any kernel can run the problem.
         """
-        if (cached := self._sets.use(key := (problem, points))) is not None:
+        if (cached := self._sets.use(key := (self.context, problem, points))) is not None:
             return cached
         space = self.context.space(problem)
         if len(points) > 1 and space.evidence.measured:
@@ -297,15 +309,15 @@ class GpuRecommender:
     def prepare(self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
         """Estimate many problems in one batch, so that later calls of `candidates` are fast."""
         wanted = list(dict.fromkeys(problems))[:_MOST_SETS]
-        # Make room for two candidate sets per problem, because comparing layouts needs one set per layout.
-        self._sets.most = max(self._sets.most, min(2 * len(wanted), _MOST_SETS))
-        there = [key for each in wanted if (key := (each, points)) in self._sets]
+        there = [key for each in wanted if (key := (self.context, each, points)) in self._sets]
         for key in there:
             self._sets.move_to_end(key)
-        distinct = wanted if not there else [each for each in wanted if (each, points) not in self._sets]
+        distinct = wanted if not there else [each for each in wanted if (self.context, each, points) not in self._sets]
+        # Make room for new candidate sets, because a comparison of layouts or GPUs still needs the earlier sets.
+        self._sets.most = max(self._sets.most, min(len(self._sets) + len(distinct), _MOST_SETS))
         for candidates in self.candidate_sets(distinct, points):
             if len(candidates):
-                self._sets[candidates.problem, points] = candidates
+                self._sets[self.context, candidates.problem, points] = candidates
         self._sets.shrink()
 
     def candidates_of_each(
@@ -327,7 +339,7 @@ class GpuRecommender:
         """Yield the candidates of problems, estimated in batches. Skip problems with database rows."""
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
-            if (prepared := self._sets.get((problem, points))) is not None:
+            if (prepared := self._sets.get((self.context, problem, points))) is not None:
                 yield prepared
             else:
                 alike.setdefault(kind_of(problem), []).append(problem)
@@ -349,16 +361,22 @@ class GpuRecommender:
         """
         from kernrec.recommender.contenders import answer_regrets
 
+        self._check(answer.query)
         problem, kernel, point = answer.problem, answer.kernel, answer.point
         space = self.context.space(problem, kernel)
         evidence, candidates = space.evidence, None
         if evidence == NO_EVIDENCE and kernel is None:
-            cached = (each for each in self._sets.values() if (each.problem, each.points[0]) == (problem, point))
+            wanted = self.context, problem, point
+            cached = (each for (*key, points), each in self._sets.items() if (*key, points[0]) == wanted)
             candidates = next((each.at(0) for each in cached), None)
         if candidates is None:
             space = Space(space.tables, space.models, whole=bool(evidence.measured or kernel))
             candidates = candidate_set(space, problem, [point])
         return answer_regrets(candidates, evidence, answer.objective)
+
+    def _check(self, query: Query) -> None:
+        if query.conditions != self.context.conditions:
+            raise UsageError(f"the recommender is for other conditions: call `Recommender.on` with {query.conditions}")
 
 
 def _not_empty(candidates: CandidateSet) -> CandidateSet:

@@ -25,17 +25,22 @@ def sources(root: Path) -> list[Path]:
 
 def file_name(root: Path) -> str:
     """Return the file name of an engine for the running Python, compiled from a checkout's sources."""
-    digest = hashlib.sha256()
+    digest, start = hashlib.sha256(), len((root / "engine").as_posix()) - len("engine")
     for path in sources(root):
-        content = path.read_bytes().replace(b"\r\n", b"\n")
-        digest.update(b"%s %d\n" % (path.relative_to(root).as_posix().encode(), len(content)) + content)
+        # Every command in a checkout computes this hash, so avoid slower calls such as `path.relative_to`.
+        with open(path, "rb", buffering=0) as file:
+            content = file.read()
+        if b"\r" in content:
+            content = content.replace(b"\r\n", b"\n")
+        digest.update(b"%s %d\n" % (path.as_posix()[start:].encode(), len(content)))
+        digest.update(content)
     return PATTERN.replace("*", digest.hexdigest()[:16] + _SUFFIX)
 
 
 def find() -> Path | None:
     """Return the path of the compiled engine, or None if no engine matches the checkout's C++ files."""
     root = PACKAGE.parent
-    if sources(root):
+    if any((root / "engine").glob("*.cpp")):
         path = PACKAGE / file_name(root)
         return path if path.exists() else None
     return next((path for path in sorted(PACKAGE.glob(PATTERN)) if path.name.endswith(_SUFFIX)), None)

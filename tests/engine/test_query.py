@@ -13,7 +13,7 @@ import pytest
 
 from kernrec.kernel.expression import OPERATIONS, Expression, parse
 from kernrec.model.analytical.demand import PIPES, QUANTITIES
-from kernrec.util import engine
+from kernrec.util import engine, engine_file
 from kernrec.util.engine import query
 from tests.engine.query_values import values
 from tests.helpers.paths import ROOT
@@ -168,6 +168,25 @@ main()
     assert done.returncode == 1
     assert reason in done.stderr.splitlines()[-1]
     assert "pip install ." in done.stderr.splitlines()[-1]
+
+
+def test_engine_of_another_python_is_not_loaded(tmp_path, monkeypatch):
+    package, loaded = tmp_path / "kernrec", []
+    for folder in (package, tmp_path / "engine"):
+        folder.mkdir()
+    (tmp_path / "engine" / "query.cpp").write_text("int x;")
+    for module in (engine, engine_file):
+        monkeypatch.setattr(module, "PACKAGE", package)
+    monkeypatch.setattr("importlib.util.spec_from_file_location", lambda _, path: loaded.append(path.suffixes[-2:]))
+    suffixes = ([".cpython-311", ".so"], [".abi3", ".so"])
+    for suffix in suffixes:
+        monkeypatch.setattr(engine_file, "_SUFFIX", "".join(suffix))
+        (package / engine_file.file_name(tmp_path)).touch()
+    for suffix in suffixes:
+        monkeypatch.setattr(engine_file, "_SUFFIX", "".join(suffix))
+        with pytest.raises(AssertionError):
+            engine.module.__wrapped__()
+    assert loaded == [*suffixes]
 
 
 def test_doctor_names_the_engine_compiler():

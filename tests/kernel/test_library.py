@@ -1,4 +1,6 @@
+import os
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from kernrec.kernel import (
     bind_launches,
     find_kernel,
     kernel_names,
+    library,
 )
 from kernrec.op import Problem, find_op
 from tests.helpers.trial import shapes
@@ -115,3 +118,24 @@ def test_unknown_kernel_is_refused_with_the_nearest_name():
     assert "unknown kernel 'matmul_smit'" in str(refusal.value)
     if "matmul_simt" in kernel_names():
         assert "did you mean matmul_simt" in str(refusal.value)
+
+
+@pytest.mark.parametrize("changed", ["library/rows.cuh", "library/softmax_rows/kernel.cu", "cuda_program.py"])
+def test_source_is_read_again_if_an_input_changes_but_not_its_size_and_time(changed, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
+    folder, reads = tmp_path / "kernel", list[str]()
+    shutil.copytree(library._FOLDER.parent, folder)
+    monkeypatch.setattr(library, "_FOLDER", folder / "library")
+    monkeypatch.setattr(library, "read_source", lambda _: reads.append("") or f"version {len(reads)}")
+
+    def source() -> str:
+        library._shared_by_sources.cache_clear()
+        return library._source(folder / "library" / "softmax_rows" / "kernel.cu")
+
+    assert [source(), source()] == ["version 1", "version 1"]
+    path = folder / changed
+    stat, content = path.stat(), path.read_bytes()
+    path.write_bytes(content[:-2] + b" " + content[-1:])
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert [source(), source()] == ["version 2", "version 2"]
+    library._shared_by_sources.cache_clear()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import kernrec
-from kernrec.errors import KernrecError
-from kernrec.gpu import find_gpu
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import Problem, find_op
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Answer, Objective, Query, Recommender
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import ManyAnswers, answer_many
 from kernrec.recommender.networks.compare import sweep_network
@@ -95,9 +95,43 @@ def test_prepared_candidates_are_reused(recommenders):
     recommender.on(card).prepare(problems, point)
     first = recommender.on(card).candidates(problems[0], point)
     assert recommender.on(card).candidates(problems[0], point) is first  # the 40 problems did not evict it
+    for gpu in ("t4", "a100", "h200", "rtx4090"):
+        recommender.on(find_gpu(gpu)).prepare(problems, point)
+    assert recommender.on(card).candidates(problems[0], point) is first
     np.testing.assert_array_equal(first.latency_s, recommenders[1].on(card).candidates(problems[0], point).latency_s)
     several = recommender.on(card).candidates_of_each([problems[1], problems[0], problems[1]], point)
     assert [each.problem for each in several] == [problems[1], problems[0], problems[1]]
+
+
+def test_all_gpus_and_conditions_share_a_limited_cache(monkeypatch):
+    monkeypatch.setattr("kernrec.recommender.recommender._CACHED_ANSWERS", 2)
+    recommender, problem = Recommender([]), find_op("softmax").problem("f16", rows=64, columns=333)
+
+    def answer(gpu: str, inputs: str = "random") -> Answer:
+        query = Query(inputs=inputs)
+        return recommender.on(find_gpu(gpu), query.conditions).answer_op(problem, query)
+
+    first = answer("l4")
+    of_zeros = answer("l4", "zeros")
+    assert (answer("l4") is first, answer("l4", "zeros") is of_zeros, of_zeros is first) == (True, True, False)
+    assert answer("t4").gpu.name == "t4"
+    assert (answer("l4", "zeros") is of_zeros, answer("l4") is first) == (True, False)
+
+
+def test_candidates_of_20_gpus_stay_cached():
+    recommender, problem = Recommender([]), find_op("softmax").problem("f16", rows=64, columns=333)
+    gpus = [gpu for gpu in all_gpus() if gpu.sm >= 75][:20]
+    first, again = ([recommender.on(gpu).candidates(problem, (OperatingPoint(),)) for gpu in gpus] for _ in range(2))
+    assert len(gpus) == 20
+    assert all(before is after for before, after in zip(first, again, strict=True))
+
+
+def test_query_for_other_conditions_is_refused():
+    on_gpu, problem = Recommender([]).on(find_gpu("l4")), find_op("softmax").problem("f16", rows=64, columns=333)
+    with pytest.raises(UsageError, match="for other conditions"):
+        on_gpu.answer_op(problem, Query(l2="warm"))
+    with pytest.raises(UsageError, match="for other conditions"):
+        next(on_gpu.answer_many([problem], Query(Objective.LATENCY, inputs="zeros")))
 
 
 SHAPES = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
-
-if TYPE_CHECKING:
-    pass
 
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
 """Arguments of the engine's `Costs` for one kernel, in this order: plan, problems, rows to estimate (None for all
