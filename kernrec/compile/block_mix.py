@@ -85,7 +85,7 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Charge:
-    """Fraction of a machine instruction that counts for one basic block."""
+    """Assignment of a machine instruction, or of a fraction of it, to one basic block."""
 
     name: str
     origin: int
@@ -93,7 +93,7 @@ class _Charge:
     target: int
     """Index of the basic block for which the instruction counts."""
     share: float
-    """1 / number of basic blocks with the instruction's PTX line."""
+    """Fraction of the instruction: 1 / number of basic blocks with its PTX line."""
     machine: MachineInstruction
 
 
@@ -198,7 +198,7 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # Use the largest number of copies, because merged loads and fused arithmetic hide some copies.
+            # Merged loads and fused arithmetic suggest too few copies of a block, so use the largest likely number.
             votes = anchors[block] + other[block]
             often = [number for number, count in votes.items() if count >= _OFTEN * votes.total()]
             if votes:

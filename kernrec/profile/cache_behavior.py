@@ -210,7 +210,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Number of the last barrier that blocks may reach
+    # Largest power of 2 that is the index of a barrier. Emulate blocks up to barrier 0, 1, 2, 4, ..., `most`.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: dict[str, list[Array]] | None = None

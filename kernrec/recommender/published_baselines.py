@@ -89,7 +89,7 @@ class Recordings:
         )  # fmt: skip
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Return the predictions, limited to the recorded times of the nearest smaller and larger numbers of items."""
+        """Clamp predicted latencies between the recorded times with the next smaller and larger numbers of items."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])

@@ -187,7 +187,8 @@ class GpuRecommender:
                 others = layouts_that_matter(problem, self.gpu)
                 searches.append((problem, in_best_layout(self.context, problem, others), None))
                 alone = alone and not others
-            # Compare layouts at the default point. If no problem has another layout, use the requested points.
+            # Compare layouts at the default power limit and clock. Use the requested points only if no problem has
+            # layouts to compare.
             compared_at = points if alone or points[0].is_default(self.gpu) else (DEFAULT_POINT,)
             while searches:
                 wanted = list[tuple[Problem, Asking, Problem]]()

@@ -153,9 +153,9 @@ class Database(DatabaseQueries):
         """Open a file that was already checked. `open` describes the other arguments.
 
         Args:
-            mark: Mark of the file (`marks`), or None to write no mark.
+            mark: Result of the file's check, to be saved beside the file (`marks.Mark`). If None, save nothing.
             state: Result of `marks.file_state` when the file was checked. If empty, the file may have changed since.
-            filtered: Whether to hide the rows that the mark lists, and the contributors in another person's file.
+            filtered: Whether to hide the faulty rows in `mark`. Then another person's file also hides who contributed.
         """
         existed = path.exists()
         if create and not read_only and not existed:

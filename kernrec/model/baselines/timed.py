@@ -226,7 +226,7 @@ class Timed:
         more = query.MoreItems(np.array(flat, dtype=float).reshape(len(problems), -1), *kind.items)
         sizes = more.sizes
         bound = kind.features.bound(kind.device, sizes.T, kind.layout)
-        # State the arithmetic time at the data sheet's rate, which the power and the roof are based on.
+        # Convert the time of arithmetic to the data sheet's rate, because predicted power and minimum times use it.
         if kind.device.timing.sustained:
             share = kind.device.peak_flops / rate_of(kind.gpu, kind.dtype)
             bound = replace(bound, parts={**bound.parts, "math": bound.parts["math"] * share})

@@ -185,7 +185,7 @@ def _key(engine: str, file: TunedFile, config: Tiles) -> tuple[tuple[str, int], 
 
 
 def distinct(engine: str, file: TunedFile, configs: Sequence[Tiles]) -> list[Tiles]:
-    """Return the configs without those that the engine launches exactly like an earlier config."""
+    """Return the configs without duplicates. Configs are duplicates if the engine launches them identically."""
     unique: dict[tuple[tuple[str, int], ...], Tiles] = {}
     for config in configs:
         unique.setdefault(_key(engine, file, config), config)
