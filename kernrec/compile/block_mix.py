@@ -219,7 +219,7 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """Map each block that only a branch reaches to the block of this branch, if a predicate replaced the branch."""
+        """For each branch that a predicate replaced, map the blocks that only this branch reaches to its own block."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
@@ -248,8 +248,8 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of machine code that run trips of a loop outside of it. They repeat the loop's memory
-        accesses."""
+        """Yield the ranges of machine code outside a loop that execute some of its trips. They are recognized by the
+        loop's memory accesses."""
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):

@@ -54,8 +54,8 @@ class Recordings:
     ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
         """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
 
-        Each backend, version and variant has at most one row: the fastest with at least the problem's number of items.
-        A row must exist for exactly this number. An exception is a variant that is faster than the standard variant.
+        For each backend, version and variant, yield the fastest row with at least the problem's number of items. Skip
+        them if no row has exactly this number, except a variant that is faster than the standard variant.
 
         Values that were not recorded come from the first prediction for the backend, or else from the first prediction.
         """

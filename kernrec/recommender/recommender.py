@@ -39,7 +39,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Maximum numbers: of cached answers, of cached candidate sets (default), and of sets that `prepare` adds."""
+"""Maximum numbers of cached answers, of cached candidate sets by default, and of sets that `prepare` adds."""
 _AHEAD = 128
 
 

@@ -60,8 +60,8 @@ def at_point(
     """Transfer predictions for a problem to a power limit and clock. The order of the predictions is kept. Raise
     `UsageError` if the GPU does not support the power limit or clock.
 
-    Latencies below the problem's minimum time are raised to it, and powers are lowered to the power limit if they
-    exceed it. The GPU's power model computes powers that were not recorded.
+    A latency is at least the problem's minimum time, and a power is at most the power limit. The GPU's power model
+    computes powers that were not recorded.
 
     Args:
         predictions: Predictions for the default power limit and an unlocked clock. Pass all predictions that will be

@@ -309,7 +309,7 @@ def _interval(
     Args:
         stated: ends of the interval that each row states; None for an end that it does not state.
         least: minimum half-width, as a fraction of the value.
-        unstated: half-width, as a fraction of the value, where a row states no end.
+        unstated: half-width for a row that does not state an end, as a fraction of the value.
     """
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:

@@ -31,7 +31,7 @@ class MissingFileError(UsageError):
 
 
 class Place(Protocol):
-    """A store of named files: either a place with many bundles, or a single bundle."""
+    """A folder, bucket or web server with named files: many bundles, or the files of a single bundle."""
 
     @property
     def title(self) -> str:

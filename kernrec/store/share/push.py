@@ -1,4 +1,4 @@
-"""Push rows that a place lacks, as one signed bundle per GPU.
+"""Push rows that a shared folder, bucket or server (a `Place`) lacks, as one signed bundle per GPU.
 
 Each bundle is written atomically and never changes, so several people may push at the same time. After a killed push,
 the next push adds the missing bundles.
