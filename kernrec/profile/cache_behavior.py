@@ -224,8 +224,7 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[Array]] | None:
-    """Emulate the blocks of a window, each within an instruction budget. Return their reads as `shared_reads` expects
-    them.
+    """Emulate the blocks of a window, each within an instruction budget, and return their reads for `shared_reads`.
 
     Return None for launches with clusters, whose blocks wait for each other.
     """

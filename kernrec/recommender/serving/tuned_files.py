@@ -364,7 +364,6 @@ def launch_reasons(config: Mapping[str, int], gpu: GPU) -> Iterator[str]:
 
 
 def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]) -> Iterator[str]:
-    """Yield each reason why a GPU cannot run a config."""
     for name in (*EXPERTS, "BLOCK_N", "BLOCK_K"):
         value = config.get(name, 1)
         if value & (value - 1):
