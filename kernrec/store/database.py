@@ -153,7 +153,7 @@ class Database(DatabaseQueries):
         """Open a file that was already checked. `open` describes the other arguments.
 
         Args:
-            mark: Result of the file's check, to be saved beside the file (`marks.Mark`). If None, save nothing.
+            mark: Result of the file's check, to be saved in the cache folder (`marks.Mark`). If None, save nothing.
             state: Result of `marks.file_state` when the file was checked. If empty, the file may have changed since.
             filtered: Whether to hide the faulty rows in `mark`. Then another person's file also hides who contributed.
         """

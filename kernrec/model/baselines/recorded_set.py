@@ -208,7 +208,7 @@ class SetModel:
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """Estimate of power that the trees correct, keyed by recorded GPU. If None, they correct the power limit."""
+    """Power model that the trees correct, keyed by recorded GPU. If None, they correct the power limit."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a problem has an unrecorded size in a dimension of `RecordedSet.grid`. If a set of matmuls has

@@ -232,7 +232,7 @@ class JudgedEntry:
 
 @dataclass(frozen=True)
 class JudgedFile:
-    """Result of `judge_file`: a tuned file, and how well each entry suits the GPU `gpu`."""
+    """Tuned file, and how well each of its entries suits the GPU `gpu`."""
 
     name: str
     gpu: GPU

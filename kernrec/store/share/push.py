@@ -116,7 +116,7 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write a file with the names of all files at a place, because a web server cannot list its files for readers.
+    """Write a file with the names of a place's bundles and withdrawals, because a web server cannot list its files.
 
     Return the number of names. Names in `without` are omitted. If the place changes meanwhile, write the file again.
     So the last version is complete even if two processes write it at the same time.
