@@ -100,7 +100,7 @@ class CollectOptions(options.Options):
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
         budget, until = self._budget(strategy)
-        # Check the options first, because this reads a file.
+        # Read the replayed file only after all options are known to be valid.
         recording, database = replay_files(self.replay, self.db)
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),

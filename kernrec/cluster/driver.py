@@ -275,7 +275,7 @@ class Driver:
             self._wake(device.identity.gpu)
 
     def _lose(self, name: str, why: str) -> None:
-        """Give a lost GPU's visit to other GPUs. Restart its actor, or exclude the GPU after `_MOST_LOSSES` losses."""
+        """Queue the unfinished measurements of a crashed GPU for other GPUs. Restart its actor, or exclude the GPU."""
         device = self._devices[name]
         title = name if device.identity is None else device.identity.title
         if device.identity is not None and (visit := device.visit) is not None:

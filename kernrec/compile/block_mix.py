@@ -85,7 +85,7 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Charge:
-    """Fraction of a machine instruction that counts for one basic block."""
+    """Assignment of a machine instruction, or of a fraction of it, to one basic block."""
 
     name: str
     origin: int
@@ -93,7 +93,7 @@ class _Charge:
     target: int
     """Index of the basic block for which the instruction counts."""
     share: float
-    """1 / number of basic blocks with the instruction's PTX line."""
+    """Fraction of the instruction: 1 / number of basic blocks with its PTX line."""
     machine: MachineInstruction
 
 
@@ -198,7 +198,7 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # Use the largest number of copies, because merged loads and fused arithmetic hide some copies.
+            # Merged loads and fused arithmetic suggest too few copies of a block, so use the largest likely number.
             votes = anchors[block] + other[block]
             often = [number for number, count in votes.items() if count >= _OFTEN * votes.total()]
             if votes:
@@ -219,7 +219,7 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """Map each block that only a branch reaches to the block of this branch, if a predicate replaced the branch."""
+        """For each branch that a predicate replaced, map the blocks that only this branch reaches to its own block."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
@@ -248,8 +248,8 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of machine code that run trips of a loop outside of it. They repeat the loop's memory
-        accesses."""
+        """Yield the ranges of machine code outside a loop that execute some of its trips. They are recognized by the
+        loop's memory accesses."""
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):

@@ -232,8 +232,8 @@ def cache_key(job: CompileJob) -> str:
 
         types = (f"{name}={kind}" for name, kind in target.signature.items())
         code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
-        # The word "named" excludes entries of kernrec 0.1.0, which stored functions with `@triton.jit(repr=...)` under
-        # the name that `repr` returns.
+        # "named" makes the key differ from the keys of kernrec 0.1.0, whose entries for functions with
+        # `@triton.jit(repr=...)` contain the name that `repr` returns.
         return CompileCache.key("named", triton_compiler(), f"sm_{job.sm}", *code)
     by = nvcc_version() if job.host_code else compiler()
     return CompileCache.key(by, f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)

@@ -142,7 +142,7 @@ class _Drafter:
             self.names |= {name: name, tunable.define or name: name}
 
     def _with_defines(self, text: str) -> str:
-        """Append the user's macros to a source text, where they override earlier definitions."""
+        """Append the user's macros to a source text, so that they override earlier definitions."""
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _filled(self) -> dict[str, str]:

@@ -113,7 +113,7 @@ class LaunchReader:
         ctype, _, value = text.strip().partition(" ")
         if not value or value.startswith("+"):
             self._check_tensor(table, key, ctype)
-            # A late dimension (`Dim.late`) with a tensor's name counts as used if the kernel uses the tensor.
+            # A dimension with `Dim.late` may be named after a tensor. A kernel that uses the tensor supports it.
             table.named.add(ctype)
             return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self._names) if value else None)
         if ctype == "bytes":

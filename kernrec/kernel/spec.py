@@ -85,12 +85,12 @@ class TensorValues:
     numbers: tuple[float, ...] = ()
     """Value of a `constant`, or the lower and upper bound of `uniform` and `integers`. The upper bound is excluded."""
     text: str = ""
-    """Expression of the flat index `i`, file name, or reason for `unknown`. For `index` and `offsets`: the indexed
-    tensors, each with the elements per index step (`x c, y`)."""
+    """Expression of the flat index `i`, file name, or reason for `unknown`. For `index` and `offsets`: the tensors
+    into which the values point, each with its number of elements per index, 1 if omitted (`x c, y`)."""
 
     @property
     def indexed(self) -> dict[str, str]:
-        """Return the elements per index step of each tensor that the values index."""
+        """Return the number of elements per index (an expression) of each tensor into which the values point."""
         parts = (part.strip().partition(" ") for part in self.text.split(","))
         return {name: step.strip() or "1" for name, _, step in parts}
 
@@ -185,7 +185,7 @@ class Kernel:
     min_sm: int
     """Oldest architecture that can run the kernel."""
     dtype_min_sm: Mapping[str, int]
-    """Oldest architecture of each dtype that needs a newer one than `min_sm`."""
+    """Oldest architecture that can run a dtype, for each dtype with a higher requirement than `min_sm`."""
     description: str
     source_name: str
     source: str
@@ -236,8 +236,8 @@ class Kernel:
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether a launch has no probes. Such a kernel is profiled on one problem, from a sample of its
-        blocks."""
+        """Return whether each profile emulates a sample of blocks and holds for only one problem. This is necessary
+        if a launch has no `probes`."""
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":

@@ -123,7 +123,7 @@ class _Reader:
             lets=lets,
             constraints=constraints,
             implied=(
-                # If the spec does not use a late dimension (`Dim.late`), only its default is supported.
+                # A spec may be older than a dimension with `Dim.late`, and not use it. Allow only the default then.
                 *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in top.named),
                 *(constraint for launch in launches for constraint in launch_limits(launch)),
             ),

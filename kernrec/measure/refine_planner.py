@@ -115,7 +115,7 @@ class RefinePlanner(Chooser):
         costs = self.refinement.costs
         expected_s = costs.visit_s + measured * costs.each_s
         if measured and seconds > 0.0:
-            # Scale by the square root of the ratio, so that a single visit does not change the estimates too much.
+            # Correct both costs only by the square root of actual / expected seconds, because one visit may be unusual.
             factor = math.sqrt(seconds / expected_s)
             costs.visit_s, costs.each_s = factor * costs.visit_s, factor * costs.each_s
         self.refinement.look(problem)

@@ -136,7 +136,8 @@ def _elementwise(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.nda
     return {"y": np.maximum(tensors["a"] * tensors["x"] + tensors["b"], 0)}
 
 
-# With a = 1, this is the addition of the branches of a residual block. Another activation would move the same bytes.
+# This op also represents kernels that move the same bytes: the addition in a residual block (a = 1), and activations
+# other than ReLU.
 ELEMENTWISE = _op(
     name="elementwise",
     title="fused multiply-add with ReLU, y[n] = relu(a x[n] + b[n])",

@@ -31,7 +31,7 @@ ANY_LAYOUT = "any"
 """Layout of problems whose op a kernel's spec declares."""
 
 _KINDS = 1024
-"""Maximum number of spelled (dtype, layout) pairs for which an op caches the canonical names."""
+"""Maximum size of an op's cache that maps a (dtype, layout) as users spell it to the canonical names."""
 
 LARGEST = 2**31 - 1
 """Maximum of a dimension and of a tensor's elements, because kernels use 32-bit indices."""
@@ -111,7 +111,7 @@ class Op:
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Function that returns the mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Function that returns the epilogue's work, which profiles exclude, per 32 results, keyed by emulator metric."""
+    """Function that returns the work of the epilogue per 32 results, keyed by emulator metric. Profiles exclude it."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Function that returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Op:
 
     @cached_property
     def late(self) -> dict[str, int]:
-        """Return the defaults of the late dimensions (`Dim.late`)."""
+        """Return the default value of each dimension with `Dim.late`, keyed by name."""
         return {dim.name: dim.default for dim in self.dims if dim.late and isinstance(dim.default, int)}
 
     @cached_property
@@ -229,7 +229,7 @@ class Problem:
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """(name, value) of each given dimension in the op's order, except late dimensions (`Dim.late`) at the default."""
+    """(name, value) of each given dimension in the op's order. A default value is omitted if `Dim.late` is True."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
@@ -253,7 +253,7 @@ class Problem:
 
     @cached_property
     def names(self) -> dict[str, int | str]:
-        """Return the values of names in a kernel's spec: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
+        """Return the variables that expressions in a kernel's spec may use: sizes, `dtype`, `layout`, `dtype_bytes`."""
         size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports `FORMATS`, so any size will do.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 

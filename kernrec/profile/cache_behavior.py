@@ -121,7 +121,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Return sorted numbers. Each encodes a sector that a block reads (or writes) and the step of its first access."""
+    """Return the sectors that a block reads (or writes), each combined with its first step in one number, sorted."""
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -131,8 +131,8 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue.
 
-    `other` continues a run at one end if it accesses the sector at this end or the sector beyond it. The result is the
-    smaller one of two counts: at lower ends and at upper ends.
+    `other` continues a run at one end if it accesses the run's last sector or the next sector at this end. Count lower
+    ends and upper ends, and return the smaller count.
     """
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
@@ -192,8 +192,8 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return the metrics `wave.<buffer>.<n>`, or none if the grid is small or has several axes, or if neighboring
-    blocks share few reads.
+    """Return the metrics `wave.<buffer>.<n>`. There are none if neighboring blocks share few reads, or if the grid is
+    small or has several axes.
 
     Args:
         budget: maximum number of PTX instructions of a block.
@@ -210,7 +210,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Number of the last barrier that blocks may reach
+    # Largest power of 2 that is the index of a barrier. Emulate blocks up to barrier 0, 1, 2, 4, ..., `most`.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: dict[str, list[Array]] | None = None
@@ -224,8 +224,7 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[Array]] | None:
-    """Emulate the blocks of a window, each within an instruction budget. Return their reads as `shared_reads` expects
-    them.
+    """Emulate the blocks of a window, each within an instruction budget, and return their reads for `shared_reads`.
 
     Return None for launches with clusters, whose blocks wait for each other.
     """

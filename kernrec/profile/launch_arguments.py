@@ -232,8 +232,8 @@ def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """Parse `content`, the buffer in the description `text`. Error messages show the example `view` of a texture or
-    map."""
+    """Parse the buffer `content`, a part of the argument description `text`. Error messages show `view` as an example
+    of the other part, if the argument is a texture or map."""
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):

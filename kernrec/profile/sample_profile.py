@@ -29,7 +29,7 @@ A sampled profile adds these metrics, and those of `cache_behavior`, to the emul
     depends.branch, depends.load, depends.store
                         number of instructions whose condition or address depends on data
     idle, longest       only if blocks do unequal work (`kernrec.profile.uneven_blocks`): fraction of blocks without
-                        work; instructions of the longest block / average block with work
+                        work; instructions of the longest block / instructions of an average block with work
 
 If blocks do unequal work, one block per level of work is sampled, and counts describe the average block with work.
 """
@@ -87,7 +87,7 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 # Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Minimum fraction of a block's reads that a buffer must have for measuring how blocks share the buffer."""
+"""Minimum fraction of a block's reads that come from a buffer, for measuring how blocks share it."""
 _EDGE_SHARE = 0.02  # Always emulate an end that represents at least this fraction of the grid's blocks.
 _MOST_KINDS = 12
 _CROWDED = 0.9  # Basic blocks with more than this fraction of the maximum live registers are assumed to spill.
@@ -218,7 +218,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     x, y, z = launch.grid
     uneven = work_levels(module, launch, options)
     sample = sample_of_levels(uneven, x) if uneven else choose_blocks((x, y, z))
-    # A neighbor of the middle block at an end of a small grid only counts as an end.
+    # In a small grid, a neighbor of the middle block may be at an end. Count it as an end, not as an inner block.
     inner = [block for block in sample.inner if block not in sample.ends]
     options = replace(options, most_blocks=len(inner), watched=sample.inner)
     emulation = Emulation(module, launch, options)

@@ -274,11 +274,10 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Return (argument, type, divisible) of a parameter.
+        """Convert a parameter's value for the spec. `stated` is whether the call passes the value explicitly.
 
-        `argument` is the text for the spec's launch, or empty if the parameter is a constant. `type` is the name of a
-        Triton type, or empty if it follows from the argument. `divisible` is True if Triton knows that the argument is
-        a multiple of 16.
+        Return (argument as a launch in a spec lists it, Triton type, whether Triton knows that the value is a multiple
+        of 16). The argument is empty if the parameter is a constant. The type is empty if the argument implies it.
         """
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):

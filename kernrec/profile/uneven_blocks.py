@@ -84,7 +84,7 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
             longest = math.inf
         return bool(before_last < longest and emulation.run([last])["issue"] < longest)
     except EmulationError:
-        # The blocks have work, or an instruction is unsupported. Sampling reports the latter.
+        # A block that exceeds its budget of instructions is not idle. Sampling reports unsupported instructions.
         return False
 
 

@@ -53,7 +53,7 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the layouts with kernels that the problem's layout lacks for these sizes, most such kernels first."""
+    """Return the layouts in which additional kernels can run the problem, those with the most such kernels first."""
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
         rules = _RULES[key] = _rules_of_missing_kernels(problem, gpu.sm)
@@ -71,7 +71,7 @@ _RULES: dict[tuple[str, str, str, int], _Rules] = {}
 
 
 def _rules_of_missing_kernels(problem: Problem, sm: int) -> _Rules:
-    """Return the size constraints of the kernels that the problem's layout lacks, for each other layout."""
+    """Return pairs of another layout and the size constraints of each kernel that it has but `problem.layout` lacks."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
     here = _names(op.name, dtype, problem.layout, sm)
@@ -154,7 +154,7 @@ def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _measured_layout(context: GpuContext, problem: Problem, others: tuple[str, ...]) -> Problem | None:
-    """Return the problem in the first layout with measurements: its own, then `others`. Return None without any."""
+    """Return the problem in the first layout with measurements (its own, then `others`), or None if there are none."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
@@ -166,7 +166,7 @@ def _measured_layout(context: GpuContext, problem: Problem, others: tuple[str, .
 
 
 def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterator[str]:
-    """Yield a note if a kernel that the answer's layout lacks is much faster in another layout."""
+    """Yield a note if another layout has a much faster kernel, which cannot run in the answer's layout."""
     problem, gpu = answer.problem, answer.gpu
     others = layouts_that_matter(problem, gpu)
     if not answer.recommendations or not others:
@@ -186,7 +186,7 @@ def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterato
 def _of_missing_kernels(
     context: GpuContext, problem: Problem, other: Problem, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return candidates for `other` of the kernels that the layout of `problem` lacks, or None if there are none."""
+    """Return candidates for `other` from kernels that cannot run the layout of `problem`, or None if there are none."""
     try:
         tables = [t for t in context.tables(other) if lacks(problem, t.kernel, context.gpu)]
     except KernrecError:

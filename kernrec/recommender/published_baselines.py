@@ -54,8 +54,8 @@ class Recordings:
     ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
         """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
 
-        Each backend, version and variant has at most one row: the fastest with at least the problem's number of items.
-        A row must exist for exactly this number. An exception is a variant that is faster than the standard variant.
+        For each backend, version and variant, yield the fastest row with at least the problem's number of items. Skip
+        them if no row has exactly this number, except a variant that is faster than the standard variant.
 
         Values that were not recorded come from the first prediction for the backend, or else from the first prediction.
         """
@@ -89,7 +89,7 @@ class Recordings:
         )  # fmt: skip
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Return the predictions, limited to the recorded times of the nearest smaller and larger numbers of items."""
+        """Clamp predicted latencies between the recorded times with the next smaller and larger numbers of items."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])

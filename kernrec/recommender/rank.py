@@ -162,7 +162,7 @@ class RankedSpace:
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """Latency, power and energy from the analytical model, (points, C); infinite where they are not estimated."""
+        """Latency, power and energy from the analytical model, (points, C). They are infinite if not estimated."""
         return LimitedCosts(self.ranking.limited, self._costs.nominal[4])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:

@@ -39,7 +39,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 32, 256
-"""Maximum numbers: of cached answers, of cached candidate sets (default), and of sets that `prepare` adds."""
+"""Maximum numbers of cached answers, of cached candidate sets by default, and of sets that `prepare` adds."""
 _AHEAD = 128
 
 
@@ -197,7 +197,8 @@ class GpuRecommender:
                 others = layouts_that_matter(problem, self.gpu)
                 searches.append((problem, in_best_layout(self.context, problem, others), None))
                 alone = alone and not others
-            # Compare layouts at the default point. If no problem has another layout, use the requested points.
+            # Compare layouts at the default power limit and clock. Use the requested points only if no problem has
+            # layouts to compare.
             compared_at = points if alone or points[0].is_default(self.gpu) else (DEFAULT_POINT,)
             while searches:
                 wanted = list[tuple[Problem, Asking, Problem]]()

@@ -153,9 +153,9 @@ class Database(DatabaseQueries):
         """Open a file that was already checked. `open` describes the other arguments.
 
         Args:
-            mark: Mark of the file (`marks`), or None to write no mark.
+            mark: Result of the file's check, to be saved in the cache folder (`marks.Mark`). If None, save nothing.
             state: Result of `marks.file_state` when the file was checked. If empty, the file may have changed since.
-            filtered: Whether to hide the rows that the mark lists, and the contributors in another person's file.
+            filtered: Whether to hide the faulty rows in `mark`. Then another person's file also hides who contributed.
         """
         existed = path.exists()
         if create and not read_only and not existed:
@@ -208,7 +208,7 @@ class Database(DatabaseQueries):
         return cls(connection, "the database in memory")
 
     def close(self) -> None:
-        """Write pending changes, close the file, and update its mark and its query file."""
+        """Write pending changes, close the file, and update its `Mark` and its query file."""
         self._connection.close()
         if self._written and self.mark is not None:
             state = file_state(Path(self.path))
@@ -346,7 +346,7 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
-    """Move a closed database file to `path`, replacing any file there, and mark it as the user's own."""
+    """Move a closed database file to `path`, replacing any file there, and record that the user wrote it."""
     # Write a mark that is valid for both files, because the process may be killed during the replacement.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)

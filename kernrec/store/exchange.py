@@ -136,7 +136,7 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
         # `concat` skips NULL, so put each comma into the part that it belongs to. The entry `table` has none, because
-        # every row has it. `||` returns NULL if a value is NULL, but is slow, so use it only where a value may be NULL.
+        # every row has it. `||` returns NULL if a value is NULL. It is slow, so use it only for optional columns.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]

@@ -133,7 +133,7 @@ def query_profiles(
     newest compiler."""
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
-    # Read `counts` in a second scan with the same row order: unnested lists come without row boundaries.
+    # A second query with the same row order returns all `counts` as one flat array. `ends` has the end of each row.
     columns = connection.execute(
         "SELECT launch, entry, code_key, registers, spill_bytes, stack_bytes, static_smem_bytes, compiler, metrics, "
         f"terms {chosen}",

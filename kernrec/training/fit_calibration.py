@@ -141,7 +141,7 @@ def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]
 
 @dataclass(frozen=True)
 class _CalibrationRows:
-    """Group of N measured rows. `timed` and `powered` mark the rows that are used for fitting."""
+    """Group of N measured rows, some of which are used for fitting."""
 
     group: RowGroup
     power: PowerModel
@@ -299,7 +299,8 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Fit P multipliers with equal weights for all problems. `shares` contains an array (rows, P) for each group."""
+    """Return the result of `fit_multipliers` for the `shares` of all members of `rows`. Every problem has the same
+    total weight."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}

@@ -350,13 +350,13 @@ def _tensor_clk(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
     """Return (clock cycles of the tensor cores, fraction of their operations in warpgroup instructions)."""
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
-        # A multiply-add is two operations. Data sheets may state the tensor peak at a lower clock than the boost clock.
-        # On some generations, `mma.sync` reaches only the fraction `share` of the peak; `wgmma` and `tcgen05` reach it.
-        # The profiles' metric `mma` includes the operations of all three, so subtract `grouped`.
+        # Data sheets may state the tensor peak at a lower clock than the boost clock.
         sustained = per_clk * gpu.tensor_clock_hz / gpu.boost_clock_hz
         grouped = counts.total(f"wgmma.{dtype}", f"tcgen05.{dtype}")
+        # The metric `mma` also counts the operations of `wgmma` and `tcgen05`, which reach the peak. On some GPUs,
+        # `mma.sync` reaches only a fraction (`share`) of the peak.
         by_warps = (counts.total(f"mma.{dtype}") - grouped) / share
-        clk = clk + (by_warps + grouped) / (2.0 * sustained)
+        clk = clk + (by_warps + grouped) / (2.0 * sustained)  # A multiply-add is two operations.
     multiplied = counts.total(*(f"mma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm))
     by_groups = counts.total(*(f"wgmma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm))
     return clk, by_groups / np.maximum(multiplied, 1e-30)

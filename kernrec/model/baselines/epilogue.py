@@ -21,7 +21,7 @@ _FUSED = {"bias": 0, "activation": 0}
 
 
 def as_recorded(problem: Problem) -> Problem:
-    """Return a problem as recordings contain it: a matvec as a matmul, and a matmul without bias and activation."""
+    """Return the problem to look up in recordings: convert a matvec to a matmul, and omit bias and activation."""
     problem = as_matmul(problem)
     if not has_epilogue(problem):
         return problem

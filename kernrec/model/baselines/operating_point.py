@@ -60,8 +60,8 @@ def at_point(
     """Transfer predictions for a problem to a power limit and clock. The order of the predictions is kept. Raise
     `UsageError` if the GPU does not support the power limit or clock.
 
-    Latencies below the problem's minimum time are raised to it, and powers are lowered to the power limit if they
-    exceed it. The GPU's power model computes powers that were not recorded.
+    A latency is at least the problem's minimum time, and a power is at most the power limit. The GPU's power model
+    computes powers that were not recorded.
 
     Args:
         predictions: Predictions for the default power limit and an unlocked clock. Pass all predictions that will be
@@ -193,7 +193,8 @@ def _core_energy(
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # The arithmetic takes at most the whole latency. This bounds the clock from below and energy from above.
+        # The arithmetic takes no longer than the latency, so the clock is at least `least_hz`. At this clock, the power
+        # limit permits the most energy.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _core_energy_in_call(each, gpu.tdp_w, least_hz, gpu))

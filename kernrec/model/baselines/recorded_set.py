@@ -97,7 +97,7 @@ class RecordedSet:
 
     @cached_property
     def is_case(self) -> Callable[[Mapping[str, int]], bool]:
-        """Return the predicate that decides whether the set covers a problem's dimensions."""
+        """Return the function that checks whether the set covers a problem's dimensions."""
         return features_of(self.op).CASES[self.case]
 
     @cached_property
@@ -105,10 +105,11 @@ class RecordedSet:
         return tuple(sorted({gpu for devices in self.backends.values() for gpu in devices}))
 
     def backends_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the backends that the set can predict for a problem on a GPU. For a recorded GPU, they are the
-        backends recorded there with problems of this kind. For another GPU, they are the recorded backends that support
-        the GPU and this kind, except those in `local`. If the GPU has no arithmetic in the data type, return all
-        backends."""
+        """Return the backends whose time for a problem this set can predict on a GPU.
+
+        On a recorded GPU, they have recordings of this kind of problem. An unrecorded GPU gets the backends that
+        support it and have such recordings on any GPU, without the backends in `local`. If the GPU has no arithmetic
+        in the data type, return all backends."""
         return self.backends_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.backends)
 
     def backends_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
@@ -207,7 +208,7 @@ class SetModel:
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """Power that the trees for power correct, keyed by recorded GPU, or None if they correct the power limit."""
+    """Power model that the trees correct, keyed by recorded GPU. If None, they correct the power limit."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a problem has an unrecorded size in a dimension of `RecordedSet.grid`. If a set of matmuls has

@@ -125,9 +125,8 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (single, batched, largest). `DIMS[single]` and `DIMS[batched]` are the dimensions that count items in
-        single and in batched problems. The index is -1 if no dimension counts items. `largest` is the largest number of
-        items to evaluate."""
+        """Return the index in `DIMS` of the dimension that counts items, for single and for batched problems, and the
+        largest number of items to evaluate. The index is -1 if no dimension counts items."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -226,7 +225,7 @@ class Timed:
         more = query.MoreItems(np.array(flat, dtype=float).reshape(len(problems), -1), *kind.items)
         sizes = more.sizes
         bound = kind.features.bound(kind.device, sizes.T, kind.layout)
-        # State the arithmetic time at the data sheet's rate, which the power and the roof are based on.
+        # Convert the time of arithmetic to the data sheet's rate, because predicted power and minimum times use it.
         if kind.device.timing.sustained:
             share = kind.device.peak_flops / rate_of(kind.gpu, kind.dtype)
             bound = replace(bound, parts={**bound.parts, "math": bound.parts["math"] * share})

@@ -162,7 +162,7 @@ def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
 
 
 def matern(a: Array, b: Array, length: float) -> Array:
-    """Return the Matern 3/2 kernel with length scale `length` between the rows of a (N, F) and of b (M, F), (N, M)."""
+    """Return the Matern 3/2 kernel of the rows of a (N, F) and b (M, F), (N, M). `length` is the length scale."""
     distance = np.sqrt(3.0 * squared_distances(a, b)) / length
     return np.asarray((1.0 + distance) * np.exp(-distance))
 

@@ -1,4 +1,4 @@
-"""Search for the config of lowest cost, and measure energy only where it may change the result.
+"""Search for the config of lowest cost, and measure energy only if it may change the result.
 
 Energy takes much longer to measure than latency. So a Gaussian process predicts the power from the config and its
 measured latency. The predicted intervals are widened until they contain the fraction `LEVEL` of the leave-one-out

@@ -43,7 +43,7 @@ from kernrec.util.engine import module as engine
 
 _UNSUPPORTED, _BUDGET = 1, 2
 _NAMED = re.compile("\x01([0-9]+)\x01")
-"""Regular expression for an instruction in an engine message, where its index in the function represents it."""
+"""Regular expression for the marker of an instruction in an engine message: its index in the function."""
 _MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 
 

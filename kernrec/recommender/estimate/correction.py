@@ -90,7 +90,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class ModelScope:
-    """Use of a trained model for one kernel, GPU and data type."""
+    """Trained model, with the kernel, GPU and data type whose costs it corrects."""
 
     trained: TrainedModel
     gpu: str

@@ -197,7 +197,7 @@ class Rescaling:
 
     def apply(self, predicted: Costs) -> Costs:
         """Scale predictions for the same kernel and problem to the measurements."""
-        # Energy is power times time, so use the larger of their remaining fractions of shared error.
+        # An energy is power times time and includes the errors of both. Use the larger of the two fractions for it.
         common = np.array([[self.latency_common], [max(self.latency_common, self.power_common)]])
         below, above, source, own = predicted.kinds.swapaxes(0, 1)
 
@@ -309,7 +309,7 @@ def _interval(
     Args:
         stated: ends of the interval that each row states; None for an end that it does not state.
         least: minimum half-width, as a fraction of the value.
-        unstated: half-width, as a fraction of the value, where a row states no end.
+        unstated: half-width for a row that does not state an end, as a fraction of the value.
     """
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:

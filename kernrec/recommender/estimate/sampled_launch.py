@@ -46,7 +46,7 @@ class SampledLaunch:
     """Results of the emulated blocks of one launch, with one array element per compiled variant."""
 
     requested: ProfileTable
-    """Profiles that count all sectors which the blocks request, including hits in L1."""
+    """Profiles that count all requested sectors, including hits in L1."""
     table: ProfileTable
     """Profiles that exclude hits in L1."""
     rounds: Array
@@ -205,7 +205,7 @@ def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Return the demand of a launch, with loop trips in place of waits for memory where blocks have unequal work."""
+    """Convert work per block to work per loop trip if blocks do unequal work. Each wait for memory counts as a trip."""
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand

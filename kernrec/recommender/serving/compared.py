@@ -185,7 +185,7 @@ def _key(engine: str, file: TunedFile, config: Tiles) -> tuple[tuple[str, int], 
 
 
 def distinct(engine: str, file: TunedFile, configs: Sequence[Tiles]) -> list[Tiles]:
-    """Return the configs without those that the engine launches exactly like an earlier config."""
+    """Return the configs without duplicates. Configs are duplicates if the engine launches them identically."""
     unique: dict[tuple[tuple[str, int], ...], Tiles] = {}
     for config in configs:
         unique.setdefault(_key(engine, file, config), config)
@@ -209,7 +209,7 @@ def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
 
 
 NOTHING = 1.03
-"""Ratio of the default config's time to the best config's time up to which tuning gains nothing. Measured times of the
+"""Maximum ratio of default config's time / best config's time for which tuning gains nothing. Measured times of the
 same config differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
 """Ratio as in `NOTHING`. If the ratio's interval ends below this value, the advice is not to create the file."""

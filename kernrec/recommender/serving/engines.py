@@ -54,7 +54,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class ProductShape:
-    """Sizes, on one GPU, of a matmul whose kernel a tuned file configures."""
+    """Sizes of a matmul on one GPU. A tuned file configures the kernel of this matmul."""
 
     rows: int
     """Columns of the output, which are rows of the weights."""

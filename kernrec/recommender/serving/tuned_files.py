@@ -203,7 +203,7 @@ _MOST_WARPS = 32
 
 
 class Judgment(StrEnum):
-    """Judgment on an entry of a tuned file."""
+    """Assessment of an entry of a tuned file for a GPU."""
 
     WRONG = "cannot run"
     GOOD = "as good as the best, within the error"
@@ -216,7 +216,7 @@ class Judgment(StrEnum):
 
 @dataclass(frozen=True)
 class JudgedEntry:
-    """Entry of a tuned file with a judgment for a GPU."""
+    """Entry of a tuned file, and how well it suits a GPU."""
 
     problem: int | str
     """Number of tokens in files of vLLM and SGLang. In other files, a text such as the operator and the shapes."""
@@ -232,7 +232,7 @@ class JudgedEntry:
 
 @dataclass(frozen=True)
 class JudgedFile:
-    """Tuned file with judgments on its entries for a GPU."""
+    """Tuned file, and how well each of its entries suits the GPU `gpu`."""
 
     name: str
     gpu: GPU
@@ -364,7 +364,6 @@ def launch_reasons(config: Mapping[str, int], gpu: GPU) -> Iterator[str]:
 
 
 def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]) -> Iterator[str]:
-    """Yield each reason why a GPU cannot run a config."""
     for name in (*EXPERTS, "BLOCK_N", "BLOCK_K"):
         value = config.get(name, 1)
         if value & (value - 1):

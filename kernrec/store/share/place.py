@@ -31,7 +31,7 @@ class MissingFileError(UsageError):
 
 
 class Place(Protocol):
-    """A store of named files: either a place with many bundles, or a single bundle."""
+    """Named files in a folder, zip file, bucket or web server: many bundles, or the files of a single bundle."""
 
     @property
     def title(self) -> str:

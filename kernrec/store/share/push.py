@@ -1,4 +1,4 @@
-"""Push rows that a place lacks, as one signed bundle per GPU.
+"""Push rows that a shared folder, bucket or server (a `Place`) lacks, as one signed bundle per GPU.
 
 Each bundle is written atomically and never changes, so several people may push at the same time. After a killed push,
 the next push adds the missing bundles.
@@ -116,11 +116,10 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write the list of a place's files, which readers through a web server need. Omit the names in `without`, and
-    return the number of listed names.
+    """Write a file with the names of a place's bundles and withdrawals, because a web server cannot list its files.
 
-    Each process lists the files again after writing, and writes again if they have changed. So if two processes write
-    the list at the same time, the last list is complete.
+    Return the number of names. Names in `without` are omitted. If the place changes meanwhile, write the file again.
+    So the last version is complete even if two processes write it at the same time.
     """
     while True:
         names = _listed(place, without or {})
