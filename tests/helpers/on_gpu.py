@@ -7,7 +7,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,11 +20,9 @@ import pytest
 
 from kernrec.capture.program_run import SOCKET_VARIABLE, accept, libraries
 from kernrec.capture.recorded_calls import Recorder
-from kernrec.compile import Compiled
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
-from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, bind_launches, workspaces
-from kernrec.kernel.tensor_map import MAP_BYTES, EncodedMap, MapHandle
+from kernrec.kernel.binding import BoundLaunch, PackedArguments, bind_launches, workspaces
 from kernrec.op import Problem
 from kernrec.run.driver import Driver as CudaDriver
 from tests.helpers.kernel_code import Config, assembled, not_assembled
@@ -166,37 +164,14 @@ def asarray(values: np.ndarray) -> Array:
     return array
 
 
-class Function:
-    """Kernel that is called with grid, block and arguments."""
-
-    def __init__(self, handle: int) -> None:
-        self.ptr = handle
-
-    def _set_shared(self, size: int) -> None:
-        set_attribute(self.ptr, _DYNAMIC_SHARED, size)
-
-    max_dynamic_shared_size_bytes = property(fset=_set_shared)
-
-    def __call__(self, grid: Any, block: Any, arguments: Any, shared_mem: int = 0) -> None:
-        raw = [np.uint64(a.ctypes.data) if isinstance(a, Array) else a for a in arguments]
-        buffers = [ctypes.create_string_buffer(each.tobytes(), each.nbytes) for each in raw]
-        addresses = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
-        grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
-        driver().launch(self.ptr, *grid, *block, shared_mem, 0, ctypes.addressof(addresses), 0)
-
-
 class Module:
     """Loaded PTX."""
-
-    def __init__(self, path: str = "") -> None:
-        if path:
-            self.load(Path(path).read_bytes())
 
     def load(self, image: bytes) -> None:
         self._handle = driver().load(image + b"\0")
 
-    def get_function(self, entry: str) -> Function:
-        return Function(driver().function(self._handle, entry))
+    def get_function(self, entry: str) -> Any:
+        return SimpleNamespace(ptr=driver().function(self._handle, entry))
 
 
 def set_attribute(function: int, attribute: int, value: int) -> None:
@@ -236,7 +211,7 @@ def _modules() -> dict[str, ModuleType]:
     )  # fmt: skip
     modules["cupy"].__dict__.update(
         __version__=EMULATED, cuda=modules["cupy.cuda"], ndarray=Array, empty=empty, full=full, asarray=asarray,
-        RawModule=Module, uint8=np.uint8,
+        uint8=np.uint8,
     )  # fmt: skip
     return modules
 
@@ -253,11 +228,6 @@ def stand_in_for_cupy() -> Iterator[None]:
         yield
 
 
-_SCALARS: dict[str, Callable[[Any], Any]] = {"u32": np.uint32, "i32": np.int32, "i64": np.int64, "f32": np.float32}
-_PLAIN_SHARED_BYTES = 48 * 1024
-"""Dynamic shared memory in bytes that a launch can use without opting in (CUDA C++ Programming Guide)."""
-
-
 @dataclass(frozen=True)
 class GpuInUse:
     """The GPU in use, or the one that the stand-in for CuPy emulates."""
@@ -267,9 +237,10 @@ class GpuInUse:
     """Compute capability, such as 90 for 9.0."""
     emulated: bool
 
-    def code(self, kernel: Kernel, config: Config, dtype: str, layout: str) -> "Code":
-        """Return loaded code of a config: machine code, or PTX for the emulator."""
-        return Code((not_assembled if self.emulated else assembled)(kernel, config, dtype, layout, self.sm))
+    def code(self, kernel: Kernel, config: Config, dtype: str, layout: str) -> Any:
+        """Load a config's code: machine code, or PTX for the emulator."""
+        compiled = not_assembled if self.emulated else assembled
+        return CudaDriver().load(compiled(kernel, config, dtype, layout, self.sm))
 
 
 def has_gpu() -> bool:
@@ -293,58 +264,12 @@ def gpu_in_use() -> Iterator[GpuInUse]:
         yield GpuInUse(properties["name"].decode(), sm, emulated=cupy.__version__ == EMULATED)
 
 
-def arguments(launch: BoundLaunch, addresses: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a launch's arguments for CuPy: device arrays, and scalars of the size that the kernel expects."""
-    return tuple(_argument(each, addresses) for each in launch.arguments)
-
-
-def _argument(argument: Any, addresses: Mapping[str, Any]) -> Any:
-    if isinstance(argument, Scalar):
-        return _SCALARS[argument.ctype](argument.value)
-    if isinstance(argument, Pointer) and argument.null:
-        return np.uint64(0)
-    address = addresses[argument.name]
-    if not isinstance(argument, MapHandle):
-        return address
-    encoded = EncodedMap(argument)
-    if not isinstance(address, np.generic):  # only arrays have device memory to point to
-        encoded.value = address.data.ptr
-    return np.frombuffer(ctypes.string_at(encoded.address, MAP_BYTES), f"V{MAP_BYTES}")[0]
-
-
-class Code:
-    """Loaded code of one compilation; CuPy's exceptions are passed on if loading fails."""
-
-    def __init__(self, compiled: Compiled) -> None:
-        import cupy
-
-        # RawModule needs a file, and reads it on the first use of a function.
-        self.folder = tempfile.TemporaryDirectory()
-        file = Path(self.folder.name, "kernel.cubin")
-        file.write_bytes(compiled.cubin or compiled.ptx.encode())
-        module = cupy.RawModule(path=str(file))
-        self.entries = {entry: module.get_function(entry) for entry in compiled.resources}
-
-
-def to_device(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Copy tensors to device memory, so that configs can share them."""
-    import cupy
-
-    return {name: cupy.asarray(tensor) for name, tensor in tensors.items()}
-
-
 class Prepared:
     """A config with all tensors in device memory: `launch` enqueues its kernels, `outputs` copies the results back.
-    Inputs may be on the host or from `to_device`. Workspaces and outputs start as NaN (all bits set)."""
+    Workspaces and outputs start as NaN (all bits set)."""
 
     def __init__(
-        self,
-        kernel: Kernel,
-        config: Mapping[str, int],
-        problem: Problem,
-        sm: int,
-        code: Code,
-        tensors: Mapping[str, Any],
+        self, kernel: Kernel, config: Config, problem: Problem, sm: int, code: Any, tensors: Mapping[str, np.ndarray]
     ) -> None:
         import cupy
 
@@ -355,18 +280,19 @@ class Prepared:
         }
         unwritten = {name: int(np.prod(shape)) * dtype.itemsize for name, (shape, dtype) in self.shapes.items()}
         unwritten |= {scratch.name: scratch.bytes for scratch in workspaces(kernel, config, problem, sm)}
-        self.device = to_device(tensors)
+        self.device = {name: cupy.asarray(tensor) for name, tensor in tensors.items()}
         self.device |= {name: cupy.full(size, 0xFF, cupy.uint8) for name, size in unwritten.items()}
-        self.calls: list[tuple[Any, BoundLaunch, tuple[Any, ...]]] = []
+        self._driver, self.calls = CudaDriver(), list[tuple[Any, BoundLaunch, PackedArguments]]()
         for launch in bind_launches(kernel, config, problem, sm):
-            function = code.entries[launch.entry]
-            if launch.shared_bytes > _PLAIN_SHARED_BYTES:
-                function.max_dynamic_shared_size_bytes = launch.shared_bytes
-            self.calls.append((function, launch, arguments(launch, self.device)))
+            packed = PackedArguments.bound(launch)
+            for name in packed.slots:
+                packed.set_address(name, self.device[name].data.ptr)
+            function = self._driver.function(code, launch.entry, launch.shared_bytes)
+            self.calls.append((function, launch, packed))
 
     def launch(self) -> None:
-        for function, launch, passed in self.calls:
-            function(launch.grid, launch.block, passed, shared_mem=launch.shared_bytes)
+        for function, launch, packed in self.calls:
+            self._driver.launch(function, *launch.grid, *launch.block, launch.shared_bytes, 0, packed.address, 0)
 
     def outputs(self) -> dict[str, np.ndarray]:
         return {

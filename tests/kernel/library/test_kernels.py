@@ -11,7 +11,7 @@ from kernrec.op.dtype import ELEMENT_BYTES as BYTES
 from tests.helpers.counted import per_trip, profiled
 from tests.helpers.depth import DEEP
 from tests.helpers.kernel_code import Config, assembled, not_assembled
-from tests.helpers.on_gpu import Code, Prepared
+from tests.helpers.on_gpu import Prepared
 from tests.helpers.trial import CASES, OPS, Case, flaws, given_inputs, per_case, run, runs, sample, space
 
 PRODUCTS = ("matmul", "conv2d")
@@ -190,7 +190,7 @@ def test_extreme_configs_compute_the_op_on_the_gpu(gpu, kernel, dtype, layout):
     chosen = runs(Case(kernel, dtype, layout, gpu.sm))
     if gpu.emulated:  # Other tests run all configs in the emulator. This one checks their launches.
         chosen = sorted(chosen, key=lambda run: run[1].flops)[:2]
-    codes: dict[tuple[int, ...], Code] = {}
+    codes = {}
     for config, problem in chosen:
         key = tuple(config[name] for name in kernel.compile_time_tunables)
         if key not in codes:
