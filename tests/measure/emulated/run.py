@@ -4,36 +4,19 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
-from cupy.cuda import Clock
-from cupy.cuda.function import PTX
-from no_sensors import MissingSensors
+from device import use_emulated_device
 
-import kernrec.measure.device.cuda as cuda
 from kernrec.kernel import find_kernel
+from kernrec.measure.device.cuda import CudaDevice
 from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure, PreparedProblem
 from kernrec.measure.protocol.measure_config import Probe, measure_config
 from kernrec.op import problem_from_key
-from kernrec.ptx import parse
 from kernrec.store.measurement import Tier
 
 inputs = json.load(sys.stdin)
-
-
-def compiled(source, sm, defines=None, name="kernel.cu"):
-    key = json.dumps([name, dict(sorted((defines or {}).items()))])
-    if key in inputs["ptx"]:
-        PTX[key.encode()] = inputs["ptx"][key]
-    entries = parse(PTX[key.encode()]).entries if key in inputs["ptx"] else {}
-    return SimpleNamespace(cubin=key.encode(), ptx=inputs["ptx"].get(key, ""), resources=dict.fromkeys(entries))
-
-
-cuda.compile_source = compiled
-cuda.compile_job = lambda job, cache: compiled(job.source, job.sm, job.defines, job.name)
-cuda.time = Clock
-cuda.sensors = lambda uuid: MissingSensors("NVIDIA H200", "emulated")
-device = cuda.CudaDevice("GPU-emulated", Path(tempfile.mkdtemp()))
+use_emulated_device(inputs["ptx"])
+device = CudaDevice("GPU-emulated", Path(tempfile.mkdtemp()))
 answers = []
 for case in inputs["cases"]:
     problem = problem_from_key(case["problem"])
