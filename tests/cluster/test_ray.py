@@ -94,6 +94,10 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {"HOME": str(folder)}
 
 
+def completed(folder: Path, words: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(words, env=environment(folder), capture_output=True, text=True)
+
+
 def acknowledged(folder: Path) -> set[tuple[object, object, object]]:
     """Return (session, block, position) of each row in the driver's journal, even if it is already in the database."""
     path = journal_path(folder / "own.duckdb")
@@ -104,13 +108,17 @@ def acknowledged(folder: Path) -> set[tuple[object, object, object]]:
     return {(row["session"], row["block"], row["position"]) for row in rows}
 
 
+def stored(folder: Path, **equal: object) -> list[dict[str, Any]]:
+    """Return the rows of the database, which may be missing."""
+    if not (folder / "own.duckdb").exists():
+        return []
+    with Database.open(folder / "own.duckdb") as opened:
+        return opened.rows("measurement", **equal)
+
+
 def moments(folder: Path) -> Counter[tuple[object, object, object]]:
     """Count the database's rows by (session, block, position)."""
-    if not (folder / "own.duckdb").exists():
-        return Counter()
-    with Database.open(folder / "own.duckdb") as opened:
-        rows = opened.rows("measurement")
-    return Counter((row["session"], row["block"], row["position"]) for row in rows)
+    return Counter((row["session"], row["block"], row["position"]) for row in stored(folder))
 
 
 def happened(event: Path, process: "subprocess.Popen[bytes]") -> Any:
@@ -163,7 +171,7 @@ def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):
         assert {tuple(moment) for moment in written} <= there
         seen |= there
         assert len(screened(tmp_path)) < problems * CONFIGS
-    done = subprocess.run(command(tmp_path, cluster.address), env=environment(tmp_path), capture_output=True, text=True)
+    done = completed(tmp_path, command(tmp_path, cluster.address))
     assert done.returncode == 0, done.stderr
     there = moments(tmp_path)
     assert seen <= there.keys()
@@ -178,10 +186,7 @@ def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):
 
 def screened(folder: Path) -> Counter[tuple[object, object]]:
     """Count the screening rows of each config in closed blocks; the final tier repeats configs on purpose."""
-    if not (folder / "own.duckdb").exists():
-        return Counter()
-    with Database.open(folder / "own.duckdb") as opened:
-        rows = opened.rows("measurement", tier="screen")
+    rows = stored(folder, tier="screen")
     return Counter((row["problem_id"], row["config_id"]) for row in rows if not row["block_open"])
 
 
@@ -193,9 +198,7 @@ def test_second_campaign_on_a_cluster_is_refused_with_the_name_of_the_first(clus
     cluster.add_node(num_cpus=1)
     first = RayCluster(cluster.address, tmp_path / "first.duckdb", replays=True)  # locks the cluster until closed
     try:
-        second = subprocess.run(
-            command(tmp_path, cluster.address), env=environment(tmp_path), capture_output=True, text=True
-        )
+        second = completed(tmp_path, command(tmp_path, cluster.address))
     finally:
         first.close()
     assert second.returncode == 2
@@ -207,9 +210,7 @@ def test_second_campaign_on_a_cluster_is_refused_with_the_name_of_the_first(clus
 @pytest.mark.slow
 def test_cluster_without_gpus_explains_how_nodes_announce_them(cluster, tmp_path):
     arguments = ["collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", "--cluster", cluster.address]
-    done = subprocess.run(
-        [sys.executable, "-m", "kernrec", *arguments], env=environment(tmp_path), capture_output=True, text=True
-    )
+    done = completed(tmp_path, [sys.executable, "-m", "kernrec", *arguments])
     assert done.returncode == 2
     assert re.search(r"none of its \d+ nodes has a GPU to measure on", done.stderr)
 

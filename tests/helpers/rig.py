@@ -80,19 +80,18 @@ def unclosed(database: Path) -> list[int]:
 
 def stored(database: Path, **equal: object) -> list[int]:
     """Return the config numbers of all rows, in ascending order."""
-    with Database.open(database) as opened:
-        configs = {row["config_id"]: row["tunables"] for row in opened.rows("config")}
-        rows = opened.rows("measurement", **equal)
-    return sorted(int(str(configs[row["config_id"]]).split('"i":')[1].rstrip("}")) for row in rows)
+    return sorted(number for number, _ in _numbered(database, **equal))
 
 
 def outcomes(database: Path) -> dict[int, tuple[str, str]]:
     """Return (outcome, error) by config number."""
+    return {number: (str(row["outcome"]), str(row["error"] or "")) for number, row in _numbered(database)}
+
+
+def _numbered(database: Path, **equal: object) -> list[tuple[int, Mapping[str, object]]]:
     with Database.open(database) as opened:
-        configs = {row["config_id"]: row["tunables"] for row in opened.rows("config")}
-        rows = opened.rows("measurement")
-    by_number = {int(str(configs[r["config_id"]]).split('"i":')[1].rstrip("}")): r for r in rows}
-    return {i: (str(row["outcome"]), str(row["error"] or "")) for i, row in by_number.items()}
+        configs = {row["config_id"]: json.loads(str(row["tunables"]))["i"] for row in opened.rows("config")}
+        return [(configs[row["config_id"]], row) for row in opened.rows("measurement", **equal)]
 
 
 class WorkerHere(WorkerClient):
