@@ -13,7 +13,7 @@ import typer.main
 from kernrec.cli import app as application
 from kernrec.cli.app import app, run
 from kernrec.cli.misuse import removed as removed_words
-from tests.helpers.command import environment
+from tests.helpers.command import environment, run_apart
 from tests.helpers.paths import ROOT
 
 
@@ -84,9 +84,8 @@ def test_command_line_has_few_options(capsys, monkeypatch):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion_can_be_installed(shell, tmp_path):
-    variables = environment(HOME=str(tmp_path), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
-    command = [sys.executable, "-m", "kernrec", "--install-completion", shell]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    variables = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = run_apart("--install-completion", shell, variables=variables)
     assert done.returncode == 0, done.stderr
     script = {"bash": ".bash_completions/kernrec.sh", "zsh": ".zfunc/_kernrec"}[shell]
     assert "_KERNREC_COMPLETE" in (tmp_path / script).read_text()
@@ -96,9 +95,7 @@ def test_completion_can_be_installed(shell, tmp_path):
 def test_completion_completes_commands_and_options():
     def completions(words: str) -> list[str]:
         variables = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_KERNREC_COMPLETE": "complete_bash"}
-        command = [sys.executable, "-m", "kernrec"]
-        done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=True)
-        return done.stdout.split()
+        return run_apart(variables=variables).stdout.split()
 
     assert completions("kernrec re") == ["recommend"]
     assert completions("kernrec recommend --obj") == ["--objective"]
@@ -123,9 +120,9 @@ def test_unexpected_error_prints_one_line_and_writes_a_file(failing, capsys):
     assert not output
     (report,) = (failing / "crashes").iterdir()
     (line,) = errors.splitlines()
-    version = subprocess.run([sys.executable, "-m", "kernrec", "--version"], capture_output=True, text=True, check=True)
+    version = run_apart("--version").stdout.strip()
     assert line == (
-        f"kernrec: internal error in kernrec {version.stdout.strip()}: ZeroDivisionError: division by zero; "
+        f"kernrec: internal error in kernrec {version}: ZeroDivisionError: division by zero; "
         f"details are in {report}, please report them"
     )
     details = report.read_text()

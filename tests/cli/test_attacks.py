@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections.abc import Mapping
 from hashlib import sha256
@@ -18,7 +16,7 @@ from kernrec.store.keys import Signer, key_file
 from kernrec.store.share.bundle import write_bundle
 from kernrec.store.share.manifest import Manifest, Segment, Withdrawal, bundle_name
 from kernrec.store.share.place import ZipFile
-from tests.helpers.command import environment, run_here
+from tests.helpers.command import run_apart, run_here
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, Person, measurements
 
@@ -89,15 +87,7 @@ def test_child_processes_import_nothing_from_the_working_folder(user, tmp_path, 
     (folder / "kernel.cu").write_text('extern "C" __global__ void f(float* x) { x[threadIdx.x] = 1; }')
     for module in ("json", "queue", "signal", "tempfile", "numpy", "duckdb", "multiprocessing"):
         (folder / f"{module}.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "kernrec", *CHILDREN[name]],
-        env=environment(**user.variables),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = run_apart(*CHILDREN[name], cwd=folder, variables=user.variables)
     assert done.returncode == 0, done
     assert not (folder / "ran").exists()
 
@@ -106,15 +96,7 @@ def test_child_processes_import_nothing_from_the_working_folder(user, tmp_path, 
 @pytest.mark.parametrize("words", [("merge",), ("import",), ("info", "--db")])
 def test_pipe_is_refused_without_waiting(user, tmp_path, words):
     os.mkfifo(pipe := tmp_path / "pipe.zip")
-    done = subprocess.run(
-        [sys.executable, "-m", "kernrec", "db", *words, str(pipe)],
-        env=environment(**user.variables),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert "is a named pipe" in refusal(done)
+    assert "is a named pipe" in refusal(run_apart("db", *words, pipe, variables=user.variables))
 
 
 def signed_bundle(untrusted: Person, path: Path, parts: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
@@ -233,16 +215,7 @@ def test_input_that_is_not_a_file_is_refused_at_once(user, tmp_path, name, kind)
         os.mkfifo(path)
     else:
         path.symlink_to(path.name if kind == "loop" else "/dev/zero")
-    done = subprocess.run(
-        [sys.executable, "-m", "kernrec", *COMMANDS[name]],
-        env=environment(**user.variables),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    line = refusal(done)
+    line = refusal(run_apart(*COMMANDS[name], cwd=tmp_path, variables=user.variables))
     assert path.name in line
     if kind == "pipe":
         assert "is a named pipe; expected a regular file" in line

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,7 +12,7 @@ from kernrec.checking.child_process import Limits
 from kernrec.compile.nvrtc import compile_source
 from kernrec.interop.host_launches import filled_variables
 from kernrec.profile.launch_arguments import read_arguments, structure
-from tests.helpers.command import run_here
+from tests.helpers.command import run_apart, run_here
 from tests.helpers.paths import beside
 
 SCALE = beside(__file__, "scale.ptx", "refusals")
@@ -52,8 +51,7 @@ def test_check_runs_a_kernel_and_counts_its_operations(scale, tmp_path):
 
 
 def test_table_states_that_no_gpu_was_used(scale):
-    command = [sys.executable, "-m", "kernrec", "check", scale, "x=f32[64]", "f32:2", "u32:64", "--grid", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_apart("check", scale, "x=f32[64]", "f32:2", "u32:64", "--grid", "2")
     assert "global.x.read_requests   2" in done.stdout
     assert "not measured on a GPU" in done.stderr
 

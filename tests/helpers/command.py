@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import chdir
@@ -54,3 +55,13 @@ def run_here(
 def environment(**changed: str) -> dict[str, str]:
     """Return this process's environment variables with its module search path, updated by `changed`."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | changed
+
+
+def run_apart(
+    *arguments: object, cwd: Path | None = None, variables: Mapping[str, str] | None = None
+) -> "CompletedProcess[str]":
+    """Run a `kernrec` command line in another process. `variables` replace variables of `environment()`."""
+    command = [sys.executable, "-P", "-m", "kernrec", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, env=environment(**variables or {}), capture_output=True, text=True, timeout=300
+    )

@@ -19,6 +19,7 @@ from kernrec.store import Database
 from kernrec.store.measurement import Tier
 from tests.helpers.reading import reading_here
 from tests.helpers.recording import make_recording
+from tests.kills.changing import kill_on_copies
 from tests.kills.forked_command import ForkedCommand
 
 Moment = tuple[str, int, int]
@@ -84,43 +85,25 @@ def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Co
         Counts: `kills` before the command ended; `lost`, rows that the database lost or changed; `halved`, kills after
         which only some of the new rows were there; `unreadable`, kills after which the database did not open.
     """
-    draw = random.Random(seed)
-    whole, own = make_recording(folder / "whole.duckdb", 500, "rtx4090"), folder / "own.duckdb"
-    source = theirs = make_recording(folder / "theirs.duckdb", rows)
-    (temporary := folder / "temporary").mkdir()
-    variables = os.environ | {"TMPDIR": str(temporary)}
+    whole = make_recording(folder / "whole.duckdb", 500, "rtx4090")
+    theirs = make_recording(folder / "theirs.duckdb", rows)
+    words = ["db", command, str(theirs)]
     if command == "import":
-        source = folder / "theirs.zip"
-        ForkedCommand(
-            ["db", "export", "--bundle", str(source), "--licence", "CC0-1.0", "--db", str(theirs)], variables
-        ).wait()
+        words = ["db", command, str(bundle := folder / "theirs.zip"), "--untrusted"]
+        export = ["db", "export", "--bundle", str(bundle), "--licence", "CC0-1.0", "--db", str(theirs)]
+        ForkedCommand(export, os.environ).succeed()
     with Database.open(whole) as database:
         keys = _keys(database)
-    words = ["db", command, str(source), "--db", str(own), *(["--untrusted"] if command == "import" else [])]
-    counts: Counter[str] = Counter()
-    length_s = 0.0
-    for number in range(-1, kills):
-        for suffix in ("", ".wal"):
-            own.with_name(own.name + suffix).unlink(missing_ok=True)
-        shutil.copyfile(whole, own)
-        started_s = time.monotonic()
-        process = ForkedCommand(words, variables)
-        if number < 0:  # measure the run time first
-            process.succeed()
-            length_s = time.monotonic() - started_s
-            continue
-        process.wait(draw.random() * length_s)
-        counts["kills"] += process.kill()
-        shutil.rmtree(temporary)
-        temporary.mkdir()
-        try:
-            with Database.open_checked(own) as database:
-                there = _keys(database)
-                counts["lost"] += len(keys - there) + len(database.altered())
-                counts["halved"] += 0 < len(there - keys) < rows
-        except KernrecError:
-            counts["unreadable"] += 1
-    return counts
+
+    def count(own: Path, counts: Counter[str]) -> None:
+        with Database.open_checked(own) as database:
+            there = _keys(database)
+            counts["lost"] += len(keys - there) + len(database.altered())
+            counts["halved"] += 0 < len(there - keys) < rows
+
+    (temporary := folder / "temporary").mkdir()
+    with patch.dict(os.environ, {"TMPDIR": str(temporary)}):
+        return kill_on_copies(folder, whole, words, kills, seed, count)
 
 
 def kill_merge_by_clocks(folder: Path, kills: int, seed: int) -> Counter[str]:

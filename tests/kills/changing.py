@@ -38,7 +38,7 @@ def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
         counts["doubled"] += sum(retracted.values()) - len(retracted)
         counts["halved"] += len(retracted) not in (0, _ROWS)
 
-    return _kill(folder, whole, ["db", "withdraw", "--row", "tuesday"], kills, seed, count)
+    return kill_on_copies(folder, whole, ["db", "withdraw", "--row", "tuesday"], kills, seed, count)
 
 
 def kill_migration(folder: Path, kills: int, seed: int) -> Counter[str]:
@@ -54,7 +54,7 @@ def kill_migration(folder: Path, kills: int, seed: int) -> Counter[str]:
             counts["lost"] += 2 * _ROWS - len(rows) + len(database.altered())
             counts["doubled"] += sum(rows.values()) - len(rows)
 
-    return _kill(folder, whole, ["db", "info"], kills, seed, count)
+    return kill_on_copies(folder, whole, ["db", "info"], kills, seed, count)
 
 
 def kill_train(folder: Path, kills: int, seed: int) -> Counter[str]:
@@ -72,10 +72,10 @@ def kill_train(folder: Path, kills: int, seed: int) -> Counter[str]:
         for card in cards:
             load(card)
 
-    return _kill(folder, whole, command, kills, seed, count, ["models"])
+    return kill_on_copies(folder, whole, command, kills, seed, count, ["models"])
 
 
-def _kill(
+def kill_on_copies(
     folder: Path,
     whole: Path,
     command: Sequence[str],

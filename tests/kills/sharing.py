@@ -7,7 +7,6 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 from kernrec.errors import KernrecError
@@ -15,7 +14,7 @@ from kernrec.store import Database
 from kernrec.store.share.bundle import fetch
 from kernrec.store.share.place import BUNDLE, Folder
 from kernrec.store.share.pull import placed_bundle
-from tests.helpers.sharing import measurements
+from tests.helpers.sharing import Person, measurements
 from tests.kills.forked_command import ForkedCommand
 
 _LICENCE = ("--licence", "CC0-1.0")
@@ -30,7 +29,9 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
     """
     draw, place = random.Random(seed), folder / "team"
     place.mkdir()
-    alice, bob = _person(folder / "alice"), _person(folder / "bob")
+    alice, bob = Person(folder / "alice"), Person(folder / "bob")
+    for person in (alice, bob):
+        person.home.mkdir()
     _run(bob, "trust", _run(alice, "trust", "--own").strip(), "alice")
     each = max(1, rows // kills)
     counts: Counter[str] = Counter()
@@ -38,7 +39,7 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
     pulled: set[str] = set()
     length_s = 1.0
     for number in range(kills):
-        _measure(alice, number, each)
+        alice.measure(measurements(f"s{number}", each))
         if command == "pull":
             _run(alice, "push", str(place), *_LICENCE)
             if number % 4 == 3:
@@ -46,7 +47,7 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
                 withdrawn.add(f"s{number - 1}")
         started_s = time.monotonic()
         words = (str(place), *(_LICENCE if command == "push" else ()))
-        process = ForkedCommand(["db", command, *words], alice if command == "push" else bob)
+        process = ForkedCommand(["db", command, *words], _variables(alice if command == "push" else bob))
         process.wait(draw.random() * length_s)
         if process.status is not None:
             length_s = 0.8 * length_s + 0.2 * (time.monotonic() - started_s)
@@ -74,25 +75,14 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
     return counts
 
 
-def _person(home: Path) -> dict[str, str]:
-    folders = {"HOME": home, "XDG_DATA_HOME": home / "data", "XDG_CONFIG_HOME": home / "config"}
-    folders |= {"XDG_CACHE_HOME": home / "cache"}
-    person = os.environ | {name: str(path) for name, path in folders.items()}
-    person.pop("KERNREC_DB", None)
-    home.mkdir()
-    return person
+def _variables(person: Person) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "KERNREC_DB"} | person.variables
 
 
-def _run(person: Mapping[str, str], *arguments: str) -> str:
-    output = Path(person["HOME"]) / "printed"
-    ForkedCommand(["db", *arguments], person, output).succeed()
+def _run(person: Person, *arguments: str) -> str:
+    output = person.home / "printed"
+    ForkedCommand(["db", *arguments], _variables(person), output).succeed()
     return output.read_text(encoding="utf-8")
-
-
-def _measure(person: Mapping[str, str], session: int, count: int) -> None:
-    path = Path(person["XDG_DATA_HOME"]) / "kernrec" / "kernrec.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(measurements(f"s{session}", count))
 
 
 def _bundles(place: Path) -> list[str]:
@@ -119,9 +109,9 @@ def _half(place: Path, folder: Path) -> bool:
     return False
 
 
-def _sessions(person: Mapping[str, str]) -> Counter[str]:
+def _sessions(person: Person) -> Counter[str]:
     """Return the number of pulled rows per session; empty if every pull was killed early."""
-    path = Path(person["XDG_DATA_HOME"]) / "kernrec" / "kernrec.pulled.duckdb"
+    path = person.database.with_name("kernrec.pulled.duckdb")
     if not path.exists():
         return Counter()
     with Database.open_checked(path) as database:

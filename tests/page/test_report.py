@@ -12,7 +12,7 @@ from kernrec.page import document as reports
 from kernrec.page.answers import Answers
 from kernrec.page.front import Subject
 from kernrec.recommender import Recommender
-from tests.helpers.command import environment, run_here
+from tests.helpers.command import run_apart, run_here
 from tests.helpers.models import LLAMA_3_8B
 from tests.helpers.needs import needs
 from tests.helpers.serving import written
@@ -63,16 +63,9 @@ def test_answer_text_cannot_close_a_script_tag():
 
 
 def test_command_writes_the_report_and_reports_errors(tmp_path):
-    import subprocess
-    import sys
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "kernrec", "explore", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
-
     target = tmp_path / "out.html"
     shape = ["--op", "matmul", "--shape", "m=64,n=64,k=64"]
-    done = run("--gpu", "rtx4090", *shape, "--output", str(target))
+    done = run_apart("explore", "--gpu", "rtx4090", *shape, "--output", str(target))
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\S+: \d\.\d MB, 1 problem on 1 GPU\n", done.stdout)
     assert data_of(target.read_text(encoding="utf-8"))["mode"] == "report"
