@@ -216,16 +216,3 @@ def test_gpu_without_power_rows_uses_the_trees_of_its_architecture(model):
 
 def problem_dims(problem: Problem) -> dict[str, np.ndarray]:
     return {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
-
-
-def test_baseline_trees_can_be_retrained_without_the_power_trees():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vendor_trees, "_ROUNDS", (2, 1))
-        patch.setattr(vendor_trees, "_POWER_ROUNDS", (2, 1))
-        entry, trees = train_set(recorded(60))
-        patch.setattr(vendor_trees, "_ROUNDS", (3, 1))
-        again, others = train_set(recorded(60), parts=("latency.any",), before=(entry, trees))
-    assert again["heads"]["power"] == entry["heads"]["power"]
-    assert again["power_bases"] == entry["power_bases"]
-    changed = {name for name, forest in trees.items() if others[name] is not forest}
-    assert changed == {"made up.latency.any"}

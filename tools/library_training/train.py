@@ -5,7 +5,7 @@ dimensions of which few sizes were recorded. All other GPUs share trees. To cali
 is held out in turn.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,55 +34,32 @@ from library_training.trees import (
 
 Array = np.ndarray
 
-_NAMED = "fastest stack named, and problems where two differ"
-_BASES = "power_bases"
-_IMPOSSIBLE = "left out, faster than the data sheet"
 _FLOORS = np.geomspace(5e-6, 1e-3, 100)
 _CARRIED_ROWS = 3000
 """Maximum number of rows per GPU for training and evaluating trees for other GPUs."""
 _RATIOS = np.geomspace(0.5, 4.0, 50)
 
 
-def train_set(
-    recording: Recording,
-    folds: int = FOLDS,
-    parts: Collection[str] = (),
-    before: tuple[Mapping[str, Any], Mapping[str, Trees]] | None = None,
-) -> tuple[dict[str, Any], dict[str, Trees]]:
-    """Train all trees of one recorded set, or some of them.
-
-    Args:
-        recording: Rows of the set.
-        folds: Number of folds of problems, out of five, that are held out to calibrate intervals.
-        parts: Trees to train: `latency` or `power` for all GPUs, `latency.any` or `power.any` for unrecorded GPUs. All
-            trees if empty.
-        before: Result of the last training of this set. All trees that are not trained are taken from it.
+def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any], dict[str, Trees]]:
+    """Train all trees of one recorded set. To calibrate intervals, `folds` of five folds of problems are held out.
 
     Returns:
         (the set's entry in the model card, the trees keyed by name).
     """
-    if before is not None and parts and all(part.endswith(".any") for part in parts):
-        return _with_any_heads(recording, parts, before)
-    table, recorded = Table.of(recording), recording.recorded
-    old, trees = ({}, {}) if before is None else (before[0], dict(before[1]))
-    heads: dict[str, dict[str, Any]] = {name: dict(gpus) for name, gpus in old.get("heads", {}).items()}
-    named = old.get(_NAMED)
-    for quantity in table.matrix:
-        of_quantity = heads.setdefault(quantity, {})
-        if not parts or quantity in parts:
-            together = np.full(len(recording), np.nan)
-            for gpu in table.gpus(quantity):
-                left_out = left_out_errors(table, quantity, gpu, folds)
-                together = np.where(np.isfinite(left_out), left_out, together)
-                head, own = _of_gpu(table, quantity, gpu, left_out)
-                of_quantity[gpu], trees[head["trees"]] = head | {"folds left out": folds}, own
-            if quantity == "latency":
-                named = fastest_named(table, together)
-        if not parts or quantity in parts or f"{quantity}.any" in parts:
-            _add_any_heads(table if quantity == "power" else _sustained(recording), quantity, of_quantity, trees)
-    bases = {name: old[name] for name in (_BASES,) if name in old}
-    if "power" in table.matrix and has_physical_power(recorded.op) and (not parts or "power" in parts):
-        bases = {_BASES: _bases(table)}
+    table, recorded, trees = Table.of(recording), recording.recorded, dict[str, Trees]()
+    heads: dict[str, dict[str, Any]] = {quantity: {} for quantity in table.matrix}
+    named: tuple[int, int] | None = None
+    for quantity, of_quantity in heads.items():
+        together = np.full(len(recording), np.nan)
+        for gpu in table.gpus(quantity):
+            left_out = left_out_errors(table, quantity, gpu, folds)
+            together = np.where(np.isfinite(left_out), left_out, together)
+            head, own = _of_gpu(table, quantity, gpu, left_out)
+            of_quantity[gpu], trees[head["trees"]] = head | {"folds left out": folds}, own
+        if quantity == "latency":
+            named = fastest_named(table, together)
+        _add_any_heads(table if quantity == "power" else _sustained(recording), quantity, of_quantity, trees)
+    has_bases = "power" in table.matrix and has_physical_power(recorded.op)
     dims = features_of(recorded.op).DIMS
     extent = Extent.of(log_sizes({name: recording.dims[name] for name in dims}))
     working_sets = recorded.timing.working_sets
@@ -101,25 +78,12 @@ def train_set(
         "extent": _plain(extent),
         **(floors_and_work(table) if recorded.timing.alone else {}),
         "heads": heads,
-        _NAMED: named,
-        **bases,
+        "fastest stack named, and problems where two differ": named,
+        **({"power_bases": _bases(table)} if has_bases else {}),
         "problems": len(np.unique(table.problem)),
-        _IMPOSSIBLE: table.impossible if not parts or "latency" in parts else old[_IMPOSSIBLE],
+        "left out, faster than the data sheet": table.impossible,
     }
     return entry, trees
-
-
-def _with_any_heads(
-    recording: Recording, parts: Collection[str], before: tuple[Mapping[str, Any], Mapping[str, Trees]]
-) -> tuple[dict[str, Any], dict[str, Trees]]:
-    old, trees = before[0], dict(before[1])
-    heads = {name: dict(gpus) for name, gpus in old["heads"].items()}
-    for quantity in (part.removesuffix(".any") for part in parts):
-        if quantity in heads:
-            _add_any_heads(
-                Table.of(recording) if quantity == "power" else _sustained(recording), quantity, heads[quantity], trees
-            )
-    return {**old, "heads": heads}, trees
 
 
 def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: dict[str, Trees]) -> None:
