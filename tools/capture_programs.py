@@ -3,8 +3,8 @@
     python tools/capture_programs.py --suite HeCBench=FOLDER --suite cuda-samples=FOLDER --built BUILT --report out.csv
 
 capture_programs.csv lists the programs, with arguments for short runs. Fetch the suites' repositories first. A result
-is right if the program exits with status 0 and prints that its own check passed, if it prints such a message. With
-`--analyze`, count how many of the launches in the folder `--calls` can be analyzed without changes.
+is right if the program exits with status 0 and prints that its own check passed, if it prints such a message.
+`kernrec analyze` shows which of the calls in the folder `--calls` can be analyzed without changes.
 """
 
 import argparse
@@ -24,11 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from kernrec import paths
-from kernrec.capture.call_file import CudaCall, read_cuda_call, short_name
 from kernrec.capture.program_run import libraries
 from kernrec.compile.nvcc import nvcc_version, required_nvcc
-from kernrec.gpu import find_gpu
 
 LIST = Path(__file__).with_suffix(".csv")
 RIGHT = re.compile(
@@ -86,7 +83,7 @@ class Program(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Result of one program: `right`, `wrong`, `too slow`, `not built`, `built`, or the exit status."""
+    """Result of one program: `right`, `wrong`, `too slow`, `not built`, or the exit status."""
 
     result: str
     seconds: float = 0.0
@@ -101,13 +98,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=20, help="processor time of one run")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--verified", action="store_true", help="run only programs that ran correctly before")
-    parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--report", type=Path, help="CSV with a row for each program")
     parser.add_argument("--calls", type=Path, help="folder for the calls of each program")
-    parser.add_argument("--analyze", action="store_true", help="analyze the calls of earlier runs")
     wanted = parser.parse_args()
-    if wanted.analyze:
-        return _analyze(wanted.calls, wanted.only)
     suites = dict(text.split("=", 1) for text in wanted.suite)
     with LIST.open(newline="") as file:
         programs = [Program(*row.values()) for row in csv.DictReader(file) if row["suite"] in suites]
@@ -120,7 +113,7 @@ def main() -> int:
         made = wanted.built.absolute() / f"{program.suite}-{program.name}"
         if problem := _build(program, Path(suites[program.suite]).absolute(), made, tools):
             return Outcome("not built", text=problem)
-        return Outcome("built") if wanted.build_only else _try(program, made, wanted)
+        return _try(program, made, wanted)
 
     rows = []
     with ThreadPoolExecutor(wanted.processes) as pool:
@@ -134,27 +127,6 @@ def main() -> int:
             )
     for key, count in sorted(Counter((row[0], row[5]) for row in rows).items()):
         print(*key, count)
-    return 0
-
-
-def _analyze(folder: Path, names: Sequence[str]) -> int:
-    """Print whether each kernel's most frequent launch can be analyzed. The result counts for all its launches."""
-    database, gpu, budget = paths.user_database(), find_gpu("a100"), 20_000_000
-    launches: Counter[bool] = Counter()
-    for program in sorted(path for path in folder.iterdir() if path.name in names or not names):
-        kernels: dict[str, list[CudaCall]] = {}
-        for path in program.glob("*.toml"):
-            kernels.setdefault((call := read_cuda_call(path)).entry, []).append(call)
-        for calls in kernels.values():
-            problem = ""
-            try:
-                max(calls, key=lambda call: call.launches).seconds(gpu, database, budget)
-            except Exception as error:  # Report any failure as a result.
-                problem = f"{type(error).__name__}: {error}"
-            count = sum(call.launches for call in calls)
-            launches[not problem] += count
-            print(program.name, short_name(calls[0].entry), count, problem or "accepted", sep="\t", flush=True)
-    print(f"{launches[True]} of {launches.total()} launches accepted")
     return 0
 
 
