@@ -3,8 +3,6 @@ processes. Memory is the maximum of this process and its child processes."""
 
 import os
 import resource
-import subprocess
-import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -42,40 +40,12 @@ assert len(answers.measured) == int(sys.argv[4])
 def run(
     rows: Annotated[list[int], typer.Option()] = [10_000],  # noqa: B006
     problems: int = _PROBLEMS,
-    asking: bool = False,
 ) -> None:
-    """Print the cost for each number of rows. With `--asking`, time queries during the merge instead."""
+    """Print the cost for each number of rows."""
     table = Table()
     for count in rows:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as name:
-            table.row((asked_meanwhile if asking else merging)(Path(name), count, problems))
-
-
-def asked_meanwhile(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
-    """Return the times of queries to a database, before and while measurements are merged into it."""
-    theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
-    with ProcessPoolExecutor(1, get_context("spawn")) as maker:
-        maker.submit(fill, theirs, rows, most_problems, _CONFIGS * _PROBLEMS).result()
-        keys = maker.submit(fill, own, 10 * _CONFIGS, most_problems).result()
-    question = [sys.executable, "-c", _QUERY, str(own), _GPU, keys[0], str(_CONFIGS)]
-
-    def ask() -> tuple[int, float]:
-        _, status, used = os.wait4(os.posix_spawn(sys.executable, question, os.environ), 0)
-        return status, used.ru_utime + used.ru_stime
-
-    ask()  # Do not time the first query, which also checks the file.
-    before = [ask() for _ in range(10)]
-    merge_it = [sys.executable, "-m", "kernrec", "db", "merge", str(theirs), "--db", str(own)]
-    with subprocess.Popen(merge_it, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as merger:
-        meanwhile = []
-        while merger.poll() is None:
-            meanwhile.append(ask())
-    now_s, usual_s = (median(seconds for _, seconds in each) for each in (meanwhile, before))
-    refused = sum(status != 0 for status, _ in meanwhile)
-    return {
-        "rows": rows, "merged": "yes" if merger.returncode == 0 else "no", "queries": len(meanwhile),
-        "refused": refused, "query [s]": f"{now_s:.3f}", "slower": f"{now_s / usual_s:.2f}",
-    }  # fmt: skip
+            table.row(merging(Path(name), count, problems))
 
 
 def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
@@ -96,8 +66,8 @@ def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
     return cells
 
 
-def fill(path: Path, rows: int, most_problems: int = _PROBLEMS, first: int = 0) -> list[str]:
-    """Create a database with measurements, and return the keys of its problems. The rows are numbered from `first`."""
+def fill(path: Path, rows: int, most_problems: int = _PROBLEMS) -> list[str]:
+    """Create a database with measurements, and return the keys of its problems."""
     problems = [
         find_op("matmul").problem(m=64, n=32, k=16 * (1 + i)) for i in range(min(most_problems, rows // _CONFIGS))
     ]
@@ -113,7 +83,7 @@ def fill(path: Path, rows: int, most_problems: int = _PROBLEMS, first: int = 0) 
         for start in range(0, rows, 1_000_000):
             connection.execute(
                 f"CREATE OR REPLACE TEMP TABLE made AS SELECT {columns}, config_id, problem_id "
-                f"FROM range({first + start}, {first + min(rows, start + 1_000_000)}) AS numbers(i) "
+                f"FROM range({start}, {min(rows, start + 1_000_000)}) AS numbers(i) "
                 f"JOIN (SELECT config_id, row_number() OVER () - 1 AS c FROM db.config) ON c = i % {_CONFIGS} "
                 f"JOIN (SELECT problem_id, row_number() OVER () - 1 AS p FROM db.problem) "
                 f"ON p = i // {_CONFIGS} % {len(problems)}"
