@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence.recordings.files import EXCLUSIONS, excluded, named, power_of, recorded_dicts
+from evidence.recordings.files import EXCLUSIONS, SERVING_DTYPES, excluded, named, power_of, recorded_dicts
 from evidence.recordings.spread import Spread, coverage, interval, neighbors, power_width
 from evidence.recordings.vendor import BACKENDS, DEVICES, SYSTEMS
 from front import DATA, ROOT
@@ -44,12 +44,6 @@ NEUSIGHT = {
     "source": "github.com/sitar-lab/NeuSight", "licence": "MIT",
     "recorded": "published 2024; PyTorch 2.1, CUDA 12.1, cuDNN 8.9, one call timed",
 }  # fmt: skip
-DTYPES = {
-    "bfloat16": "bf16", "fp8": "f8e4m3", "fp8_static": "f8e4m3", "fp8_block": "f8block", "nvfp4": "nvfp4",
-    "int8_wo": "w8a16", "int4_wo": "w4a16", "sq": "i8", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8",
-    "w4afp8": "w4f8",
-}  # fmt: skip
-"""kernrec's data types, keyed by their name in the recordings."""
 POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
 Row = dict[str, Any]
@@ -236,7 +230,7 @@ _SERVING = f"""{named("system", SYSTEMS)} AS gpu, {named("framework", BACKENDS)}
     regexp_replace(kernel_source, '^trt_flow_/.*PLUGIN_V2_(\\w+)_\\d+$', '\\1') AS kernel"""
 _TORCH = f"""{named("device", DEVICES)} AS gpu, 'f32' AS dtype, 'PyTorch' AS stack, '2.1' AS version, '' AS variant,
     latency_s, COLUMNS('^kernels?$') AS kernel, NULL AS {POWER}"""
-_DTYPE = f"{named('dtype', DTYPES)} AS dtype"
+_DTYPE = f"{named('dtype', SERVING_DTYPES)} AS dtype"
 _PRODUCT = f"{_DTYPE}, 'nt' AS layout, m, n, k, 1 AS batch"
 _HEADS = """'bshd' AS layout, batch_size AS batch, num_heads AS heads, num_key_value_heads AS kv_heads, head_dim,
     coalesce(window_size, 0) AS "window" """

@@ -14,6 +14,12 @@ from kernrec.store.connection import parquet_rows, quoted
 
 TORCH_DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 """kernrec's data types, keyed by PyTorch's names."""
+SERVING_DTYPES = {
+    "bfloat16": "bf16", "fp8": "f8e4m3", "fp8_static": "f8e4m3", "fp8_block": "f8block", "nvfp4": "nvfp4",
+    "int8_wo": "w8a16", "int4_wo": "w4a16", "sq": "i8", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8",
+    "w4afp8": "w4f8",
+}  # fmt: skip
+"""kernrec's data types, keyed by their names in recordings of serving backends."""
 
 
 class AbsentError(KernrecError):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.files import TORCH_DTYPES, excluded, named, power_of
+from evidence.recordings.files import SERVING_DTYPES, TORCH_DTYPES, excluded, named, power_of
 from evidence.recordings.vendor import BACKENDS, DEVICES, SERVING, SYSTEMS, columns_of, grouped, joined, recording
 from kernrec.model.baselines.backends import AT, backend_of, by_number
 from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing
@@ -27,11 +27,6 @@ A100, 0.07 on the H100). f16 runs as fast as bf16, because tensor cores have the
 _OTHERS = ("nn", "tn", "tt")
 _STATIC = " (static scales)"
 """Suffix of a backend's name if activations are scaled with static scales."""
-_DTYPES: Mapping[str, tuple[str, ...]] = {
-    "bf16": ("bfloat16",), "f8e4m3": ("fp8", "fp8_static"), "f8block": ("fp8_block",), "nvfp4": ("nvfp4",),
-    "w8a16": ("int8_wo",), "w4a16": ("int4_wo",), "i8": ("sq",),
-}  # fmt: skip
-"""Names that the recordings use for kernrec's data types."""
 _MULTIPLES: Mapping[str, Mapping[str, int]] = {
     "f8e4m3": {"n": 16, "k": 16}, "f8block": {"n": 128, "k": 128}, "nvfp4": {"n": 32, "k": 32},
     "w8a16": {"n": 32, "k": 32}, "w4a16": {"n": 32, "k": 32}, "i8": {"n": 16, "k": 16},
@@ -70,7 +65,8 @@ SINGLE = Timing(30000.0, 1.0, alone=True)
 def recordings(data: Path, _op: str) -> list[Recording]:
     """Return the recorded sets of matmuls in the folder `data`."""
     serving = _serving(data / "library")
-    return [*(_of_dtype(data / "library", dtype, serving) for dtype in _DTYPES), _inductor(data), _single(data)]
+    by_dtype = (_of_dtype(data / "library", dtype, serving) for dtype in ("bf16", *_MULTIPLES))
+    return [*by_dtype, _inductor(data), _single(data)]
 
 
 def _serving(library: Path) -> Kinds:
@@ -84,10 +80,11 @@ def _serving(library: Path) -> Kinds:
 
 
 def _of_dtype(library: Path, dtype: str, serving: Kinds) -> Recording:
+    names = [name for name, own in SERVING_DTYPES.items() if own == dtype]
     versions: dict[str, dict[str, str | None]] = {}
     parts: list[Mapping[str, Any]] = []
     frameworks = {framework.upper(): name for framework, name in BACKENDS.items()}
-    for recorded_as, (system, gpu), (framework, name) in product(_DTYPES[dtype], SYSTEMS.items(), frameworks.items()):
+    for recorded_as, (system, gpu), (framework, name) in product(names, SYSTEMS.items(), frameworks.items()):
         backend = name + _STATIC * recorded_as.endswith("static")
         columns = {kind[3]: own for kind, own in serving.items() if kind[:3] == (system, framework, recorded_as)}
         for file, *of_whole, version in _WHOLE if dtype == "bf16" else ():

@@ -6,18 +6,12 @@ from pathlib import Path
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.files import named, power_of
+from evidence.recordings.files import SERVING_DTYPES, named, power_of
 from evidence.recordings.vendor import BACKENDS, SERVING, SYSTEMS, columns_of, recording
 from kernrec.model.baselines.bound import Timing, features_of, kind_of
 from kernrec.model.baselines.recorded_set import RecordedSet
 
 Array = np.ndarray
-
-_DTYPES = {
-    "bfloat16": "bf16", "fp8": "f8e4m3", "fp8_block": "f8block", "nvfp4": "nvfp4", "int4_wo": "w4a16",
-    "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8", "w4afp8": "w4f8",
-}  # fmt: skip
-"""kernrec's data types, keyed by their name in the recordings."""
 
 
 def fastest(
@@ -36,7 +30,7 @@ def fastest(
         Columns `gpu`, `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
     """
     other = {"power_w": "power_w", **(otherwise or {})}
-    spelled = (("gpu", "system", SYSTEMS), ("stack", "framework", BACKENDS), ("dtype", "dtype", _DTYPES))
+    spelled = (("gpu", "system", SYSTEMS), ("stack", "framework", BACKENDS), ("dtype", "dtype", SERVING_DTYPES))
     raw = tuple(other.get(name, name) for _, name, _ in spelled)
     names = (
         *(f"{text} AS recorded_{name}" for text, (_, name, _) in zip(raw, spelled, strict=True)),
