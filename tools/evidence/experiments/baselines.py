@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from front import DATA, Data, Table
 
-from evidence.recordings.files import AbsentError, present, recorded_dicts
+from evidence.recordings.files import AbsentError, recorded_dicts
 from kernrec.errors import KernrecError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.model.baselines.bound import rate_of
@@ -53,31 +53,25 @@ def run(data: Data = DATA, problems: int = 300) -> None:
     print(f"without a baseline: {missing} of {count} random problems")
 
 
-def _csv(path: Path) -> Iterator[dict[str, str]]:
-    header, *lines = present(path).read_text(encoding="utf-8").splitlines()
-    rows = (dict(zip(header.split(","), line.split(","), strict=True)) for line in lines)
-    return (row for row in rows if row["dtype"] in ("f32", "f16"))
+_DTYPES = "dtype IN ('f32', 'f16')"
 
 
 def _convolutions(data: Path) -> Iterator[Row]:
     op = find_op("conv2d")
-    for row in _csv(data / "library" / "deepbench_conv_v100_p100.csv"):
-        number = {name: int(row[name]) for name in ("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h")}
-        if row["latency_s"] and row["stride_h"] == row["stride_w"] and row["pad_h"] == row["pad_w"]:
-            dims = {name: number[name] for name in ("n", "c", "h", "w", "k", "r", "s")}
-            problem = op.problem(row["dtype"], "nchw", **dims, stride=number["stride_h"], padding=number["pad_h"])
-            yield f"DeepBench conv2d {row['dtype']}", row["device"], problem, float(row["latency_s"])
+    condition = f"{_DTYPES} AND latency_s IS NOT NULL AND stride_h = stride_w AND pad_h = pad_w"
+    for row in recorded_dicts(data / "library" / "deepbench_conv_v100_p100.csv", condition):
+        dims = {name: row[name] for name in ("n", "c", "h", "w", "k", "r", "s")}
+        problem = op.problem(row["dtype"], "nchw", **dims, stride=row["stride_h"], padding=row["pad_h"])
+        yield f"DeepBench conv2d {row['dtype']}", row["device"], problem, row["latency_s"]
 
 
 def _matmuls(data: Path) -> Iterator[Row]:
-    op, letters = find_op("matmul"), {"N": "n", "T": "t"}
-    for row in _csv(data / "library" / "deepbench_gemm_v100_p100.csv"):
-        if float(row["latency_s"]) >= _LONG_S:
-            # A column-major matmul is a row-major matmul with swapped operands and a transposed result.
-            layout = letters[row["op_b"]] + letters[row["op_a"]]
-            sizes = {"m": int(row["n_cublas"]), "n": int(row["m_cublas"]), "k": int(row["k"])}
-            problem = op.problem(row["dtype"], layout, **sizes)
-            yield f"DeepBench matmul {row['dtype']}", row["device"], problem, float(row["latency_s"])
+    condition = f"{_DTYPES} AND latency_s >= {_LONG_S}"
+    for row in recorded_dicts(data / "library" / "deepbench_gemm_v100_p100.csv", condition):
+        # A column-major matmul is a row-major matmul with swapped operands and a transposed result.
+        layout, sizes = (row["op_b"] + row["op_a"]).lower(), {"m": row["n_cublas"], "n": row["m_cublas"], "k": row["k"]}
+        problem = find_op("matmul").problem(row["dtype"], layout, **sizes)
+        yield f"DeepBench matmul {row['dtype']}", row["device"], problem, row["latency_s"]
 
 
 def _fp8(data: Path) -> Iterator[Row]:
