@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32
 
-from profile_files import profiles_hash, read_profile_rows, within_compiler_variation, write_profiles
+from profile_files import read_profile_rows, within_compiler_variation, write_profiles
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernrec import paths
@@ -75,7 +76,8 @@ def build(kernel: Kernel, fresh: bool, processes: int) -> int:
     start = saved = time.monotonic()
     failures: list[VariantFailure] = []
     todo = [v for v in variants if any((v.key, sm) not in built for sm in v.configs)]
-    with _progress() as progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(kernel.name, total=len(todo))
         try:
             for result in profile_variants(kernel, todo, built, processes, _COMPILE_S):
@@ -93,20 +95,14 @@ def build(kernel: Kernel, fresh: bool, processes: int) -> int:
                 write_profiles(path, rows)
     print(
         f"{kernel.name} {kernel.hash}: {len(variants)} variants, {len(rows)} rows, {len(todo)} built in"
-        f" {time.monotonic() - start:.0f} s, {len(failures)} failed, {path.stat().st_size / 1e6:.2f} MB,"
-        f" content {profiles_hash(rows)}"
+        f" {time.monotonic() - start:.0f} s, {len(failures)} failed, {path.stat().st_size / 1e6:.2f} MB"
     )
     return 1 if failures else 0
 
 
-def architectures(kernel: Kernel) -> Sequence[int]:
-    """Return the architectures for which profiles of a kernel ship."""
-    return TRITON_ARCHITECTURES if kernel.triton else ARCHITECTURES
-
-
 def shipped_variants(kernel: Kernel) -> list[Variant]:
     """Return the variants of a kernel for which profiles ship, for all architectures."""
-    return list(variants_of(kernel, architectures(kernel)))
+    return list(variants_of(kernel, TRITON_ARCHITECTURES if kernel.triton else ARCHITECTURES))
 
 
 def carry_from(revision: str, kernels: Sequence[Kernel]) -> int:
@@ -204,13 +200,6 @@ def _sample(variants: Sequence[Variant], count: int, seed: str) -> list[Variant]
             rest.remove(variant)
             chosen.append(dataclasses.replace(variant, configs={sm: variant.configs[sm]}))
     return chosen
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    from rich.console import Console
-
-    return Progress(*columns, console=Console(stderr=True))
 
 
 if __name__ == "__main__":

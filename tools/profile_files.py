@@ -1,4 +1,4 @@
-"""Read, write, hash and compare the profiles that ship with kernrec.
+"""Read, write and compare the profiles that ship with kernrec.
 
 NVRTC arranges some code differently in each process. With NVRTC 13.5, counts of arithmetic, global memory accesses and
 barriers were always equal; up to 2 % of the other instructions and up to 19 registers differed.
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.store import ProfileRow, canonical_json, content_hash
+from kernrec.store import ProfileRow
 from kernrec.store.connection import connect_memory, exchange_folder, one_line, parquet_rows, quoted
 from kernrec.store.profiles import COLUMN_OF_FIELD
 from kernrec.store.rows import Row, as_dicts, insert
@@ -48,11 +48,6 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
             "ROW_GROUP_SIZE 2048)"
         )
         write_whole(path, (folder / "profiles.parquet").read_bytes(), shared=True)
-
-
-def profiles_hash(rows: Iterable[ProfileRow]) -> str:
-    """Return a hash of the content of rows. It does not depend on their order or on the file."""
-    return content_hash(sorted(canonical_json(row.columns()) for row in rows), digits=32)
 
 
 def _from_columns(row: Row) -> ProfileRow:

@@ -38,14 +38,9 @@ class Cases:
 
     @classmethod
     def single(
-        cls,
-        kernel: str,
-        gpu: str,
-        problem: str,
-        recorded: Array,
-        predicted: Array,
+        cls, kernel: str, gpu: str, problem: str, recorded: Array, predicted: Array,
         more: Mapping[str, Array] | None = None,
-    ) -> "Cases":
+    ) -> "Cases":  # fmt: skip
         """Create cases that all have the same kernel, GPU and problem."""
         count = len(recorded)
         names = [np.full(count, name, dtype=object) for name in (kernel, gpu, problem)]

@@ -23,7 +23,7 @@ from kernrec.profile.emulation_cache import emulator_hash
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from kernrec.recommender.candidates import CandidateSet, candidate_set
+from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.space import Space
@@ -78,21 +78,17 @@ class Sample:
         seconds[rows] = columns["latency_s"]
         return seconds
 
-    def _candidates(self, point: OperatingPoint) -> tuple[CandidateSet, tuple[np.ndarray, np.ndarray]]:
+    def _predicted(self, point: OperatingPoint) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return (indices of the configs that can run, their predicted columns keyed by name)."""
         candidates = candidate_set(Space([self.table], whole=True), self.problem, [point])
         if not candidates.kernels:
             raise KernrecError("every config of the sample is refused")
         of_kernel, rows = candidates.kernels[0], self.table.space.find(list(self.configs))
-        place = np.full(len(self.table.space), -1)
-        place[of_kernel.rows] = np.arange(len(of_kernel.rows))
+        count, place = len(of_kernel.rows), np.full(len(self.table.space), -1)
+        place[of_kernel.rows] = np.arange(count)
         position = np.where(rows < 0, -1, place[rows])
         runs = np.flatnonzero(position >= 0)
-        return candidates, (runs, position[runs])
-
-    def _predicted(self, point: OperatingPoint) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return (indices of the configs that can run, their predicted columns keyed by name)."""
-        candidates, (runs, places) = self._candidates(point)
-        of_kernel, count = candidates.kernels[0], len(candidates.kernels[0].rows)
+        places = position[runs]
         on_problem = of_kernel.prediction.on_problem
         geometry = self.table.geometry(on_problem, 0)
         nominal, power = of_kernel.prediction.nominal, self.table.power

@@ -72,11 +72,14 @@ def cold(space: Space) -> Searches:
 
 
 def energy(space: Space) -> Searches:
-    """Return the searches for the lowest energy."""
+    """Return the searches for the lowest energy. `guide` measures the energy of configs only if they may be the
+    best."""
     joules = space.measured["nvml_energy"]
     return {
         "every energy": lambda seed: guided(space, None, seed, lambda row, _: float(joules[row])),
-        "guide": lambda seed: searched(space, guide(space, (0.0, 1.0), seed), seed),
+        "guide": lambda seed: searched(
+            space, EnergyGuide(ExpectedImprovement(space.matrix, seed=seed), (0.0, 1.0), seed), seed
+        ),
         "genetic": lambda seed: searched(space, genetic(space, (0.0, 1.0), seed), seed),
         "random": lambda seed: _shuffled(len(space), seed),
     }
@@ -150,11 +153,6 @@ def guided(
             seen.append(row)
             values.append(measured(row, draw))
     return [(row, True) for row in seen]
-
-
-def guide(space: Space, weights: tuple[float, float], seed: int) -> ObjectiveSearch:
-    """Return the search of `collect` for energy, which measures the energy of configs only if they may be the best."""
-    return EnergyGuide(ExpectedImprovement(space.matrix, seed=seed), weights, seed)
 
 
 def genetic(space: Space, weights: tuple[float, float], seed: int) -> ObjectiveSearch:
