@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.op import find_op
-from kernrec.store import Database, ProfileRow
+from kernrec.store import Database
 from kernrec.store.coverage import tally
 from kernrec.store.measurement import Measurement
 from kernrec.store.query_file import query_file
@@ -23,7 +23,7 @@ from kernrec.util.files import scratch_folder
 from tests.fuzz import damage, instructions
 from tests.helpers import foreign_files
 from tests.helpers.paths import ROOT
-from tests.helpers.sharing import USUAL, merge
+from tests.helpers.sharing import USUAL, merge, profile_row
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 _SEEN: set[str] = set()
@@ -148,7 +148,7 @@ def _stored(work: Path) -> Iterator[Format]:
     measurements = _measurements()
     with Database.open(path, read_only=False, create=True) as database:
         keys = database.add_measurements(measurements)
-        database.add_profiles([_profile()])
+        database.add_profiles([profile_row(sm=90)])
         database.add("retraction", retraction_rows(keys[:1], "the fan was broken"))
         rows = {table: database.rows(table) for table in ("config", "problem", "profile", "measurement", "retraction")}
 
@@ -397,14 +397,6 @@ def _measurements() -> list[Measurement]:
     failed: dict[str, object] = {"outcome": "compile", "latency_s": None, "energy_j": None, "error": "no such type"}
     rows = [{"position": i, "config": {"block_m": 16 << i}} | (failed if i == 2 else {}) for i in range(4)]
     return [Measurement.from_columns(usual | row) for row in rows]
-
-
-def _profile() -> ProfileRow:
-    terms, counts = ("block", "k_tiles"), np.array([[1.0, 2.0], [3.0, 4.5]])
-    return ProfileRow(
-        KERNEL, "0123456789abcdef", "c0", 90, 0, KERNEL, {"block_m": 64, "dtype": "f32"}, 64, 0, 0, 4096, "p0",
-        "nvrtc 13.5", ("issue.fma32", "issue.ld_shared"), terms, counts,
-    )  # fmt: skip
 
 
 def _text(path: Path) -> str:

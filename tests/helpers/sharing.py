@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
+
+import numpy as np
 
 from kernrec import paths
 from kernrec.op import find_op
-from kernrec.store import Database
+from kernrec.store import Database, ProfileRow
 from kernrec.store.intake import checked_rows
 from kernrec.store.keys import Signer, key_file, make_own_key
 from kernrec.store.measurement import Measurement
@@ -41,6 +44,18 @@ USUAL: dict[str, object] = {
 def measurement(**inputs: object) -> Measurement:
     """Return a valid measurement; `inputs` replace its columns."""
     return Measurement.from_columns(USUAL | {"block": 0, "device_uuid_hash": UUID_HASH} | inputs)
+
+
+def profile_row(**inputs: Any) -> ProfileRow:
+    """Return a valid profile; `inputs` replace its columns."""
+    usual: dict[str, Any] = {
+        "kernel": KERNEL, "kernel_hash": HASH, "variant_key": "c0", "sm": 89, "launch": 0, "entry": KERNEL,
+        "variant": {"block_m": 64, "dtype": "f32"}, "registers": 64, "spill_bytes": 0, "stack_bytes": 0,
+        "static_smem_bytes": 4096, "ptx_hash": "p0", "compiler": "nvrtc 13.5",
+        "metrics": ("issue.fma32", "issue.ld_shared"), "terms": ("block", "k_tiles"),
+        "counts": np.array([[1.0, 2.0], [3.0, 4.5]]),
+    }  # fmt: skip
+    return ProfileRow(**usual | inputs)
 
 
 def add(database: Database, *rows: Mapping[str, object]) -> list[str]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kernrec.store import Database
+
 
 @pytest.fixture
 def write(tmp_path):
@@ -19,3 +21,9 @@ def write(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def database():
+    with Database.memory() as database:
+        yield database

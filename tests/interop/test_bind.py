@@ -34,12 +34,6 @@ def kernel(tmp_path):
     return load_kernel(tmp_path / "scale.toml")
 
 
-@pytest.fixture
-def database():
-    with Database.memory() as database:
-        yield database
-
-
 def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type: ignore[no-untyped-def]
     return import_results(database, path, kernel.definition.problem(), kernel=kernel, **inputs)
 

@@ -12,18 +12,11 @@ from kernrec.interop.workload_files import append_query, find_workload
 from kernrec.kernel import all_kernels
 from kernrec.op import find_op
 from kernrec.op.workload import workload
-from kernrec.store import Database
 from tests.helpers.foreign_files import cache, document, entry, result
 from tests.helpers.paths import SPACES
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 needs_spaces = pytest.mark.skipif(not SPACES.is_dir(), reason="needs the recorded spaces in ../shared/data")
-
-
-@pytest.fixture
-def database():
-    with Database.memory() as database:
-        yield database
 
 
 def test_imported_row_states_its_origin(database, write):

@@ -107,23 +107,9 @@ def _check(entry: str, answered: dict[str, Any], expected: dict[str, Any], quest
     assert answered == same, (entry, question)
 
 
-def _of_answer(answer: Answer) -> dict[str, Any]:
-    """Return the fields of an answer that all entry points must share; if only backends answer, use the fastest."""
-    if not answer.recommendations:
-        baseline = answer.baselines[0]
-        costs = {"backend": baseline.backend, "latency": [baseline.latency_s, *baseline.latency_interval_s]}
-    else:
-        best = answer.best
-        named = {"kernel": best.kernel.name, "config": dict(best.config), "bottleneck": best.bottleneck}
-        costs = named | {
-            name: [each.value, each.low, each.high]
-            for name, each in (("latency", best.latency_s), ("energy", best.energy_j))
-        }
-    return {"problem": answer.problem.key, "notes": list(answer.notes)} | costs
-
-
 def _of_json(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that all entry points must share, from an answer as JSON."""
+    """Return the fields that all entry points must share, from an answer as JSON; if only backends answer, use the
+    fastest."""
     problem = {"problem": answer["problem"], "notes": answer["notes"]}
     if not answer["recommendations"]:
         baseline = answer["baselines"][0]
@@ -169,7 +155,7 @@ def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str
         top=1,
         **question.dims,
     )
-    yield "kernrec.recommend", _of_answer(python)
+    yield "kernrec.recommend", _of_json(python.as_dict())
     yield "MCP recommend", _of_json(_of_mcp(recommender, "recommend", question, top=1))
     many = answer_many(
         recommender, question.op, question.gpu, {name: [value] for name, value in question.dims.items()}, LATENCY,
@@ -190,7 +176,7 @@ def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str
     if not rows:
         raise KernrecError(missing[0])
     (layer,) = rows[0].answer.layers
-    yield "compare", _of_answer(layer.answer)
+    yield "compare", _of_json(layer.answer.as_dict())
     assert set(layer.answer.notes) <= set(rows[0].answer.notes)
     if layer.answer.recommendations:  # otherwise the total uses the baseline
         total = rows[0].answer.recommendation
@@ -264,7 +250,7 @@ def test_every_entry_point_gives_the_same_answer(recommender, tmp_path, number):
             with pytest.raises(KernrecError):
                 list(ask(question, recommender)) if ask is _answers else list(ask(question, recommender, tmp_path))
         return
-    expected = _of_answer(answer)
+    expected = _of_json(answer.as_dict())
     for entry, answered in _answers(question, recommender):
         _check(entry, answered, expected, question)
     if not answer.recommendations:

@@ -11,7 +11,6 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.model.analytical.power import PowerModel
 from kernrec.store import Database
-from kernrec.store.measurement import Measurement
 from kernrec.training.contradictions import TRUST, contradicting, named_rows
 from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, Measurements, load_measurements
@@ -92,17 +91,11 @@ def test_unknown_op_or_gpu_is_refused_before_reading(tmp_path):
             load_measurements(request)
 
 
-def test_contradictory_energy_is_named_and_dropped_but_its_time_is_kept(tmp_path):
-    right, wrong = tmp_path / "right.duckdb", tmp_path / "wrong.duckdb"
-    make_measured_database(right, problems=1, configs=4)
-    with Database.open(right) as database:
-        rows = [measurement.columns() for measurement in database.measurements()]
+def test_contradictory_energy_is_named_and_dropped_but_its_time_is_kept(tmp_path, rows):
     watts = rows[0]["energy_j"] / rows[0]["latency_s"]
-    rows[0] |= {"energy_j": 2.0 * rows[0]["energy_j"], "power_w": watts}
-    with Database.open(wrong, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows))
-    before, after = (load_measurements(MeasurementRequest((path,))) for path in (right, wrong))
-    for column, counts in (("energy_j", [4, 3]), ("latency_s", [4, 4])):
+    wrong = changed(rows, energy_j=2.0 * rows[0]["energy_j"], power_w=watts)
+    before, after = (loaded(tmp_path / f"{name}.duckdb", each) for name, each in (("right", rows), ("wrong", wrong)))
+    for column, counts in (("energy_j", [6, 5]), ("latency_s", [6, 6])):
         read = [np.concatenate([getattr(group, column) for group in each.groups]) for each in (before, after)]
         assert [int(np.isfinite(values).sum()) for values in read] == counts
     assert not before.notes

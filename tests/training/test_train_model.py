@@ -10,10 +10,10 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.model.analytical.spread import INTERVAL
 from kernrec.model.learn.adaptation import adapt
-from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, on_dtype
+from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, on_dtype
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.loss_weights import loss_weights
-from kernrec.model.learn.model import least_log_ratio
+from kernrec.model.learn.model import Model, least_log_ratio
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
@@ -38,12 +38,15 @@ def test_known_residual_is_recovered_on_held_out_problems(model):  # type: ignor
     assert np.median(np.abs(ratios["power"] - np.log(0.8))) < 0.03
 
 
+def covered(model: Model, group: RowGroup, interval: Interval) -> float:
+    """Return the fraction of a group's times that are inside the interval around their predictions."""
+    ratios, distance = model.log_ratio(group.inputs)
+    low, high = interval.around(group.inputs.latency_s * np.exp(ratios["latency"]), distance)
+    return float(((group.latency_s >= low) & (group.latency_s <= high)).mean())
+
+
 def test_interval_covers_held_out_problems(model):  # type: ignore[no-untyped-def]
-    inside = []
-    for group in simulated_groups(40, seed=7):
-        ratios, distance = model.log_ratio(group.inputs)
-        low, high = model.intervals["latency"]["*"].around(group.inputs.latency_s * np.exp(ratios["latency"]), distance)
-        inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
+    inside = [covered(model, group, model.intervals["latency"]["*"]) for group in simulated_groups(40, seed=7)]
     assert 0.85 <= np.mean(inside) <= 0.97
     assert model.intervals["latency"]["*"].kind == "problem"
 
@@ -58,11 +61,8 @@ def test_training_interval_covers_held_out_problems():
             for group in simulated_groups(12, 15, drifting(0.15, seed), seed=seed)
         ]
         trained = train(Dataset(tuple(groups)), quick)
-        for group in simulated_groups(30, 15, drifting(0.15, 1000 + seed), seed=500 + seed):
-            ratios, distance = trained.log_ratio(group.inputs)
-            expected = group.inputs.latency_s * np.exp(ratios["latency"])
-            low, high = trained.intervals["latency"]["*"].around(expected, distance)
-            inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
+        tested = simulated_groups(30, 15, drifting(0.15, 1000 + seed), seed=500 + seed)
+        inside += [covered(trained, group, trained.intervals["latency"]["*"]) for group in tested]
     assert 0.88 <= np.mean(inside) <= 0.97
 
 
@@ -84,10 +84,8 @@ def test_less_predictable_dtype_has_a_wider_interval():
     (gpu,) = trained.gpus
     inside: dict[str, list[float]] = {"f16": [], "f32": []}
     for group in of_both(60, 700):
-        ratios, distance = trained.log_ratio(group.inputs)
-        expected = group.inputs.latency_s * np.exp(ratios["latency"])
-        low, high = interval_of(trained, "latency", gpu, group.dtype, kernel_known=True).around(expected, distance)
-        inside[group.dtype].append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
+        interval = interval_of(trained, "latency", gpu, group.dtype, kernel_known=True)
+        inside[group.dtype].append(covered(trained, group, interval))
     own = trained.intervals["latency"]
     assert own[on_dtype(gpu, "f32")].width > 2 * own[on_dtype(gpu, "f16")].width
     assert np.mean(inside["f32"]) > 0.8

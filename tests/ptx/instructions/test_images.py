@@ -52,6 +52,11 @@ def reference_fetch(texels: np.ndarray, sampler: Sampler, places: Sequence[float
     return total
 
 
+def reference_fetches(texels: np.ndarray, sampler: Sampler, places: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the fetched values of all lanes, (lanes, channels)."""
+    return np.array([reference_fetch(texels, sampler, point) for point in zip(*places, strict=True)])
+
+
 def fetch(
     instruction: str, image: Image, data: np.ndarray, inputs: Sequence[np.ndarray], result: str = "f32", **options: Any
 ) -> tuple[np.ndarray, Counts]:
@@ -101,9 +106,8 @@ def test_texture_fetch_filters_and_addresses_as_documented(sampler, extents):
         f"tex.{NAMES[len(extents)]}.v4.f32.f32 {{d}}, [{{t}}, {{{{{inside}}}}}]",
         Image("texels", extents, channels=channels, sampler=sampler), texels, places,
     )  # fmt: skip
-    for lane in range(LANES):
-        expected = reference_fetch(texels, sampler, [w[lane] for w in places])
-        np.testing.assert_allclose(got[lane, :channels], expected, rtol=1e-6, atol=1e-6)
+    expected = reference_fetches(texels, sampler, places)
+    np.testing.assert_allclose(got[:, :channels], expected, rtol=1e-6, atol=1e-6)
     assert not got[:, channels:].any()
 
 
@@ -120,10 +124,8 @@ def test_integers_are_read_raw_or_normalized(element, most):
         texels, places,
     )  # fmt: skip
     numbers = np.maximum(texels.astype(np.float64) / most, -1)
-    for lane in range(LANES):
-        point = [w[lane] for w in places]
-        np.testing.assert_array_equal(got[lane, :2], reference_fetch(texels, Sampler(), point))
-        np.testing.assert_allclose(shares[lane, :2], reference_fetch(numbers, Sampler("linear"), point), atol=1e-6)
+    np.testing.assert_array_equal(got[:, :2], reference_fetches(texels, Sampler(), places))
+    np.testing.assert_allclose(shares[:, :2], reference_fetches(numbers, Sampler("linear"), places), atol=1e-6)
 
 
 def test_halves_are_read_as_numbers_and_as_packed_pairs():

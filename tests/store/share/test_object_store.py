@@ -1,7 +1,6 @@
 """Test remotes on real S3 and web servers, on an emulated Google Cloud Storage, and on web servers that fail."""
 
 import functools
-import http.server
 import json
 import os
 import socket
@@ -10,9 +9,9 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -123,17 +122,14 @@ def test_concurrent_pushes_to_a_bucket_are_visible_over_http(s3, tmp_path):
             del os.environ[name]
     assert json.loads((copied / "index.json").read_text())["names"] == [name for name in names if name.endswith(".zip")]
     # A web server offers the same files, but no listing.
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(copied))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(copied))
+    with served(handler) as url:
         carol = Person(tmp_path / "carol")
         report = carol.pull(url)
         with pytest.raises(UsageError, match="can only be read"):
             put(place_of(url), "index.json", b"", tmp_path)
         with pytest.raises(UsageError, match=r"has no index\.json"):
             place_of(f"{url}/segments").names()
-        server.shutdown()
     assert (report.measurements, report.left) == (80, [])
     assert sessions(carol.pulled()) == sorted((name, i) for name in ("alice", "bob") for i in range(40))
     assert len(carol.pulled()) == 80  # pulled rows need no server
@@ -166,8 +162,8 @@ class Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+def served(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
@@ -176,7 +172,7 @@ def served() -> Iterator[str]:
 
 
 def test_redirect_is_followed_only_on_the_same_host(monkeypatch):
-    with served() as url:
+    with served(Answers) as url:
         monkeypatch.setattr(Answers, "target", url.replace("127.0.0.1", "localhost"))
         assert WebServer(f"{url}/good").names() == WebServer(f"{url}/moved").names() == []
         with pytest.raises(UsageError, match="redirects to another host, http://localhost:"):
@@ -184,7 +180,7 @@ def test_redirect_is_followed_only_on_the_same_host(monkeypatch):
 
 
 def test_truncated_oversized_or_missing_response_is_reported_in_one_line():
-    with served() as url:
+    with served(Answers) as url:
         with pytest.raises(KernrecError, match=r"index\.json of .*/short was cut short by its server"):
             WebServer(f"{url}/short").names()
         with pytest.raises(MissingFileError, match=r"/none has no index\.json"):
