@@ -8,12 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 
-from kernrec.cli import app
+from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT, beside
 from tests.helpers.ptx_text import elementwise
 
@@ -38,30 +36,12 @@ def folder(tmp_path):
     return tmp_path
 
 
-@dataclass(frozen=True)
-class Done:
-    """Exit status and output of a command."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Done]
-
-
 @pytest.fixture
-def run(folder, capsys, monkeypatch):
+def run(folder, monkeypatch):
     """Return a function that runs one command line in an empty home directory."""
     monkeypatch.delenv("KERNREC_DB", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(folder / "own"))
-
-    def call(*arguments: object) -> Done:
-        capsys.readouterr()
-        status = app.run([str(argument) for argument in arguments])
-        return Done(status, *capsys.readouterr())
-
-    return call
+    return run_here
 
 
 def test_ptx_file_gets_block_sizes_and_power_limits(folder, run):
