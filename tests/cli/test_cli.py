@@ -5,29 +5,18 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from kernrec.gpu import all_gpus
-from tests.helpers.command import run_here
+from tests.helpers.command import run_apart, run_here
 
 MATMUL = ("recommend", "--op", "matmul", "--gpu", "rtx4090", "--shape", "m=512,n=512,k=512")
 
 
-def run(*arguments: str, home: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        k: v for k, v in os.environ.items() if k == "KERNREC_COUNTS" or not k.startswith(("KERNREC_", "XDG_"))
-    } | variables
-    if home:
-        environment["HOME"] = str(home)
-    command = [sys.executable, "-m", "kernrec", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
-
-
 def test_recommend_prints_only_the_answer_to_stdout(tmp_path):
-    done = run(*MATMUL, "--json", home=tmp_path)
+    done = run_apart(*MATMUL, "--json", home=tmp_path)
     answer = json.loads(done.stdout)
     assert done.returncode == 0
     assert done.stderr == ""
@@ -36,13 +25,13 @@ def test_recommend_prints_only_the_answer_to_stdout(tmp_path):
     # The command leaves only a cache. A second run, or one that cannot write the cache, gives the same answer.
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.parent for path in left} == {tmp_path / ".cache/kernrec/derived"}
-    assert run(*MATMUL, "--json", home=tmp_path).stdout == done.stdout
-    assert run(*MATMUL, "--json", home=tmp_path, KERNREC_CACHE="/dev/null/x").stdout == done.stdout
+    assert run_apart(*MATMUL, "--json", home=tmp_path).stdout == done.stdout
+    assert run_apart(*MATMUL, "--json", home=tmp_path, variables={"KERNREC_CACHE": "/dev/null/x"}).stdout == done.stdout
 
 
 @pytest.mark.parametrize("kind", ["gpus", "ops", "kernels"])
 def test_listings_print_as_table_and_json(kind):
-    rows = json.loads(run("list", kind, "--json").stdout)
+    rows = json.loads(run_apart("list", kind, "--json").stdout)
     shown = run_here("list", kind)
     assert shown.returncode == 0
     assert all(row["name"] in shown.stdout for row in rows)
@@ -76,7 +65,7 @@ def test_invalid_database_is_refused_in_one_line(tmp_path):
         else:  # the first command that stores a measurement creates the user's database
             assert done.returncode == 0
             assert f"KERNREC_DB names {path}, which does not exist yet" in done.stderr
-    assert_one_line(run(*MATMUL, KERNREC_DB=str(text)), text.name)
+    assert_one_line(run_apart(*MATMUL, variables={"KERNREC_DB": str(text)}), text.name)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -89,10 +78,10 @@ def test_unreachable_path_is_refused_in_one_line():
 
 def test_missing_or_read_only_home_is_accepted(tmp_path):
     nowhere = tmp_path / "nowhere"
-    assert run(*MATMUL, home=nowhere).returncode == 0
+    assert run_apart(*MATMUL, home=nowhere).returncode == 0
     tmp_path.chmod(0o500)
     try:
-        assert run(*MATMUL, home=tmp_path).returncode == 0
+        assert run_apart(*MATMUL, home=tmp_path).returncode == 0
     finally:
         tmp_path.chmod(0o700)
     assert not nowhere.exists()

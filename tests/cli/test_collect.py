@@ -12,22 +12,14 @@ import pytest
 
 from kernrec.measure.campaign.journal import journal_path
 from kernrec.store import Database
-from tests.helpers.command import run_here
+from tests.helpers.command import run_apart, run_here
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
 
 HERE = {k: v for k, v in os.environ.items() if not k.startswith(("KERNREC_", "XDG_"))}
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "kernrec", *map(str, arguments)]
-
-
-def run(*arguments: object, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = HERE | {"HOME": str(home), "CUDA_VISIBLE_DEVICES": ""} | variables
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, env=environment, timeout=300, check=False
-    )
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def replaying(recording: Path, database: Path, *more: object) -> list[object]:
@@ -47,7 +39,7 @@ def has_gpu():
 @pytest.mark.slow
 def test_replayed_campaign_prints_a_summary_and_writes_a_database(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 40), tmp_path / "k.duckdb"
-    done = run(*replaying(recording, database, "--strategy", "quick"), home=tmp_path)
+    done = run_apart(*replaying(recording, database, "--strategy", "quick"), home=tmp_path, variables=NO_GPU)
     assert done.returncode == 0, done.stderr
     assert " replayed\n" in done.stdout
     assert " measured" not in done.stdout
@@ -64,7 +56,7 @@ def test_ctrl_c_keeps_finished_measurements(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 1000, energy=False), tmp_path / "k.duckdb"
     arguments = replaying(recording, database, "--strategy", "exhaustive")
     process = subprocess.Popen(
-        command(*arguments),
+        [sys.executable, "-m", "kernrec", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -102,7 +94,7 @@ def test_database_of_a_newer_version_stays_unchanged(tmp_path):
 def test_collect_without_a_gpu_explains_the_alternatives(tmp_path, has_gpu):
     if has_gpu:
         pytest.skip("there is a GPU here")
-    done = run("collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", home=tmp_path)
+    done = run_apart("collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", home=tmp_path, variables=NO_GPU)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "--replay works without" in done.stderr
@@ -111,7 +103,7 @@ def test_collect_without_a_gpu_explains_the_alternatives(tmp_path, has_gpu):
 def test_doctor_without_a_gpu_fails_and_lists_missing_parts(tmp_path, has_gpu):
     if has_gpu:
         pytest.skip("there is a GPU here")
-    done = run("doctor", "--json", home=tmp_path)
+    done = run_apart("doctor", "--json", home=tmp_path, variables=NO_GPU)
     diagnosis = json.loads(done.stdout)
     assert done.returncode == 1
     assert diagnosis["measures"] == diagnosis["gpus"] == []

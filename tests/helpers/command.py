@@ -30,16 +30,11 @@ def run_here(
     """Run a `kernrec` command line, and return its exit status and output. With `home`, variables that name kernrec's
     folders are unset. `variables` are all environment variables; the default is this process's."""
     words = [str(argument) for argument in arguments]
-    environment = dict(os.environ if variables is None else variables)
-    if home is not None:
-        environment = {
-            k: v for k, v in environment.items() if k == "KERNREC_COUNTS" or not k.startswith(("KERNREC_", "XDG_"))
-        }
-        environment["HOME"] = str(home)
+    in_environment = _at_home(dict(os.environ if variables is None else variables), home)
     out = io.TextIOWrapper(_Screen() if in_terminal else io.BytesIO(), encoding="utf-8")
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with (
-        patch.dict(os.environ, environment, clear=True),
+        patch.dict(os.environ, in_environment, clear=True),
         patch.object(sys, "stdout", out),
         patch.object(sys, "stderr", err),
         chdir(cwd or Path.cwd()),
@@ -52,16 +47,23 @@ def run_here(
     return CompletedProcess(words, status, *texts)
 
 
+def _at_home(variables: dict[str, str], home: Path | None) -> dict[str, str]:
+    if home is None:
+        return variables
+    own = {k: v for k, v in variables.items() if k == "KERNREC_COUNTS" or not k.startswith(("KERNREC_", "XDG_"))}
+    return own | {"HOME": str(home)}
+
+
 def environment(**changed: str) -> dict[str, str]:
     """Return this process's environment variables with its module search path, updated by `changed`."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | changed
 
 
 def run_apart(
-    *arguments: object, cwd: Path | None = None, variables: Mapping[str, str] | None = None
+    *arguments: object, cwd: Path | None = None, home: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> "CompletedProcess[str]":
-    """Run a `kernrec` command line in another process. `variables` replace variables of `environment()`."""
+    """Run a `kernrec` command line in another process. `variables` replace variables of `environment()`, without those
+    that name kernrec's folders if there is a `home`."""
     command = [sys.executable, "-P", "-m", "kernrec", *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=cwd, env=environment(**variables or {}), capture_output=True, text=True, timeout=300
-    )
+    env = _at_home(environment(), home) | dict(variables or {})
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)

@@ -28,11 +28,10 @@ from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.report import explainable
-from kernrec.store import Database, Stack
-from kernrec.store.measurement import Measurement
+from kernrec.store import Stack
 from kernrec.util.human import Note
 from tests.helpers.paths import beside
-from tests.helpers.recording import row_of
+from tests.helpers.recording import row_of, store_rows
 
 pytest.importorskip("xgboost")
 
@@ -62,8 +61,7 @@ def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: 
 
 
 def trained_on(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows))
+    store_rows(path, rows)
     assert run(["train", "--db", str(path)]) == 0
     return path
 
