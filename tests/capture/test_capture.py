@@ -9,6 +9,7 @@ import struct
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,14 +109,31 @@ def test_equal_launches_are_merged_into_one_captured_call(program, tmp_path):
     assert file.read_text() == "# edited"
 
 
+def recorded(
+    ptx: str, entry: str, arguments: list[bytes], buffers: Any, images: Any = None, prepared: bool = False
+) -> Recorder:
+    """Record a launch of one thread."""
+    recorder, module = Recorder(), LoadedModule(1, [], [ptx], 1 << 50)
+    if prepared:
+        module.prepare()
+    recorder.add(module, KernelLaunch(entry, (1, 1, 1), (1, 1, 1), arguments, buffers, 0, {}, images or {}))
+    return recorder
+
+
+def emulated(file: Path, entry: str, count: int) -> list[int]:
+    """Return the output of a recorded call's PTX, which writes `count` words."""
+    written = parse((file.parent / tomllib.loads(file.read_text())["ptx"]).read_text())
+    out = np.zeros(count, np.uint32)
+    emulate(written, KernelLaunch(entry, (1,), (1,), ["out"], {"out": out}))
+    return out.tolist()
+
+
 def test_recorded_buffer_contents_are_freed_from_memory(tmp_path):
     ptx = beside(__file__, "read_and_write.ptx")
     places = np.array([1, 2], np.uint32).view(np.uint8)
     buffers = {"b1": places, "b2": np.zeros(16, np.uint8)}
-    recorder = Recorder()
     arguments = [(slot << 40).to_bytes(8, "little") for slot in (1, 2)]
-    module = LoadedModule(1, [], [ptx], 1 << 50)
-    recorder.add(module, KernelLaunch("follow", (1, 1, 1), (1, 1, 1), arguments, buffers))
+    recorder = recorded(ptx, "follow", arguments, buffers)
     ((call,),) = (calls.values() for calls in recorder._calls.values())
     assert not call.contents
     (file,) = recorder.write(tmp_path)
@@ -127,27 +145,15 @@ def test_captured_call_includes_memory_referenced_by_a_structure(tmp_path):
     ptx = beside(__file__, "structure.ptx")
     buffers = {"b1": np.zeros(16, np.uint8), "b2": np.array([9, 8, 7, 3], np.uint32).view(np.uint8)}
     arguments = [struct.pack("<QQ", (2 << 40) + 4, 2), struct.pack("<Q", 1 << 40)]
-    recorder = Recorder()
-    launch = KernelLaunch("pick", (1, 1, 1), (1, 1, 1), arguments, buffers)
-    recorder.add(LoadedModule(1, [], [ptx], 1 << 50), launch)
-    (file,) = recorder.write(tmp_path)
-    written = parse((tmp_path / tomllib.loads(file.read_text())["ptx"]).read_text())
-    out = np.zeros(4, np.uint32)
-    emulate(written, KernelLaunch("pick", (1,), (1,), ["out"], {"out": out}))
-    assert out.tolist() == [0, 0, 0, 3]
+    (file,) = recorded(ptx, "pick", arguments, buffers).write(tmp_path)
+    assert emulated(file, "pick", 4) == [0, 0, 0, 3]
 
 
 def test_captured_call_keeps_a_table_of_functions_by_name(tmp_path):
     ptx = beside(__file__, "function_table.ptx")
-    recorder, module = Recorder(), LoadedModule(1, [], [ptx], 1 << 50)
-    module.prepare()
-    arguments, buffers = [struct.pack("<Q", 1 << 40)], {"b1": np.zeros(4, np.uint8)}
-    recorder.add(module, KernelLaunch("apply", (1, 1, 1), (1, 1, 1), arguments, buffers))
+    recorder = recorded(ptx, "apply", [struct.pack("<Q", 1 << 40)], {"b1": np.zeros(4, np.uint8)}, prepared=True)
     (file,) = recorder.write(tmp_path)
-    written = parse((tmp_path / tomllib.loads(file.read_text())["ptx"]).read_text())
-    out = np.zeros(1, np.uint32)
-    emulate(written, KernelLaunch("apply", (1,), (1,), ["out"], {"out": out}))
-    assert out.tolist() == [49]
+    assert emulated(file, "apply", 1) == [49]
 
 
 @pytest.mark.parametrize(("branch", "argument"), [
@@ -178,10 +184,7 @@ END:
     handle = (textures := Textures()).add(texels.view(np.uint8), (4, 3, 0), (32, 2, 2), (0, 0), (0, 1, 0, 1))
     buffers, images = textures.added_to({"b1": np.zeros(4, np.uint8)})
     arguments = [handle.to_bytes(8, "little"), (1 << 40).to_bytes(8, "little")]
-    recorder = Recorder()
-    launch = KernelLaunch("fetch", (1, 1, 1), (1, 1, 1), arguments, buffers, 0, {}, images)
-    recorder.add(LoadedModule(1, [], [ptx], 1 << 50), launch)
-    (file,) = recorder.write(tmp_path)
+    (file,) = recorded(ptx, "fetch", arguments, buffers, images).write(tmp_path)
     texture, out = tomllib.loads(file.read_text())["arguments"]
     assert texture.replace(f"{file.stem}-t0.npy", "FILE") == argument
     assert out.startswith("b1=")

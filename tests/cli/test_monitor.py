@@ -109,16 +109,7 @@ def test_program_that_does_not_exist_is_refused_in_one_line(nvml):
 def test_ctrl_c_ends_the_command_and_keeps_the_trace(nvml, tmp_path):
     trace = tmp_path / "t.csv"
     script = "import time; print('up', flush=True); time.sleep(30)"
-    process = subprocess.Popen(
-        command("--trace", trace, "--", sys.executable, "-c", script),
-        env=nvml,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
+    process = begun("--trace", trace, script, env=nvml)
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode in (1, 130)  # Python's exit status after an interrupt, or the shell's for SIGINT
@@ -135,6 +126,7 @@ def begun(*arguments: object, env: dict[str, str]) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"

@@ -3,13 +3,14 @@ tests of registers, spills or machine code, because it takes as long as the comp
 
 import tomllib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernrec.compile import Compiled, NoCompilerError, Resources, compile_source
 from kernrec.compile.disassemble import COUNTS, MachineCode, machine_code
-from kernrec.kernel import Kernel
+from kernrec.kernel import Kernel, load_kernel
 from kernrec.ptx import Module
 from tests.helpers.paths import ROOT
 from tests.helpers.ptx_text import cuda_to_ptx, parsed
@@ -57,6 +58,13 @@ def machine_code_of(ptx: str, sm: int) -> dict[str, MachineCode]:
         code = machine_code(ptx, sm)
     assert code is not None
     return code
+
+
+def written_kernel(folder: Path, source: str, spec: str) -> Kernel:
+    """Write a spec, and the source that the spec names, to a folder. Load the kernel."""
+    (folder / tomllib.loads(spec)["source"]).write_text(source)
+    (folder / "kernel.toml").write_text(spec)
+    return load_kernel(folder / "kernel.toml")
 
 
 def mutants(kernel: str, group: str = "mutant") -> list[dict[str, Any]]:

@@ -15,11 +15,12 @@ from kernrec.interop.bind_rows import as_runs
 from kernrec.interop.import_results import ImportSummary, import_results
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import MappedColumn, ReadOptions, StatedProblem, ran
-from kernrec.kernel import Kernel, load_kernel
+from kernrec.kernel import Kernel
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.intake.plausible_times import ceiling_s, floor_s, implausible
 from tests.helpers.foreign_files import cache, document, entry, result
+from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import beside
 
 SOURCE = beside(__file__, "bind.cu")
@@ -29,9 +30,7 @@ BX = {"tune_params_keys": ["bx", "tile"]}
 
 @pytest.fixture
 def kernel(tmp_path):
-    (tmp_path / "scale.cu").write_text(SOURCE)
-    (tmp_path / "scale.toml").write_text(SPEC)
-    return load_kernel(tmp_path / "scale.toml")
+    return written_kernel(tmp_path, SOURCE, SPEC)
 
 
 def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type: ignore[no-untyped-def]

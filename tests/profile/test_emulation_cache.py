@@ -10,7 +10,7 @@ import pytest
 from kernrec.compile import disassemble
 from kernrec.compile.compiled import Compiled, Resources
 from kernrec.compile.pool import Processors
-from kernrec.kernel import Kernel, load_kernel
+from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.profile import emulation_cache
 from kernrec.profile.emulation_cache import EmulationCache
@@ -18,6 +18,7 @@ from kernrec.profile.launch_profile import COUNTS_VERSION, LaunchProfile, Profil
 from kernrec.profile.profile_user_kernel import profile_configs
 from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import KernelLaunch, parse
+from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import beside
 
 SOURCE = 'extern "C" __global__ void twice(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] *= 2.0f; }'
@@ -27,9 +28,7 @@ SPEC = beside(__file__, "emulation_cache.toml")
 @pytest.fixture
 def kernel(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "twice.cu").write_text(SOURCE)
-    (tmp_path / "twice.toml").write_text(SPEC)
-    return load_kernel(tmp_path / "twice.toml")
+    return written_kernel(tmp_path, SOURCE, SPEC)
 
 
 def problem(kernel: Kernel) -> Problem:

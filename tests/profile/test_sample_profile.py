@@ -15,6 +15,7 @@ from kernrec.op import find_op
 from kernrec.profile.launch_profile import ProfileTarget
 from kernrec.profile.sample_profile import choose_blocks, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
+from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import beside
 
 extents = st.integers(1, 40)
@@ -52,9 +53,7 @@ SOURCE = beside(__file__, "sample_profile.cu")
 def metrics(
     tmp_path: Path, values: str, source: str = SOURCE, threads: int = 128, budget: int = 20_000
 ) -> dict[str, float]:
-    (tmp_path / "shift.cu").write_text(source)
-    (tmp_path / "kernel.toml").write_text(SPEC.replace("VALUES", values))
-    kernel = load_kernel(tmp_path / "kernel.toml")
+    kernel = written_kernel(tmp_path, source, SPEC.replace("VALUES", values))
     problem = kernel.definition.problem()
     compiled = compile_source(kernel.source, 86, kernel.defines({"threads": threads}, "f32", "any"), "shift.cu")
     tensors = Tensors(kernel, problem, tmp_path)

@@ -16,7 +16,7 @@ from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
 from tests.helpers.reading import reading_here
-from tests.helpers.recording import row_of
+from tests.helpers.recording import row_of, store_rows
 from tests.helpers.sharing import merge
 
 GPU = "h200-sxm"
@@ -45,9 +45,9 @@ def ask(tmp_path):
     def ask(rows: list[dict[str, Any]], query: Query | None = None) -> Answer:
         path = tmp_path / "own.duckdb"
         path.unlink(missing_ok=True)
-        with Database.open(path, read_only=False, create=True) as database:
-            database.add_measurements(map(Measurement.from_columns, rows))
-        return Recommender([path]).recommend("matmul", GPU, SHAPE, query=query or Query(Objective.LATENCY, top=40))
+        return Recommender([store_rows(path, rows)]).recommend(
+            "matmul", GPU, SHAPE, query=query or Query(Objective.LATENCY, top=40)
+        )
 
     return ask
 
@@ -55,9 +55,8 @@ def ask(tmp_path):
 def test_conflicting_rows_of_other_users_are_noted_but_not_used(predicted, tmp_path):
     first = predicted[0]
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
-    for path, rows in ((own, [row(first)]), (theirs, [row(first, 0.7, session="theirs")])):
-        with Database.open(path, read_only=False, create=True) as database:
-            database.add_measurements(map(Measurement.from_columns, rows))
+    store_rows(own, [row(first)])
+    store_rows(theirs, [row(first, 0.7, session="theirs")])
     with reading_here(), Database.open(own, read_only=False) as database:
         merge(database, theirs)
     answer = Recommender([own]).recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY, top=40))

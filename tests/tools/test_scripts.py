@@ -19,10 +19,11 @@ from evidence.recordings.files import EXCLUSIONS, excluded, power_of, recorded_d
 from profile_files import within_compiler_variation
 
 from kernrec.errors import UsageError
-from kernrec.kernel import find_kernel, load_kernel
+from kernrec.kernel import find_kernel
 from kernrec.op import all_ops
 from kernrec.store import Database, ProfileRow
 from tests.helpers.command import environment
+from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import RECORDINGS, ROOT, TOOLS
 from tests.helpers.recording import make_recording
 
@@ -269,9 +270,7 @@ def test_experiment_compares_library_kernels_with_tuned_matmuls(capsys):
 def test_every_recorded_kernel_has_a_valid_spec(spec, tmp_path):
     text = spec.read_text()
     entry = next(line.split('"')[1] for line in text.splitlines() if line.startswith("entry"))
-    (tmp_path / f"{spec.stem}.cu").write_text(f"__global__ void {entry}() {{}}")
-    (tmp_path / "kernel.toml").write_text(text)
-    kernel = load_kernel(tmp_path / "kernel.toml")
+    kernel = written_kernel(tmp_path, f"__global__ void {entry}() {{}}", text)
     assert kernel.sampled
     assert kernel.declares_problem
 

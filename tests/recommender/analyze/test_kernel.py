@@ -12,7 +12,7 @@ import pytest
 from kernrec.compile.pool import Processors, compile_many
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
-from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
+from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.measure.collect import collect
 from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
@@ -25,6 +25,7 @@ from kernrec.recommender.explain.report import difference, explainable, pick_con
 from kernrec.recommender.notes import of_measurements
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
+from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import beside
 from tests.helpers.recording import row_of
 
@@ -34,6 +35,8 @@ GPU = find_gpu("rtx4090")
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
 ONE = ProfilingOptions(processes=1)
+COSTS = ("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w")
+INCORRECT = dict.fromkeys(COSTS) | {"outcome": "incorrect"}
 
 
 def ask(database: Path, query: Query | None = None, name: str = "rowsum", gpu: str = GPU.name, **shape: Any) -> Answer:
@@ -47,15 +50,12 @@ def own_candidates(database: Path, power_limit_w: float | None = None) -> Candid
 
 @pytest.fixture(scope="module")
 def folder(nvrtc, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rowsum")
-    (folder / "rowsum.cu").write_text(SOURCE)
-    (folder / "kernel.toml").write_text(SPEC)
-    return folder
+    return tmp_path_factory.mktemp("rowsum")
 
 
 @pytest.fixture(scope="module")
 def kernel(folder):
-    return load_kernel(folder / "kernel.toml")
+    return written_kernel(folder, SOURCE, SPEC)
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +79,10 @@ def test_second_analysis_profiles_nothing(kernel, database):
 def test_endless_compilation_is_abandoned_after_two_configs(folder, tmp_path, monkeypatch):
     """Six one-line macros expand to 10^6 terms. The error must not need another compilation."""
     macros = ["#define M0(x) x", *(f"#define M{i}(x) {' + '.join([f'M{i - 1}(x)'] * 10)}" for i in range(1, 7))]
-    (tmp_path / "rowsum.cu").write_text(
-        "\n".join([*macros, SOURCE.replace("sum += x[", "sum += M6(threadIdx.x) + x[")])
-    )
-    (tmp_path / "kernel.toml").write_text(SPEC)
+    source = "\n".join([*macros, SOURCE.replace("sum += x[", "sum += M6(threadIdx.x) + x[")])
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Processors, "compile", lambda self, jobs: compile_many(jobs, 1, timeout_s=1.0))
-    kernel = load_kernel(tmp_path / "kernel.toml")
+    kernel = written_kernel(tmp_path, source, SPEC)
     seen: list[tuple[int, int]] = []
     options = ProfilingOptions(processes=1, progress=lambda *done: seen.append(done))
     with pytest.raises(KernrecError, match=r"^rowsum\.cu: compiling took longer than 1 s$"):
@@ -126,11 +123,8 @@ REFUSED = """
 
 def test_refused_config_is_not_tried_again(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "rowsum.cu").write_text(
-        REFUSED + SOURCE.replace("part[threadIdx.x] = sum", "part[2 * blockDim.x - 65] = sum")
-    )
-    (tmp_path / "kernel.toml").write_text(SPEC)
-    kernel = load_kernel(tmp_path / "kernel.toml")
+    source = REFUSED + SOURCE.replace("part[threadIdx.x] = sum", "part[2 * blockDim.x - 65] = sum")
+    kernel = written_kernel(tmp_path, source, SPEC)
     problem = kernel.definition.problem(rows=64, width=256)
     tried: list[str] = []
     for name in ("kernrec.compile.together.compile_job", "kernrec.profile.profile_user_kernel._sample"):
@@ -155,8 +149,7 @@ def test_refused_config_is_not_tried_again(folder, tmp_path, monkeypatch):
     tried.clear()
     assert failures() == first
     assert not tried
-    (tmp_path / "rowsum.cu").write_text(SOURCE)  # a corrected source is another kernel
-    kernel = load_kernel(tmp_path / "kernel.toml")
+    kernel = written_kernel(tmp_path, SOURCE, SPEC)  # a corrected source is another kernel
     assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE).failed
 
 
@@ -220,8 +213,7 @@ def test_measured_time_is_kept_and_scales_unmeasured_configs(kernel, database, p
 
 
 def test_failed_config_is_skipped_and_reported(kernel, database, predicted, tmp_path):
-    nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
-    path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 1.0) | nothing | {"outcome": "incorrect"}])
+    path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 1.0) | INCORRECT])
     answer = ask(path, Query(Objective.LATENCY, top=8))
     assert answer.candidates == 7
     assert predicted.best.config not in [c.config for c in answer.recommendations]
@@ -229,8 +221,7 @@ def test_failed_config_is_skipped_and_reported(kernel, database, predicted, tmp_
 
 
 def test_explanation_shows_measured_and_predicted_time(kernel, database, predicted, tmp_path, refuses):
-    nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
-    wrong = measurement(kernel, predicted, 7, 1.0) | nothing | {"outcome": "incorrect"}
+    wrong = measurement(kernel, predicted, 7, 1.0) | INCORRECT
     rows = [measurement(kernel, predicted, 2, 1.5), measurement(kernel, predicted, 3, 1.5), wrong]
     candidates = own_candidates(with_rows(database, tmp_path, rows))
     before = predicted.recommendations[2]
@@ -285,9 +276,7 @@ def test_explained_energy_adds_up_and_advice_is_exact(database):
 ])  # fmt: skip
 def test_inconsistent_spec_is_refused_in_one_line(folder, tmp_path, old, new, says):
     assert old in SPEC
-    (tmp_path / "kernel.toml").write_text(SPEC.replace(old, new))
-    (tmp_path / "rowsum.cu").write_text(SOURCE)
-    kernel = load_kernel(tmp_path / "kernel.toml")
+    kernel = written_kernel(tmp_path, SOURCE, SPEC.replace(old, new))
     with pytest.raises(UsageError, match=says) as raised:
         analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE)
     assert "\n" not in str(raised.value)
@@ -303,9 +292,7 @@ extern "C" __global__ void soften(cudaTextureObject_t image, cudaSurfaceObject_t
 
 
 def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path, refuses):
-    (tmp_path / "kernel.toml").write_text(TEXTURE_SPEC)
-    (tmp_path / "soften.cu").write_text(TEXTURE_SOURCE)
-    kernel = load_kernel(tmp_path / "kernel.toml")
+    kernel = written_kernel(tmp_path, TEXTURE_SOURCE, TEXTURE_SPEC)
     analysis = analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE)
     assert analysis.profiled == 2
     best = analysis.answer.best
@@ -320,8 +307,7 @@ def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path, refus
 
 def test_implementation_of_a_known_op_needs_no_problem_definition(folder, tmp_path):
     """The source is typical C++, with a mangled kernel name and a template."""
-    (tmp_path / "add.cu").write_text(beside(__file__, "known_op.cu"))
-    (tmp_path / "kernel.toml").write_text("""
+    spec = """
     name = "mine"
     op = "reduce"
     dtypes = ["f32"]
@@ -333,8 +319,8 @@ def test_implementation_of_a_known_op_needs_no_problem_definition(folder, tmp_pa
     grid = ["rows"]
     block = ["32"]
     arguments = ["x", "y", "i32 columns"]
-    """)
-    kernel = load_kernel(tmp_path / "kernel.toml")
+    """
+    kernel = written_kernel(tmp_path, beside(__file__, "known_op.cu"), spec)
     problem = kernel.definition.problem(rows=4096, columns=4096)
     whole = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE)
     assert (whole.profiled, whole.failed) == (2, ())

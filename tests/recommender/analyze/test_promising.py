@@ -8,7 +8,7 @@ import pytest
 
 from kernrec.compile.pool import Processors
 from kernrec.gpu import find_gpu
-from kernrec.kernel import Config, Kernel, load_kernel
+from kernrec.kernel import Config, Kernel
 from kernrec.model.search import partial_space
 from kernrec.profile.launch_profile import VERSION, ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import Outcome, profile_configs
@@ -17,6 +17,7 @@ from kernrec.recommender.analyze import kernel as analysis
 from kernrec.recommender.analyze import profile_configs as profiling
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
+from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import beside
 
 GPU = find_gpu("rtx4090")
@@ -57,9 +58,7 @@ class Profiles:
 
 @pytest.fixture
 def kernel(nvrtc, tmp_path):
-    (tmp_path / "scale.cu").write_text(SOURCE)
-    (tmp_path / "kernel.toml").write_text(SPEC)
-    return load_kernel(tmp_path / "kernel.toml")
+    return written_kernel(tmp_path, SOURCE, SPEC)
 
 
 def test_partial_profiling_gives_the_same_answer_as_profiling_all(kernel, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import find_kernel, load_kernel
+from kernrec.kernel import find_kernel
 from kernrec.model.learn.features import matrix, names, of_tunables, plan_of
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender, Request
@@ -30,6 +30,7 @@ from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.report import explainable
 from kernrec.store import Stack
 from kernrec.util.human import Note
+from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import beside
 from tests.helpers.recording import row_of, store_rows
 
@@ -177,9 +178,7 @@ SPEC = beside(__file__, "correction.toml")
 
 def test_custom_kernel_is_learned_from_its_measurements(nvrtc, tmp_path):
     """Simulate a GPU that takes 1.7 times the predicted time on three shapes of one kernel."""
-    (tmp_path / "mine.cu").write_text(SOURCE)
-    (tmp_path / "mine.toml").write_text(SPEC)
-    kernel, gpu, path = load_kernel(tmp_path / "mine.toml"), find_gpu("rtx4090"), tmp_path / "own.duckdb"
+    kernel, gpu, path = written_kernel(tmp_path, SOURCE, SPEC), find_gpu("rtx4090"), tmp_path / "own.duckdb"
     problems = [kernel.definition.problem("f32", "row", rows=4096 * n, columns=256) for n in range(1, 5)]
     rows = []
     for problem in problems:

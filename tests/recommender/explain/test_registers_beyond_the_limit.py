@@ -5,17 +5,16 @@ import os
 import pytest
 
 from kernrec.gpu import find_gpu
-from kernrec.kernel import Kernel, load_kernel
 from kernrec.recommender import Recommender, Request
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.context import Context
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.request import Objective, Query
-from kernrec.store import Database
-from kernrec.store.measurement import Measurement
 from tests.helpers.command import run_here
+from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import beside
+from tests.helpers.recording import row_of, store_rows
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
@@ -30,9 +29,7 @@ EXPLAINED = Request(GPU.name, kernel="many", query=Query(Objective.LATENCY))
 @pytest.fixture(scope="module")
 def database(nvrtc, tmp_path_factory):
     folder = tmp_path_factory.mktemp("many")
-    (folder / "many.cu").write_text(SOURCE)
-    (folder / "kernel.toml").write_text(SPEC)
-    kernel: Kernel = load_kernel(folder / "kernel.toml")
+    kernel = written_kernel(folder, SOURCE, SPEC)
     path = folder / "own.duckdb"
     analyze(kernel, kernel.definition.problem(), GPU, path, options=ProfilingOptions(processes=1))
     return path
@@ -50,12 +47,8 @@ def test_config_over_the_register_limit_is_excluded_and_explained(database, refu
 
 def test_measured_config_over_the_register_limit_has_one_resident_block(database, tmp_path):
     kernel = Context([database]).kernel("many")
-    row = {"gpu": GPU.name, "kernel": "many", "kernel_hash": kernel.hash, "config": BEYOND}
-    row |= {"problem": kernel.definition.problem(), "protocol_version": 1, "tier": "final", "session": "recorded"}
-    row |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-5, "energy_j": 1e-3, "outcome": "ok"}
-    measured = tmp_path / "measured.duckdb"
-    with Database.open(measured, read_only=False, create=True) as opened:
-        opened.add_measurements([Measurement.from_columns(row)])
+    row = row_of(GPU.name, kernel, BEYOND, kernel.definition.problem()) | {"latency_s": 1e-5, "energy_j": 1e-3}
+    measured = store_rows(tmp_path / "measured.duckdb", [row])
     explained = report(EXPLAINED, Context([database, measured]), BEYOND).subject
     assert explained.recommendation.source == "measured"
     (launch,) = explained.launches
