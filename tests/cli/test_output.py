@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.cli.output import (
-    PIPE_WIDTH,
-    Column,
-    column_lines,
-    digits,
-    print_line,
-    text_width,
-)
+from kernrec.cli.output import PIPE_WIDTH, Column, column_lines, digits, print_line, text_width
 from kernrec.cli.progress import Lines, Steps
 from kernrec.cli.quantity import fraction, hertz, watts
 from kernrec.kernel import all_kernels

@@ -7,16 +7,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.gpu import limits
-from kernrec.kernel import (
-    Kernel,
-    Space,
-    able_kernels,
-    all_kernels,
-    bind_launches,
-    find_kernel,
-    kernel_names,
-    library,
-)
+from kernrec.kernel import Kernel, Space, able_kernels, all_kernels, bind_launches, find_kernel, kernel_names, library
 from kernrec.op import Problem, find_op
 from tests.helpers.trial import shapes
 

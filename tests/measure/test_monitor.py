@@ -44,12 +44,7 @@ def test_constant_power_gives_power_times_time(power, steps):
 
 
 def test_throttling_is_a_fraction_of_the_samples():
-    samples = [
-        sample(0, 1, None, "idle"),
-        sample(1, 1, None, "power cap", "idle"),
-        sample(2, 1),
-        sample(3, 1),
-    ]
+    samples = [sample(0, 1, None, "idle"), sample(1, 1, None, "power cap", "idle"), sample(2, 1), sample(3, 1)]
     assert summarize_trace(samples).throttled == {"idle": 0.5, "power cap": 0.25}
 
 

@@ -8,14 +8,7 @@ from kernrec.gpu import all_gpus, find_gpu
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.answer import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.request import (
-    CLOCKS,
-    Request,
-    clocks,
-    lower_limits,
-    objective_named,
-    op_points,
-)
+from kernrec.recommender.request import CLOCKS, Request, clocks, lower_limits, objective_named, op_points
 
 
 def test_objective_accepts_text_and_refuses_unknown_names(refuses):

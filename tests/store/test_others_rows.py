@@ -64,11 +64,7 @@ def test_config_that_fails_elsewhere_but_runs_here_is_kept(own):
 
 
 @pytest.mark.parametrize(
-    ("table", "change"),
-    [
-        ("config", "kernel = 'another'"),
-        ("problem", """dims = '{"n":32,"m":64,"k":16}'"""),
-    ],
+    ("table", "change"), [("config", "kernel = 'another'"), ("problem", """dims = '{"n":32,"m":64,"k":16}'""")]
 )
 def test_merged_row_with_a_copied_config_does_not_change_answers(own, table, change):
     """A database may contain such rows, because an earlier kernrec accepted them."""

@@ -6,12 +6,7 @@ from profile_files import write_profiles
 
 from kernrec.errors import UsageError
 from kernrec.op import find_op
-from kernrec.store import (
-    Database,
-    Evidence,
-    Stack,
-    read_profiles,
-)
+from kernrec.store import Database, Evidence, Stack, read_profiles
 from kernrec.store.measurement_log import evidence
 from tests.helpers.sharing import add
 

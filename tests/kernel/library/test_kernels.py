@@ -234,10 +234,7 @@ HUNGRY = [
     *(
         ("matmul_mma", values, "f16", layout, 86, most)
         for layout in find_kernel("matmul_mma").layouts
-        for values, most in (
-            ((128, 128, 64, 64, 64, 8, 2, 2, 1, 1), 255),
-            ((64, 256, 32, 32, 64, 8, 4, 1, 1, 1), 128),
-        )
+        for values, most in (((128, 128, 64, 64, 64, 8, 2, 2, 1, 1), 255), ((64, 256, 32, 32, 64, 8, 4, 1, 1, 1), 128))
     ),
     ("conv2d_implicit_gemm_mma", (128, 256, 64, 64, 64, 8, 2, 2, 1, 1), "f16", "nhwc", 86, 255),
     ("conv2d_implicit_gemm_mma", (256, 64, 64, 64, 32, 8, 3, 1, 1, 1), "bf16", "nhwc", 86, 128),

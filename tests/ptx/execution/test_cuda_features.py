@@ -173,10 +173,7 @@ FUNCTIONS = beside(__file__, "math_functions.cu")
 @ARCHS
 def test_math_library_matches_numpy(arch):
     x, y = np.linspace(0.05, 30, 90).astype(np.float32), np.zeros(90, np.float32)
-    emulate(
-        cuda(FUNCTIONS, arch),
-        KernelLaunch("functions", (1,), (96,), ["x", "y", np.int32(90)], {"x": x, "y": y}),
-    )
+    emulate(cuda(FUNCTIONS, arch), KernelLaunch("functions", (1,), (96,), ["x", "y", np.int32(90)], {"x": x, "y": y}))
     v = x.astype(np.float64)
     pieces = np.stack([np.exp(v), np.sin(v), np.log(v), np.sqrt(v), v / 3, v**1.5])
     i = np.arange(90)

@@ -188,9 +188,7 @@ def test_knee_that_saves_nothing_is_the_first_row(recommender, decode):
     assert best_of([first, other], Query(Objective.ENERGY)) == 1
 
 
-def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(
-    recommender,
-):
+def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(recommender):
     wanted = NetworkRequest("bert-base")
     rows, missing = compare_gpus(recommender, find_gpus("l4, t4,L4"), wanted, Query("latency"))
     rows = [row for row in rows if isinstance(row, ComparedGpu)]

@@ -83,11 +83,7 @@ def test_bundle_omits_uuids_paths_and_names(own, tmp_path):
 
 @pytest.mark.parametrize(
     ("selection", "measurements"),
-    [
-        (Selection(gpu="rtx4090"), 1),
-        (Selection(op="conv2d"), 0),
-        (Selection(kernel="matmul_simt"), 3),
-    ],
+    [(Selection(gpu="rtx4090"), 1), (Selection(op="conv2d"), 0), (Selection(kernel="matmul_simt"), 3)],
 )
 def test_bundle_contains_the_selected_rows(own, tmp_path, selection, measurements):
     assert bundled(own, Folder(tmp_path / "bundle"), selection).rows["measurement"] == measurements
