@@ -150,12 +150,9 @@ def test_swizzled_shared_memory_is_declared_aligned(name, sm, layout, config):
     assert re.findall(r"\.extern \.shared \.align (\d+) ", ptx) == ["1024"]
 
 
-TILES = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1}
-
-
 @pytest.mark.parametrize(
     ("name", "sm", "config"),
-    [("matmul_wgmma", 90, TILES | {"split_k": 1, "stream": 0}), ("matmul_tcgen05", 100, TILES)],
+    [("matmul_wgmma", 90, _TILES | {"split_k": 1, "stream": 0}), ("matmul_tcgen05", 100, _TILES)],
 )
 def test_rows_that_a_tensor_map_cannot_describe_are_refused(name, sm, config):
     kernel = find_kernel(name)
