@@ -14,7 +14,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.op import Problem
-from kernrec.recommender.estimate.costs import OF_REGIMES, Costs, Rescaling, carried_over, with_measured
+from kernrec.recommender.estimate.costs import ANALYTICAL, Costs, Rescaling, carried_over, with_measured
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, applies
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.physics import impossible, physical_bounds
@@ -152,7 +152,7 @@ class RankedSpace:
             power.setting(points[1:]) if len(points) > 1 else None,
             None if default[0] else power.setting((DEFAULT_POINT,)),
             np.array(figures),
-            OF_REGIMES,
+            ANALYTICAL,
             space.whole,
             self._measure,
         )

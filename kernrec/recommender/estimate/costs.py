@@ -21,7 +21,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernrec.model.analytical.spread import INTERVAL, OF_ENERGY, OF_TIME, SOURCES, Estimate
+from kernrec.model.analytical.spread import INTERVAL, SOURCES, SPREAD, Estimate
 from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
@@ -209,10 +209,9 @@ class Rescaling:
         return Costs(scaled.values, scaled.kind, kinds)
 
 
-OF_REGIMES = np.stack(
-    [kinds_of(widths.factors, widths.factors, PREDICTED, widths.own) for widths in (OF_TIME, OF_ENERGY)]
-)
-"""Kinds of latencies and energies that the analytical model predicts, one per entry of `REGIMES`, (2, 4, regimes)."""
+_WIDTHS = np.array([[SPREAD.time], [SPREAD.energy]])
+ANALYTICAL = kinds_of(_WIDTHS, _WIDTHS, PREDICTED, np.array([[SPREAD.own], [SPREAD.own_energy]]))
+"""Kind of the latencies and energies that the analytical model predicts, (2, 4, 1)."""
 
 
 def with_measured(
