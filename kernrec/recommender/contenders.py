@@ -104,7 +104,6 @@ def contenders_of(
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
     """Return the model's features of the chosen candidates, without tunables, (len(chosen), F)."""
     from kernrec.model.learn import features
-    from kernrec.recommender.estimate.correction import inputs_of
 
     located = [candidates.locate(position) for position in chosen]
     result = np.empty((len(chosen), len(features.names())))
@@ -112,8 +111,7 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
         rows = [row for row, (kernel_number, _, _) in enumerate(located) if kernel_number == number]
         if rows:
             positions = np.array([located[row][2] for row in rows], dtype=np.int64)
-            inputs = inputs_of(kernel.prediction, kernel.limited.at(0), positions)
-            result[rows] = features.matrix(inputs, features.names())
+            result[rows] = features.matrix(kernel.model_inputs(positions), features.names())
     return result
 
 

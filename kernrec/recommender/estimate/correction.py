@@ -38,19 +38,34 @@ from kernrec.recommender.estimate.costs import (
     Costs,
     kinds_of,
 )
-from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import MeasuredAnswer
 from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
 
 
-def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
-    """Return a trained model's inputs for the candidates at `positions` of a kernel's prediction."""
-    table, quantities = prediction.table, np.empty((len(QUANTITIES), len(positions)))
-    prediction.in_engine.fill(prediction.number, prediction.start, positions, limited.costs, quantities)
-    configs = prediction.rows.take(positions)
-    tunables = {t.name: table.space.columns[t.name].take(configs) for t in table.kernel.tunables}
+def inputs_of(
+    table: StaticTable,
+    rows: Array,
+    limited: LimitedCosts,
+    costs: Any,
+    positions: Array,
+    number: int = 0,
+    start: int = 0,
+) -> ModelInputs:
+    """Return a trained model's inputs for some of the C configs of a kernel on one problem.
+
+    Args:
+        rows: row index of each config in the kernel's space, (C,).
+        limited: costs of the C configs under the power limit.
+        costs: engine's `Costs`, which contain the configs.
+        positions: positions of the wanted configs in `rows`.
+        number: index of the kernel in `costs`.
+        start: position of the first config among the kernel's configs in `costs`.
+    """
+    quantities = np.empty((len(QUANTITIES), len(positions)))
+    costs.fill(number, start, positions, limited.costs, quantities)
+    tunables = {t.name: table.space.columns[t.name].take(rows.take(positions)) for t in table.kernel.tunables}
     return ModelInputs.of(table.gpu, quantities, tunables)
 
 

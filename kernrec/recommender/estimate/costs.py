@@ -149,9 +149,6 @@ class Costs:
     def at(self, point: int | slice) -> "Costs":
         return Costs(self.values[:, point], self.kind[:, point], self.kinds)
 
-    def part(self, part: slice) -> "Costs":
-        return Costs(self.values[..., part], self.kind[..., part], self.kinds)
-
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
         """Combine the costs of the same candidates at several operating points, one `Costs` per point."""
