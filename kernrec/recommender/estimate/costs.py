@@ -74,10 +74,6 @@ class Estimates:
         """Intervals and sources of each kind, as returned by `kinds_of`, (4, K)."""
 
     @cached_property
-    def _numbers(self) -> Array:
-        return self.kind.astype(np.int64)
-
-    @cached_property
     def low(self) -> Array:
         """Lower ends of the 90 % intervals."""
         return np.asarray(self.value / self.by_kind(_BELOW))
@@ -99,7 +95,7 @@ class Estimates:
 
     def by_kind(self, row: int) -> Array:
         """Return the property in row `row` of `kinds` for each candidate, in the shape of `value`."""
-        return np.asarray(self.kinds[row].take(self._numbers))
+        return np.asarray(self.kinds[row].take(self.kind))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
         """Return the estimate at one index of `value`: (candidate,), or (operating point, candidate)."""
