@@ -99,8 +99,8 @@ class KernelCandidates:
     @cached_property
     def measurements(self) -> KernelMeasurements | None:
         """Measurements of the candidates; None if no candidate was measured."""
-        if (every := self._ranked.measurements.get(self.number)) is None or self._set.every_point:
-            return every
+        if (every := self._ranked.measurements.get(self.number)) is None:
+            return None
         points = self._set.point_range
         return KernelMeasurements(every.measured[points], every.predicted.at(points), every.rescaling)
 
@@ -168,7 +168,6 @@ class CandidateSet:
         points = range(len(ranked.points)) if points is None else points
         self.point_range = slice(points.start, points.stop)
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
-        self.every_point = len(points) == len(ranked.points)
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
         """Engine indices that select the candidates: problem, kernels (first, end), operating points (first, end)."""
         self.starts = [0]
