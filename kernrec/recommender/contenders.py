@@ -117,7 +117,7 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
     """Return half-widths of 90 % intervals of the logarithmic cost, (2, C): of the total and the individual error."""
-    costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
+    costs = [getattr(kernel.costs.at(0), quantity) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
 

@@ -103,9 +103,6 @@ class Estimates:
         below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
         return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
 
-    def at(self, point: int | slice) -> "Estimates":
-        return Estimates(self.value[point], self.kind[point], self.kinds)
-
 
 _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # Variance of the logarithm of the analytical model's error.
 
