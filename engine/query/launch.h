@@ -106,7 +106,7 @@ namespace costs {
 
 // Rows of `LimitedCosts.costs` (kernrec/model/analytical/launch_costs.py).
 enum CostRow : int64_t { kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCostRows };
-constexpr double kCapped = 3.0;  // index in `spread.REGIMES`: the power limit lowers the clock
+constexpr double kCapped = 3.0;  // value of the row `kRegime`: the power limit lowers the clock
 // Maximum fraction of its power limit that a GPU is assumed to draw while its clock pauses (an estimate): a GPU that
 // waits long also lowers its memory clock. Few GPUs need this bound: an RTX 3090 accepts 100 W, although board and
 // memory alone draw 104 W at full memory clock.

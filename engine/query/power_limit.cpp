@@ -11,7 +11,7 @@ using namespace costs;
 
 namespace {
 
-// Other indices in `spread.REGIMES`: what bounds a launch.
+// Other values of the row `kRegime`: what bounds a launch.
 constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0;
 // Number of parts into which a search round for a clock divides the remaining range, and number of rounds.
 constexpr int64_t kParts = 4, kRounds = 5;

@@ -15,6 +15,7 @@ constexpr int64_t kSwept = 64;
 constexpr double kRounding = 1e-9;
 // Rows of the cost table (`CostRow`) with the analytical model's latency, energy and power, before corrections.
 constexpr int64_t kAnalytical[] = {costs::kLatencyS, costs::kEnergyJ, costs::kPowerW};
+constexpr int32_t kAnalyticalKind = 0;  // index in `kinds_` of the analytical model's predictions
 // A predicted time that is below the bound by more than this factor is rejected instead of corrected.
 constexpr double kRefused = 2.0;
 constexpr double kWorthNoting = 1.05;  // a note reports times that were raised by more than this factor
@@ -96,7 +97,7 @@ Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference) 
 }
 
 Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
-                 nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> regimes,
+                 nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> kinds,
                  bool whole, nb::object measure_with)
     : kept_costs_(costs),
       others_(others),
@@ -114,9 +115,8 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
     require(points_ > 0 && int64_t(limits_w_.size()) == points_ && int64_t(is_default_.size()) == points_,
             "points: expected a limit of each operating point");
     require(kernels.size() == costs_->parts().size() && figures_.columns == kFigures, "kernels: expected all kernels");
-    require(regimes.shape(0) == 2 && regimes.shape(1) == EstimateKind::kFigures &&
-                regimes.shape(2) > size_t(costs::kCapped),
-            "regimes: expected figures of each regime");
+    require(kinds.shape(0) == 2 && kinds.shape(1) == EstimateKind::kFigures && kinds.shape(2) > 0,
+            "kinds: expected figures of both quantities");
     for (const nb::handle each : kernels) add_kernel(nb::cast<nb::tuple>(each), kernels_.size());
     violations_.resize(size_t(problems_));
     if (!fallback.is_none()) {
@@ -126,7 +126,8 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
     for (Kernel& kernel : kernels_)
         if (kernel.model != nullptr && !kernel.part->rows.empty()) score(kernel);
     if (points_ > 1) sweep();
-    copy_predictions(regimes);
+    add_kinds(kinds);
+    copy_predictions();
     for (int64_t problem = 0; problem < problems_; problem++) {
         Violations& all = violations_[size_t(problem)];
         for (const Segment& own : segments({problem, 0, int64_t(kernels_.size()), 0, points_})) {
@@ -284,28 +285,27 @@ void Ranking::sweep() {
 }
 
 // Copy the analytical model's predictions at all operating points.
-void Ranking::copy_predictions(const Array<const double, 3>& regimes) {
+void Ranking::copy_predictions() {
     const size_t size = size_t(points_ * count_);
-    values_.assign(3 * size, kInfinity), kind_.assign(2 * size, int32_t(costs::kCapped));
+    values_.assign(3 * size, kInfinity), kind_.assign(2 * size, kAnalyticalKind);
     const double* const first = costs_->limited();
     for (int64_t quantity = 0; quantity < 3; quantity++)
         std::copy_n(first + kAnalytical[quantity] * count_, count_, values_.data() + quantity * int64_t(size));
-    for (int64_t quantity = 0; quantity < 2; quantity++)
-        for (int64_t place = 0; place < count_; place++)
-            kind(quantity, 0, place) = int32_t(first[costs::kRegime * count_ + place]);
     for (int64_t point = 1; point < points_; point++)
         each_estimated(point, 0, count_, [&](int64_t place) {
             for (int64_t quantity = 0; quantity < 3; quantity++)
                 value(quantity, point, place) = limited(kAnalytical[quantity], point, place);
-            for (int64_t quantity = 0; quantity < 2; quantity++)
-                kind(quantity, point, place) = int32_t(limited(costs::kRegime, point, place));
         });
-    const auto figures_of = regimes.view();
-    kinds_.resize(figures_of.shape(2));
-    for (size_t quantity = 0; quantity < 2; quantity++)
-        for (size_t figure = 0; figure < EstimateKind::kFigures; figure++)
-            for (size_t regime = 0; regime < kinds_.size(); regime++)
-                kinds_[regime].of[quantity][figure] = figures_of(quantity, figure, regime);
+}
+
+void Ranking::add_kinds(const Array<const double, 3>& kinds) {
+    const auto figures_of = kinds.view();
+    for (size_t i = 0; i < kinds.shape(2); i++) {
+        EstimateKind& added = kinds_.emplace_back();
+        for (size_t quantity = 0; quantity < 2; quantity++)
+            for (size_t figure = 0; figure < EstimateKind::kFigures; figure++)
+                added.of[quantity][figure] = figures_of(quantity, figure, i);
+    }
 }
 
 // Correct a kernel's costs by its model.
@@ -366,13 +366,7 @@ void Ranking::measure(Kernel& kernel, size_t number, const nb::object& function)
                 new_figures.shape(0) == 2 && new_figures.shape(1) == EstimateKind::kFigures,
             "measure: expected costs of each candidate");
     const int64_t base = int64_t(kinds_.size()), more = int64_t(new_figures.shape(2));
-    for (size_t i = 0; i < size_t(more); i++) {
-        EstimateKind each;
-        for (size_t quantity = 0; quantity < 2; quantity++)
-            for (size_t figure = 0; figure < EstimateKind::kFigures; figure++)
-                each.of[quantity][figure] = new_figures.view()(quantity, figure, i);
-        kinds_.push_back(each);
-    }
+    add_kinds(new_figures);
     for (size_t point = 0; point < points; point++)
         for (size_t i = 0; i < size; i++) {
             for (size_t quantity = 0; quantity < 3; quantity++)
@@ -431,8 +425,7 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
                     value(quantity, point, place) =
                         before->empty() ? limited(kAnalytical[quantity], point, place) : (*before)[index(quantity)];
                 for (int64_t quantity = 0; quantity < 2; quantity++)
-                    kind(quantity, point, place) = before->empty() ? int32_t(limited(costs::kRegime, point, place))
-                                                                   : (*kinds_before)[index(quantity)];
+                    kind(quantity, point, place) = before->empty() ? kAnalyticalKind : (*kinds_before)[index(quantity)];
             }
             const double raised = maximum(bound_s / latency, 1.0), limit_w = limits_w_[size_t(point)];
             // At the default limit, models learn times, so only a power above the limit is wrong.

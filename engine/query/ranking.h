@@ -99,10 +99,10 @@ class Ranking {
     // it is a Triton kernel, and the measured positions at each operating point (None: not measured). limits_w,
     // is_default: of each operating point. others: `PowerLimits` of all points except the first. fallback:
     // `PowerLimits` of the default point; None if the first point is the default. figures: of each problem,
-    // (problems, kFigures). regimes: figures of each regime of the analytical model, (2, 4, regimes). whole: estimate
-    // all candidates at all points. measure: function that applies measurements to the costs of a kernel.
+    // (problems, kFigures). kinds: kind of the analytical model's predictions, (2, 4, 1). whole: estimate all
+    // candidates at all points. measure: function that applies measurements to the costs of a kernel.
     Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
-            nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> regimes,
+            nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> kinds,
             bool whole, nb::object measure);
 
     // Selection of candidates: one problem, a range of kernels and a range of operating points.
@@ -187,12 +187,11 @@ class Ranking {
     const double* figures(int64_t quantity, int64_t point, int64_t place) const {
         return kinds_[size_t(kind_[size_t((quantity * points_ + point) * count_ + place)])].of[quantity];
     }
-    // Return a cost of the analytical model. If the candidate was not estimated at the point, return infinity, or
-    // `kCapped` for the row `kRegime`.
+    // Return a cost of the analytical model, or infinity if the candidate was not estimated at the point.
     double limited(int64_t row, int64_t point, int64_t place) const {
         if (point == 0) return costs_->limited()[row * count_ + place];
         const int32_t slot = slots_[size_t(place)];
-        if (slot < 0) return row == costs::kRegime ? costs::kCapped : kInfinity;
+        if (slot < 0) return kInfinity;
         return swept_costs_[size_t(row * (points_ - 1) + point - 1) * swept_.size() + size_t(slot)];
     }
     // Call a function with each place from `first` to `end` that is estimated at a point.
@@ -213,7 +212,9 @@ class Ranking {
     void score(Kernel& kernel);
     void set_factors(Kernel& kernel);
     void sweep();
-    void copy_predictions(const Array<const double, 3>& regimes);
+    void copy_predictions();
+    // Append kinds with the figures (2, 4, K) to `kinds_`.
+    void add_kinds(const Array<const double, 3>& kinds);
     void correct(Kernel& kernel);
     void measure(Kernel& kernel, size_t number, const nb::object& function);
     Violations enforce(int64_t first, int64_t end, int64_t problem, const Kernel* kernel,

@@ -39,12 +39,12 @@ nb::object unless_unreachable(F function) {
     }
 }
 
-// Return an array that views memory of an object and keeps it alive.
+// Array that views memory of the object whose property it is, and keeps this object alive.
 template <class T>
-nb::object seen(nb::handle owner, T* data, std::vector<size_t> shape, std::vector<int64_t> strides = {}) {
-    return nb::cast(
-        nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner, strides.empty() ? nullptr : strides.data()));
-}
+using View = nb::ndarray<nb::numpy, T>;
+
+size_t points(const Ranking& of) { return size_t(of.points()); }
+size_t count(const Ranking& of) { return size_t(of.count()); }
 
 }  // namespace
 
@@ -57,28 +57,16 @@ void bind_rankings(nb::module_& module) {
                       Array<const double, 2>, Array<const double, 3>, bool, nb::object>(),
              nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), exact(), exact(),
              nb::arg(), nb::arg().none())
-        .def_prop_ro("values",
-                     [](nb::handle self) {
-                         Ranking& of = nb::cast<Ranking&>(self);
-                         return seen(self, of.values(), {3, size_t(of.points()), size_t(of.count())});
-                     })
+        .def_prop_ro("values", [](Ranking& of) { return View<double>(of.values(), {3, points(of), count(of)}); })
         .def_prop_ro("limited", &Ranking::limited_array)
         .def_prop_ro("kind",
-                     [](nb::handle self) {
-                         Ranking& of = nb::cast<Ranking&>(self);
-                         return seen(self, of.kinds_of_candidates(), {2, size_t(of.points()), size_t(of.count())});
-                     })
+                     [](Ranking& of) { return View<int32_t>(of.kinds_of_candidates(), {2, points(of), count(of)}); })
         .def_prop_ro("kinds",
-                     [](nb::handle self) {
-                         Ranking& of = nb::cast<Ranking&>(self);
-                         return seen(self, &of.kinds()[0].of[0][0], {2, EstimateKind::kFigures, of.kinds().size()},
-                                     {EstimateKind::kFigures, 1, 2 * EstimateKind::kFigures});
+                     [](Ranking& of) {
+                         return View<double>(&of.kinds()[0].of[0][0], {2, EstimateKind::kFigures, of.kinds().size()},
+                                             {}, {EstimateKind::kFigures, 1, 2 * EstimateKind::kFigures});
                      })
-        .def_prop_ro("risk",
-                     [](nb::handle self) {
-                         Ranking& of = nb::cast<Ranking&>(self);
-                         return seen(self, of.risk(), {size_t(of.count())});
-                     })
+        .def_prop_ro("risk", [](Ranking& of) { return View<double>(of.risk(), {count(of)}); })
         .def("rows",
              [](const Ranking& self, const PartTuple& part, const BoundsTuple& bounds, int64_t first, bool each_config,
                 bool by_code) {

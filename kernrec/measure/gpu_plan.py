@@ -115,7 +115,7 @@ class Survey:
         if among is not None:
             rows = np.intersect1d(rows, table.space.find(among))
         pool = np.sort(self._draw.permutation(rows)[:_POOL])
-        latency_s = predict(table, space, pool).limited().latency_s
+        latency_s = predict(table, space, pool).latency_s
         order = np.argsort(latency_s, kind="stable")
         order = order[latency_s[order] <= SLOWEST * latency_s.min(initial=np.inf)]
         configs = [

@@ -218,15 +218,15 @@ def answer(
         of_recommendations(candidates, recommendations, beside),
     ]
     if of_one_kernel:
-        (kernel,), (considered,) = candidates.kernels, candidates.considered
+        (kernel,) = candidates.kernels
         about = {
             "kernel": kernel.table.kernel,
-            "sampled_blocks": considered.sampled_blocks,
+            "sampled_blocks": kernel.sampled_blocks,
             "occupancy_heuristic": build_recommendation(candidates, 0, kernel.heuristic),
         }
         if kernel.table.kernel.declares_problem:
             context = None  # Backends have no implementation of a user's own problem.
-        lines = tuple(of_kernel(considered, recommendations[0]))
+        lines = tuple(of_kernel(kernel, recommendations[0]))
         remarks.append(lambda: lines)
     else:
         remarks.append(of_triton(candidates))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernrec.kernel import ProblemSpace
 from kernrec.model.analytical.launch_costs import LimitedCosts
-from kernrec.model.analytical.launch_time import RESOURCES
+from kernrec.model.analytical.launch_time import RESOURCES, LaunchTime
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import refuse_too_large, violation_notes
-from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.reference import Shrinkage
 from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
@@ -22,6 +22,7 @@ from kernrec.recommender.request import Objective
 from kernrec.store import MeasuredAnswer
 
 if TYPE_CHECKING:
+    from kernrec.model.learn.features import ModelInputs
     from kernrec.recommender.estimate.correction import ModelScope
 
 Array = np.ndarray
@@ -38,64 +39,105 @@ Picked = tuple[int, int]
 
 
 class KernelCandidates:
-    """Configs of one kernel in a `CandidateSet`, C in number."""
+    """Configs of one kernel in a `CandidateSet`, C in number. C is 0 if no config can run the problem."""
 
-    def __init__(self, candidates: "CandidateSet", number: int, part: slice) -> None:
-        self._set, self.number, self.part = candidates, number, part
-        kernel = candidates.ranked.kernels[number]
-        self.table, self.scope = kernel.table, kernel.scope_on(candidates.number)
-        self.prediction: Prediction = candidates.considered[number if len(candidates.considered) > 1 else 0]
-        self.rows, self.ran = self.prediction.rows, kernel.trained or kernel.is_measured
-        """`rows`: index of each candidate in the config space. `ran`: whether the kernel was measured, or has a model
-        trained on recordings of the kernel on this GPU."""
-        self.heuristic = kernel.heuristics[candidates.number] or 0
+    def __init__(self, candidates: "CandidateSet", number: int) -> None:
+        self._set, self._ranked, self._problem, self.number = candidates, candidates.ranked, candidates.number, number
+        self._kernel = kernel = self._ranked.kernels[number]
+        self._start, end = kernel.starts[self._problem : self._problem + 2]
+        self._places = slice(kernel.column + self._start, kernel.column + end)
+        """Positions of the candidates among the configs of all kernels and problems of the batch."""
+        self.table, self.rows, self.measured_rows = kernel.table, kernel.rows[self._start : end], kernel.measured[0]
+        """`rows`: index of each candidate in the config space. `measured_rows`: database rows about the kernel."""
+        self.ran = kernel.trained or kernel.is_measured
+        """Whether the kernel was measured, or has a model trained on recordings of the kernel on this GPU."""
+        self.heuristic = kernel.heuristics[self._problem] or 0
         """Position, within the kernel, of the candidate that the occupancy heuristic picks."""
+
+    @cached_property
+    def on_problem(self) -> ProblemSpace:
+        """Config space of the kernel on the problem."""
+        return self.table.space.at(self._kernel.forms[self._problem])
+
+    @cached_property
+    def scope(self) -> "ModelScope | None":
+        """Trained model that corrects the costs; None if none applies."""
+        return self._kernel.scope_on(self._problem)
+
+    @cached_property
+    def runnable(self) -> Array:
+        """Row indices, in ascending order, of the configs that can run the problem and did not fail when measured."""
+        rows: Array = self._ranked.in_engine.runnable(self.number, self._problem)
+        return rows
+
+    @property
+    def unprofiled(self) -> list[MeasuredAnswer]:
+        """Measurements of configs without a profile. Such configs are no candidates."""
+        pairs = zip(self.measured_rows.rows, self.measured_rows.measured, strict=True)
+        return [answer for row, answer in pairs if row not in self.runnable]
+
+    @property
+    def sampled_blocks(self) -> tuple[int, int]:
+        """Smallest and largest number of emulated blocks of any config's first launch; 0 if blocks were not sampled."""
+        if not self.table.kernel.sampled:
+            return 0, 0
+        profiles = self.table.launches[0].profiles
+        blocks = profiles.counts[:, profiles.metrics.index("blocks.sampled"), 0]
+        return int(blocks.min()), int(blocks.max())
+
+    def launch_times(self, position: int) -> list[LaunchTime]:
+        """Return a `LaunchTime` for each launch that the config at `position` performs."""
+        return [LaunchTime(*times) for times in self._ranked.in_engine.launches(self.number, self._start + position)]
+
+    def model_inputs(self, positions: Array) -> "ModelInputs":
+        """Return a trained model's inputs for the candidates at `positions`, at the first operating point."""
+        from kernrec.recommender.estimate.correction import inputs_of
+
+        limited, costs = self.limited.at(0), self._ranked.in_engine
+        return inputs_of(self.table, self.rows, limited, costs, positions, self.number, self._start)
 
     @cached_property
     def measurements(self) -> KernelMeasurements | None:
         """Measurements of the candidates; None if no candidate was measured."""
-        if (every := self._set.ranked.measurements.get(self.number)) is None or self._set.every_point:
-            return every
+        if (every := self._ranked.measurements.get(self.number)) is None:
+            return None
         points = self._set.point_range
         return KernelMeasurements(every.measured[points], every.predicted.at(points), every.rescaling)
 
     @cached_property
     def shrinkage(self) -> Shrinkage:
         """Predicted speed advantage (lead) of the kernel over the reference time, and the fraction of it to keep."""
-        return self._set.ranked.shrinkage(self.number, self._set.number)
+        return self._ranked.shrinkage(self.number, self._problem)
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Notes on predicted costs that violated a law of physics and were corrected or replaced."""
-        ranking, number = self._set.ranked.ranking, self._set.number
+        ranking = self._ranked.ranking
         if not ranking.violated:
             return ()
-        analytical, own = (violation_notes(*ranking.violations(each, number)) for each in (-1, self.number))
+        analytical, own = (violation_notes(*ranking.violations(each, self._problem)) for each in (-1, self.number))
         return (*analytical, *own)
 
     @property
     def costs(self) -> Costs:
         """Expected costs of the kernel's C candidates after all corrections; arrays have shape (points, C)."""
-        return self._set.costs.part(self.part)
+        ranking, some = self._ranked.ranking, (slice(None), self._set.point_range, self._places)
+        return Costs(ranking.values[some], ranking.kind[some], ranking.kinds)
 
     @cached_property
     def limited(self) -> LimitedCosts:
         """Uncorrected costs of the analytical model for the kernel's C candidates; arrays have shape (points, C)."""
-        first, costs = self.prediction.column, self._set.ranked.limited.at(self._set.point_range)
-        return costs.part(slice(first, first + len(self.rows)))
+        return self._ranked.limited.at(self._set.point_range).part(self._places)
 
     @cached_property
     def risk(self) -> Array:
         """Factor by which each candidate's costs are multiplied in comparisons, (C,); see `CandidateSet.risk`."""
-        first = self.prediction.column
-        return np.asarray(self._set.ranked.ranking.risk[first : first + len(self.rows)])
+        return np.asarray(self._ranked.ranking.risk[self._places])
 
     def running(self, point: int, position: int) -> tuple[float, str]:
         """Return a candidate's expected core clock in Hz and its bottleneck at an operating point."""
-        first = self._set.point_range.start
-        clock_hz, number = self._set.ranked.ranking.running(
-            self.number, first + point, self.prediction.column + position
-        )
+        point, place = self._set.point_range.start + point, self._places.start + position
+        clock_hz, number = self._ranked.ranking.running(self.number, point, place)
         return clock_hz, BOTTLENECKS[number]
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
@@ -126,7 +168,6 @@ class CandidateSet:
         points = range(len(ranked.points)) if points is None else points
         self.point_range = slice(points.start, points.stop)
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
-        self.every_point = len(points) == len(ranked.points)
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
         """Engine indices that select the candidates: problem, kernels (first, end), operating points (first, end)."""
         self.starts = [0]
@@ -155,18 +196,14 @@ class CandidateSet:
         return self.starts[-1]
 
     @cached_property
-    def considered(self) -> list[Prediction]:
-        """Predictions of the analytical model, one per kernel, including kernels without a runnable config."""
-        return [kernel.on(self.number) for kernel in self.every_kernel]
+    def considered(self) -> list[KernelCandidates]:
+        """Candidates of each kernel, including kernels without a runnable config."""
+        return [KernelCandidates(self, number) for number in self._numbers]
 
     @cached_property
     def kernels(self) -> list[KernelCandidates]:
         """Candidates of each kernel that has at least one candidate."""
-        starts = self.starts
-        return [
-            KernelCandidates(self, number, slice(starts[place], starts[place + 1]))
-            for place, number in enumerate(self._nonempty)
-        ]
+        return [kernel for kernel in self.considered if len(kernel.rows)]
 
     @cached_property
     def scopes(self) -> "list[ModelScope]":
@@ -177,7 +214,7 @@ class CandidateSet:
 
     def kernel(self, number: int) -> KernelCandidates:
         """Return the candidates of the kernel with index `number` among all kernels of the problem."""
-        return self.kernels[self._nonempty.index(number)]
+        return self.considered[number - self._numbers.start]
 
     @cached_property
     def foreign(self) -> list[MeasuredAnswer]:
@@ -187,21 +224,9 @@ class CandidateSet:
     @cached_property
     def costs(self) -> Costs:
         """Expected costs of the candidates with intervals and sources, (points, C)."""
-        ranking, number = self.ranked.ranking, self.number
-        places = []
-        for place in self._nonempty:
-            kernel = self.ranked.kernels[place]
-            first, end = kernel.starts[number : number + 2]
-            places.append(slice(kernel.column + first, kernel.column + end))
-        if len(self.ranked.problems) == 1 or len(places) < 2:
-            some = slice(places[0].start, places[-1].stop) if places else slice(0, 0)
-            values, kind = ranking.values[:, self.point_range, some], ranking.kind[:, self.point_range, some]
-        else:
-            values, kind = (
-                np.concatenate([table[:, self.point_range, some] for some in places], axis=2)
-                for table in (ranking.values, ranking.kind)
-            )
-        return Costs(values, kind, ranking.kinds)
+        parts = [kernel.costs for kernel in self.considered]
+        values, kind = (np.concatenate([getattr(each, name) for each in parts], axis=2) for name in ("values", "kind"))
+        return Costs(values, kind, self.ranked.ranking.kinds)
 
     @property
     def latency_s(self) -> Array:

@@ -104,7 +104,6 @@ def contenders_of(
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
     """Return the model's features of the chosen candidates, without tunables, (len(chosen), F)."""
     from kernrec.model.learn import features
-    from kernrec.recommender.estimate.correction import inputs_of
 
     located = [candidates.locate(position) for position in chosen]
     result = np.empty((len(chosen), len(features.names())))
@@ -112,14 +111,13 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
         rows = [row for row, (kernel_number, _, _) in enumerate(located) if kernel_number == number]
         if rows:
             positions = np.array([located[row][2] for row in rows], dtype=np.int64)
-            inputs = inputs_of(kernel.prediction, kernel.limited.at(0), positions)
-            result[rows] = features.matrix(inputs, features.names())
+            result[rows] = features.matrix(kernel.model_inputs(positions), features.names())
     return result
 
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
     """Return half-widths of 90 % intervals of the logarithmic cost, (2, C): of the total and the individual error."""
-    costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
+    costs = [getattr(kernel.costs.at(0), quantity) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
 

@@ -15,24 +15,23 @@ from kernrec.op.dtype import FORMATS, INSTEAD
 from kernrec.op.equivalent import as_op
 
 if TYPE_CHECKING:
-    from kernrec.recommender.candidates import CandidateSet
-    from kernrec.recommender.estimate.prediction import Prediction
+    from kernrec.recommender.candidates import CandidateSet, KernelCandidates
 
 
 def no_kernel_runs(candidates: "CandidateSet") -> NoKernelError:
     """Return the error that explains why no kernel of an op can run a problem."""
     problem, gpu = candidates.problem, candidates.gpu
-    failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
+    failed = sum(len(considered.measured_rows.failed) for considered in candidates.considered)
     kernels = [considered.table.kernel for considered in candidates.considered]
     reason = f" ({failed} failed when they were measured)" if failed else why_not(kernels, problem, gpu)
     return NoKernelError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
 
 
-def none_runs(considered: "Prediction") -> KernrecError:
+def none_runs(considered: "KernelCandidates") -> KernrecError:
     """Return the error that explains why no config of a kernel can run a problem."""
     table, problem = considered.table, considered.on_problem.problem
     kernel, gpu = table.kernel, table.gpu
-    if failed := len(considered.measured[0].failed):
+    if failed := len(considered.measured_rows.failed):
         reason = f"{failed} failed when they were measured"
     elif problem.too_large:
         reason = problem.too_large

@@ -15,7 +15,6 @@ from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import POWER_LIMIT, CandidateSet, KernelCandidates
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.estimate.operating_point import WARM, Conditions
-from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.request import lowest_clock_hz
 from kernrec.recommender.result import Recommendation, Remark
@@ -62,10 +61,8 @@ def of_recommendations(
         refused = [f"{each.table.kernel.name}: {line}" for each in candidates.kernels for line in each.remarks]
     for number, kernel in enumerate(candidates.every_kernel):
         if kernel.table.coverage.unprofiled or kernel.measured[0] is not NOTHING:
-            considered = candidates.considered[number]
             predicts = sources_of(recommendations) != {Source.MEASURED}
-            estimated = [each for each in candidates.kernels if predicts and each.prediction is considered]
-            measured += of_measurements(considered, estimated[0] if estimated else None)
+            measured += of_measurements(candidates.considered[number], predicts)
 
     def lines() -> Iterator[str]:
         sources = sources_of(recommendations)
@@ -199,12 +196,12 @@ def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[s
             yield f"the board exceeded its limit: {measured_w:.0f} W measured, {limit_w:g} W set"
 
 
-def of_measurements(considered: Prediction, rescaled: KernelCandidates | None) -> Iterator[str]:
+def of_measurements(considered: KernelCandidates, predicts: bool) -> Iterator[str]:
     """Yield notes on the measurements of a kernel: the ones that the answer uses, and reasons to ignore others.
 
-    `rescaled` contains the kernel's candidates with predictions in the answer; None if there are none.
+    `predicts` states whether the answer contains predictions.
     """
-    table, measured = considered.table, considered.measured[0]
+    table, measured = considered.table, considered.measured_rows
     name = table.kernel.name
     if table.coverage.unprofiled and not table.kernel.sampled:
         yield f"{name}: {table.coverage.unprofiled} variants left out: no profile for {table.gpu.arch}"
@@ -230,8 +227,8 @@ def of_measurements(considered: Prediction, rescaled: KernelCandidates | None) -
             f"Largest difference: {human(most.latency_s, 's')} (you), {human(most.others_s or 0.0, 's')} (others) with"
             f" {config_text(most.config)}. `kernrec db withdraw --merged` removes theirs.",
         )
-    if rescaled is not None and rescaled.measurements is not None:
-        scale = rescaled.measurements.rescaling
+    if predicts and considered.measurements is not None:
+        scale = considered.measurements.rescaling
         yield Note(
             f"{name}: predictions are scaled to {_configs(scale.configs)} measured here",
             f"Latency x {scale.latency:.3g}, power x {scale.power:.3g}.",
@@ -242,14 +239,14 @@ def _agrees(first_s: float, second_s: float) -> bool:
     return max(first_s, second_s) <= DISAGREE * min(first_s, second_s)
 
 
-def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
+def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[str]:
     """Yield notes on the profiles of a kernel, for an answer about this kernel only."""
     table = considered.table
     kernel, coverage = table.kernel, table.coverage
-    if considered.unprofiled:
-        fastest = min(considered.unprofiled, key=lambda row: row.latency_s)
+    if unprofiled := considered.unprofiled:
+        fastest = min(unprofiled, key=lambda row: row.latency_s)
         yield Note(
-            f"{_configs(len(considered.unprofiled))} left out: measured, but could not be analyzed",
+            f"{_configs(len(unprofiled))} left out: measured, but could not be analyzed",
             f"The fastest took {fastest.latency_s * 1e6:.4g} us with {config_text(fastest.config)}.",
         )
     if not kernel.sampled:
@@ -289,7 +286,7 @@ def of_kernel(considered: Prediction, best: Recommendation) -> Iterator[str]:
             )
 
 
-def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
+def _extrapolated(considered: KernelCandidates, metric: str) -> tuple[int, float]:
     """Return how many configs have instructions that were not emulated, and the largest fraction of them in a config.
 
     `metric` is the profile metric that counts these instructions.

@@ -14,11 +14,11 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.op import Problem
-from kernrec.recommender.estimate.costs import OF_REGIMES, Costs, Rescaling, carried_over, with_measured
+from kernrec.recommender.estimate.costs import ANALYTICAL, Costs, Rescaling, carried_over, with_measured
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, applies
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.physics import impossible, physical_bounds
-from kernrec.recommender.estimate.prediction import Prediction, costs_in_engine
+from kernrec.recommender.estimate.prediction import costs_in_engine
 from kernrec.recommender.estimate.reference import (
     UNMEASURED,
     ReferenceTime,
@@ -74,7 +74,7 @@ class RankedKernel:
         learned: "tuple[AppliedModel | None, bool]",
     ) -> None:
         self.table, self.number, self.column, self.measured = table, number, column, measured
-        self._in_engine, self._forms = costs, forms
+        self._costs, self.forms = costs, forms
         self.starts, self.heuristics, self.counts = costs.kernels[number]
         """For each problem: index of its first config in `rows`, position of the occupancy heuristic's config, and
         number of runnable configs. `starts` ends with the total number of configs."""
@@ -97,16 +97,8 @@ class RankedKernel:
     @cached_property
     def rows(self) -> Array:
         """Row index of each estimated config in the config space, ordered by problem."""
-        rows: Array = self._in_engine.rows(self.number)
+        rows: Array = self._costs.rows(self.number)
         return rows
-
-    def on(self, problem: int) -> Prediction:
-        """Return the prediction for the configs on the problem with index `problem`."""
-        start, end = self.starts[problem : problem + 2]
-        return Prediction(
-            self.table, self.table.space.at(self._forms[problem]), self.rows[start:end], self._in_engine, self.number,
-            start, self.column + start, problem, self.counts[problem], self.measured,
-        )  # fmt: skip
 
     def scope_on(self, problem: int) -> "ModelScope | None":
         """Return the trained model that corrects the costs on problem number `problem`, or None if none applies."""
@@ -124,8 +116,8 @@ class RankedSpace:
         self.gpu, power = space.gpu, space.tables[0].power
         parts, forms, measured = parts_of(space, problems, points)
         most = 0 if space.whole else SHORTLIST
-        self._costs = costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
-        """Predicted costs at the first operating point. `ranking` estimates some candidates at the other points."""
+        self.in_engine = costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
+        """Engine's `Costs` at the first operating point. `ranking` estimates some candidates at the other points."""
         self.kernels: list[RankedKernel] = []
         in_engine, learned, column = [], False, 0
         for number, each in enumerate(zip(space.tables, forms, measured, space.learned, strict=True)):
@@ -152,7 +144,7 @@ class RankedSpace:
             power.setting(points[1:]) if len(points) > 1 else None,
             None if default[0] else power.setting((DEFAULT_POINT,)),
             np.array(figures),
-            OF_REGIMES,
+            ANALYTICAL,
             space.whole,
             self._measure,
         )
@@ -163,7 +155,7 @@ class RankedSpace:
     @cached_property
     def limited(self) -> LimitedCosts:
         """Latency, power and energy from the analytical model, (points, C). They are infinite if not estimated."""
-        return LimitedCosts(self.ranking.limited, self._costs.nominal[4])
+        return LimitedCosts(self.ranking.limited, self.in_engine.nominal[4])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
         """Return a kernel's predicted lead over a problem's reference time, and the fraction of the lead to keep."""

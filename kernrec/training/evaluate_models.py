@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import unknown
-from kernrec.model.analytical.spread import OF_ENERGY, OF_TIME
+from kernrec.model.analytical.spread import SPREAD
 from kernrec.recommender.select import pareto_front
 from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings
@@ -155,9 +155,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
     if method in ("learned", "calibrated", "predicted"):
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
-            widths = OF_TIME if quantity == "latency" else OF_ENERGY
-            # If the bottleneck of a config is unknown (-1), assume that the core is the bottleneck.
-            factor = widths.factors.take(np.maximum(problem.regime, 0))
+            factor = SPREAD.time if quantity == "latency" else SPREAD.energy
             low, high = expected / factor, expected * factor
             if method == "learned":
                 low, high = problem.low[quantity], problem.high[quantity]

@@ -14,8 +14,6 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.analytical.calibration import Calibration
-from kernrec.model.analytical.launch_costs import NominalCosts
-from kernrec.model.analytical.spread import regime
 from kernrec.model.learn.model import Model
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import TrainingSettings
@@ -52,8 +50,6 @@ class HeldOutProblem:
     high: dict[str, Array] = field(default_factory=dict)
     """Upper ends of the 90 % intervals of `learned`, (C,), keyed by quantity."""
     kernel: tuple[str, ...] = ()
-    regime: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Predicted bottlenecks as indices in `analytical.spread.REGIMES`, (C,), or -1 without a static profile."""
 
     def measured(self, quantity: str) -> Array:
         """Return the measured `latency`, `energy` or `edp` (their product), (C,)."""
@@ -142,7 +138,6 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
         joined(lambda g: g.latency_s),
         joined(lambda g: g.energy_j),
         kernel=tuple(group.kernel for group in members for _ in range(len(group))),
-        regime=joined(_regime),
     )
     analytical = _concatenated([_analytical(group) for group in members])
     # Skip equal latencies, which cannot rank: without source code, every config gets the roofline.
@@ -168,14 +163,6 @@ def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None])
 
 def _analytical(group: RowGroup) -> dict[str, Array]:
     return {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
-
-
-def _regime(group: RowGroup) -> Array:
-    """Return the predicted bottlenecks of a group's configs as indices in `REGIMES`, or -1 without a static profile."""
-    inputs = group.inputs
-    if inputs.core_s is None or inputs.dram_s is None or inputs.fixed_s is None or inputs.capped is None:
-        return np.full(len(group), -1)
-    return regime(NominalCosts(inputs.core_s, inputs.dram_s, inputs.fixed_s, 0.0, 0.0), inputs.capped)
 
 
 def _concatenated(costs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

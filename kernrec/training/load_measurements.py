@@ -23,11 +23,12 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.results import EXTERNAL
 from kernrec.kernel import Kernel, kernels_of
 from kernrec.model.analytical.calibration import Calibration, analytical_fingerprint
+from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.learn.features import ModelInputs
 from kernrec.op import Problem, find_op
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.correction import inputs_of
-from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.prediction import costs_of_rows
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Stack
 from kernrec.store.gpu_scales import scales_among_few
@@ -351,8 +352,10 @@ def profiled_inputs(
     space = table.space.at(problem)
     place = table.space.find(configs)
     usable = np.flatnonzero(np.isin(place, table.runnable(space)))
-    prediction = predict(table, space, place[usable])
-    return inputs_of(prediction, prediction.limited(), np.arange(len(usable))), usable
+    rows = place[usable]
+    costs = costs_of_rows(table, space, rows)
+    limited = table.power.apply_power_limit(NominalCosts(*costs.nominal))
+    return inputs_of(table, rows, limited, costs, np.arange(len(rows))), usable
 
 
 def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping[str, Any]]) -> ModelInputs:

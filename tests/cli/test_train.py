@@ -37,7 +37,7 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
         table = recommender.context.on(find_gpu(GPU)).tables(problem)[0]  # the first table is matmul_simt's
         problem_space = table.space.at(problem)
         rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
-        limited = predict(table, problem_space, rows).limited()
+        limited = predict(table, problem_space, rows)
         for row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * FACTOR * np.exp(draw.normal(0, 0.02)))
             costs = {"latency_s": took, "energy_j": took * float(power)}
@@ -255,7 +255,7 @@ def test_40_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
     gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
     (table,) = Recommender([]).context.on(gpu).tables(problem)  # Triton supports no GPU before Ampere
     rows = RankedSpace(Space([table]), [problem], (DEFAULT_POINT,)).kernels[0].rows
-    limited = predict(table, table.space.at(problem), rows).limited()
+    limited = predict(table, table.space.at(problem), rows)
     configs = [table.space.config(int(row)) for row in rows]
     truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
     chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)

@@ -77,7 +77,7 @@ def test_survey_covers_the_range_of_times_except_the_slowest(subject, tmp_path):
     assert kernel.table is not None
     space = kernel.table.space.at(PROBLEMS[0])
     rows = kernel.table.runnable(space)
-    latency_s = predict(kernel.table, space, rows).limited().latency_s
+    latency_s = predict(kernel.table, space, rows).latency_s
     tasks = [
         task
         for each in visits(survey_of(subject, tmp_path), 12 * len(kernels_of(subject)))

@@ -64,7 +64,7 @@ def test_ranked_costs_equal_single_answers(recommenders, op, gpu, dtype, objecti
             assert (ours.heuristic, ours.shrinkage) == (theirs.heuristic, theirs.shrinkage)
             assert repr(ours.scope) == repr(theirs.scope)
             np.testing.assert_array_equal(ours.rows, theirs.rows)
-            np.testing.assert_array_equal(ours.prediction.runnable, theirs.prediction.runnable)
+            np.testing.assert_array_equal(ours.runnable, theirs.runnable)
             np.testing.assert_array_equal(ours.limited.latency_s, theirs.limited.latency_s)
             estimated = np.isfinite(theirs.limited.latency_s)
             np.testing.assert_array_equal(ours.limited.costs[:, estimated], theirs.limited.costs[:, estimated])

@@ -18,6 +18,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Config, Kernel, config_text
+from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.op import Problem
 from kernrec.profile.emulation_cache import emulator_hash
 from kernrec.recommender import Objective, Query
@@ -26,6 +27,7 @@ from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.prediction import costs_of_rows
 from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import ProfileTable
@@ -89,9 +91,9 @@ class Sample:
         position = np.where(rows < 0, -1, place[rows])
         runs = np.flatnonzero(position >= 0)
         places = position[runs]
-        on_problem = of_kernel.prediction.on_problem
+        on_problem = of_kernel.on_problem
         geometry = self.table.geometry(on_problem, 0)
-        nominal, power = of_kernel.prediction.nominal, self.table.power
+        nominal, power = NominalCosts(*costs_of_rows(self.table, on_problem, of_kernel.rows).nominal), self.table.power
         at_clock = np.broadcast_to(of_kernel.limited.clock_hz[0], count)
         core_w, dram_w = np.broadcast_to(nominal.core_j, count), np.broadcast_to(nominal.dram_j, count)
         clock_hz = point.clock_hz or power.running_hz

@@ -80,11 +80,6 @@ class LimitedCosts:
         return np.asarray(self.costs[CORE_J])
 
     @property
-    def regime(self) -> Floats:
-        """Return the bottleneck of each launch as an index in `spread.REGIMES`."""
-        return np.asarray(self.costs[REGIME])
-
-    @property
     def capped(self) -> NDArray[np.bool_]:
         """Return, for each launch, whether the power limit lowers its clock."""
         return np.asarray(self.costs[REGIME] == CAPPED)

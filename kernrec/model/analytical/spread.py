@@ -14,19 +14,11 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from kernrec.model.analytical.launch_costs import NominalCosts
-from kernrec.model.analytical.microarchitecture import CAPPED
 from kernrec.util.light_dataclass import dataclass
-
-Array = np.ndarray
 
 INTERVAL = 2.0
 """Half-width of the default 90 % interval, as a factor: value / 2 to value * 2. `tools/evidence library` derives it
 from the errors of predictions for the anchors (published measurements)."""
-REGIMES = ("core", "DRAM", "launch", "power limit")
-"""Bottlenecks of a launch: core (pipes, caches and latencies), DRAM, launch (start and end), and power limit."""
 
 
 @dataclass(frozen=True)
@@ -60,29 +52,6 @@ The half-widths of energies also use recorded power of 12 loads on 14 GPUs, pred
 to other GPUs. The half-widths of energy ratios come from pairs of different loads, which differ more than two configs
 do.
 """
-
-
-@dataclass(frozen=True, eq=False)
-class Widths:
-    """Half-widths of the 90 % intervals of one quantity (latency or energy), as arrays with one value for each of
-    `REGIMES`."""
-
-    factors: Array
-    """Half-widths for the common and the individual error together, as factors."""
-    own: Array
-    """Logarithmic half-widths for the individual error."""
-
-
-OF_TIME = Widths(np.full(len(REGIMES), SPREAD.time), np.full(len(REGIMES), SPREAD.own))
-OF_ENERGY = Widths(np.full(len(REGIMES), SPREAD.energy), np.full(len(REGIMES), SPREAD.own_energy))
-
-
-def regime(nominal: NominalCosts, capped: Array) -> Array:
-    """Return the index in `REGIMES` of the bottleneck of each of N launches. `capped` states whether the power limit
-    lowers the clock. Its shape is (N,) or (points, N), and the result has the same shape."""
-    core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
-    bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(dram_s > core_s, 1, 0))
-    return np.where(capped, int(CAPPED), bound).astype(np.int64)
 
 
 class Source(StrEnum):

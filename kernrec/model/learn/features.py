@@ -21,7 +21,6 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.analytical.demand import PIPES
-from kernrec.model.analytical.microarchitecture import CAPPED
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
@@ -72,8 +71,6 @@ class ModelInputs:
     """Seconds of launch overhead."""
     clock_hz: Array | None = None
     """Core clock under the power limit in hertz."""
-    capped: Array | None = None
-    """Whether the power limit lowers the clock."""
     core_j: Array | None = None
     """Joules of core events at nominal voltage."""
     dram_j: Array | None = None
@@ -85,7 +82,7 @@ class ModelInputs:
     def of(cls, gpu: GPU, quantities: Array, tunables: Mapping[str, Array]) -> "ModelInputs":
         """Create model inputs from an array (Q, C) with one row for each of `QUANTITIES`."""
         rows = {name: quantities[row] for name, row in _OWN.items()}
-        return cls(gpu, tunables=tunables, pipe_s=quantities[_PIPES], capped=quantities[_REGIME] == CAPPED, **rows)
+        return cls(gpu, tunables=tunables, pipe_s=quantities[_PIPES], **rows)
 
     def quantities(self) -> Array:
         """Return an array (Q, C) with a row for each of `QUANTITIES`. Unknown and derived quantities are NaN."""
@@ -160,7 +157,7 @@ blocks, and `rounds` is `waves` rounded up to an integer."""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
 """Indices in `QUANTITIES` of the quantities from `LimitedCosts`, from `NominalCosts`, and from the longest launch."""
-_REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
+_PIPES = slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
 """Row index in `QUANTITIES`, keyed by field of `ModelInputs`."""
 

@@ -8,7 +8,6 @@ them first. Measurements of this problem also correct configs that were not meas
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,19 +37,34 @@ from kernrec.recommender.estimate.costs import (
     Costs,
     kinds_of,
 )
-from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import MeasuredAnswer
 from kernrec.util.human import Note
 from kernrec.util.light_dataclass import dataclass
 
 
-def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
-    """Return a trained model's inputs for the candidates at `positions` of a kernel's prediction."""
-    table, quantities = prediction.table, np.empty((len(QUANTITIES), len(positions)))
-    prediction.in_engine.fill(prediction.number, prediction.start, positions, limited.costs, quantities)
-    configs = prediction.rows.take(positions)
-    tunables = {t.name: table.space.columns[t.name].take(configs) for t in table.kernel.tunables}
+def inputs_of(
+    table: StaticTable,
+    rows: Array,
+    limited: LimitedCosts,
+    costs: Any,
+    positions: Array,
+    number: int = 0,
+    start: int = 0,
+) -> ModelInputs:
+    """Return a trained model's inputs for some of the C configs of a kernel on one problem.
+
+    Args:
+        rows: row index of each config in the kernel's space, (C,).
+        limited: costs of the C configs under the power limit.
+        costs: engine's `Costs`, which contain the configs.
+        positions: positions of the wanted configs in `rows`.
+        number: index of the kernel in `costs`.
+        start: position of the first config among the kernel's configs in `costs`.
+    """
+    quantities = np.empty((len(QUANTITIES), len(positions)))
+    costs.fill(number, start, positions, limited.costs, quantities)
+    tunables = {t.name: table.space.columns[t.name].take(rows.take(positions)) for t in table.kernel.tunables}
     return ModelInputs.of(table.gpu, quantities, tunables)
 
 
@@ -114,33 +128,14 @@ class ModelScope:
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
-    def on_rows(self, kind: str) -> "ModelScope":
-        """Return a copy of the scope for problems whose matrices have the row alignment `kind` (see `row_kind`)."""
-        if kind == self.row_kind:
-            return self
-        if (scope := self._by_rows.get(kind)) is None:
-            scope = self._by_rows[kind] = replace(self, row_kind=kind)
-        return scope
-
-    @cached_property
-    def _by_rows(self) -> "dict[str, ModelScope]":
-        return {}
-
     @property
     def model(self) -> Model:
         return self.trained.model
 
     def interval(self, quantity: str) -> Interval:
         """Return the interval of `latency` or `energy` for problems without measurements; see `interval_of`."""
-        if (interval := self._intervals.get(quantity)) is None:
-            gpu = self.gpu if self.gpu_known else None
-            interval = interval_of(self.model, quantity, gpu, self.dtype, self.kernel_known, self.row_kind)
-            self._intervals[quantity] = interval
-        return interval
-
-    @cached_property
-    def _intervals(self) -> dict[str, Interval]:
-        return {}
+        gpu = self.gpu if self.gpu_known else None
+        return interval_of(self.model, quantity, gpu, self.dtype, self.kernel_known, self.row_kind)
 
     @property
     def note(self) -> Note:
@@ -227,7 +222,7 @@ class AppliedModel:
     def __init__(self, scope: ModelScope, table: StaticTable) -> None:
         space, self.scope = table.space, scope
         kinds = [row_kind(space.columns, row) for row in range(len(table))]
-        self.by_row_kind = [scope.on_rows(kind) for kind in dict.fromkeys(kinds)]
+        self.by_row_kind = [replace(scope, row_kind=kind) for kind in dict.fromkeys(kinds)]
         """Scope for each alignment of the matrices' rows. The engine refers to a scope by its index in this list."""
         numbers = {each.row_kind: number for number, each in enumerate(self.by_row_kind)}
         widths = [[each.interval(name).width for name in ("latency", "energy")] for each in self.by_row_kind]

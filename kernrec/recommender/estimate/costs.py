@@ -21,7 +21,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernrec.model.analytical.spread import INTERVAL, OF_ENERGY, OF_TIME, SOURCES, Estimate
+from kernrec.model.analytical.spread import INTERVAL, SOURCES, SPREAD, Estimate
 from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
@@ -74,10 +74,6 @@ class Estimates:
         """Intervals and sources of each kind, as returned by `kinds_of`, (4, K)."""
 
     @cached_property
-    def _numbers(self) -> Array:
-        return self.kind.astype(np.int64)
-
-    @cached_property
     def low(self) -> Array:
         """Lower ends of the 90 % intervals."""
         return np.asarray(self.value / self.by_kind(_BELOW))
@@ -99,16 +95,13 @@ class Estimates:
 
     def by_kind(self, row: int) -> Array:
         """Return the property in row `row` of `kinds` for each candidate, in the shape of `value`."""
-        return np.asarray(self.kinds[row].take(self._numbers))
+        return np.asarray(self.kinds[row].take(self.kind))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
         """Return the estimate at one index of `value`: (candidate,), or (operating point, candidate)."""
         value = self.value.item(place)
         below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
         return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
-
-    def at(self, point: int | slice) -> "Estimates":
-        return Estimates(self.value[point], self.kind[point], self.kinds)
 
 
 _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # Variance of the logarithm of the analytical model's error.
@@ -148,9 +141,6 @@ class Costs:
 
     def at(self, point: int | slice) -> "Costs":
         return Costs(self.values[:, point], self.kind[:, point], self.kinds)
-
-    def part(self, part: slice) -> "Costs":
-        return Costs(self.values[..., part], self.kind[..., part], self.kinds)
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
@@ -209,10 +199,9 @@ class Rescaling:
         return Costs(scaled.values, scaled.kind, kinds)
 
 
-OF_REGIMES = np.stack(
-    [kinds_of(widths.factors, widths.factors, PREDICTED, widths.own) for widths in (OF_TIME, OF_ENERGY)]
-)
-"""Kinds of latencies and energies that the analytical model predicts, one per entry of `REGIMES`, (2, 4, regimes)."""
+_WIDTHS = np.array([[SPREAD.time], [SPREAD.energy]])
+ANALYTICAL = kinds_of(_WIDTHS, _WIDTHS, PREDICTED, np.array([[SPREAD.own], [SPREAD.own_energy]]))
+"""Kind of the latencies and energies that the analytical model predicts, (2, 4, 1)."""
 
 
 def with_measured(

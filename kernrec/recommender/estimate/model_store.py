@@ -248,12 +248,13 @@ def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Return a row for each calibration and model in a folder, and a message for each file that cannot be read."""
     from kernrec.model.learn.model_file import load, problem_count
 
+    columns = "what", "hash", "configs", "problems", "gpus", "calibration"
     rows: list[dict[str, Any]] = []
     wrong: list[str] = []
     try:
         for arch, fitted in sorted(calibration.load(folder).items()):
-            about = fitted.hash, fitted.rows, fitted.problems, fitted.gpus
-            rows.append(_row(f"calibration of {arch}", *about, "data sheets"))
+            about = fitted.hash, fitted.rows, fitted.problems, " ".join(fitted.gpus), "data sheets"
+            rows.append(dict(zip(columns, (f"calibration of {arch}", *about), strict=True)))
     except KernrecError as error:
         wrong.append(str(error))
     for path in sorted(folder.glob("*.json")):
@@ -266,18 +267,7 @@ def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         training = card["training"]
         fits = ", ".join(f"{arch} {fit}" for arch, fit in sorted(training["prior"]["calibrations"].items()))
-        counts = training["rows"], problem_count(training), model.gpus
-        title, digest = f"model {path.stem}", training["data_sha256"][:12]
-        rows.append(_row(title, digest, *counts, f"calibrated: {fits}" if fits else "data sheets"))
+        trained = training["data_sha256"][:12], training["rows"], problem_count(training), " ".join(model.gpus)
+        calibrated = f"calibrated: {fits}" if fits else "data sheets"
+        rows.append(dict(zip(columns, (f"model {path.stem}", *trained, calibrated), strict=True)))
     return rows, wrong
-
-
-def _row(name: str, digest: str, rows: int, problems: int, gpus: Sequence[str], calibration: str) -> dict[str, Any]:
-    return {
-        "what": name,
-        "hash": digest,
-        "configs": rows,
-        "problems": problems,
-        "gpus": " ".join(gpus),
-        "calibration": calibration,
-    }

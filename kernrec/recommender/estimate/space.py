@@ -50,10 +50,9 @@ class Space:
     @cached_property
     def learned(self) -> "list[tuple[AppliedModel | None, bool]]":
         """Trained model for each kernel, or None if none applies, and whether it was trained on this kernel and GPU."""
-        if self.models is None:
-            return [(None, False)] * len(self.tables)
-        scopes = [self.models.scope(t.kernel.op, t.kernel, t.gpu, t.space.dtype) for t in self.tables]
-        if not any(scopes):
+        models = self.models
+        scopes = models and [models.scope(t.kernel.op, t.kernel, t.gpu, t.space.dtype) for t in self.tables]
+        if not scopes or not any(scopes):
             return [(None, False)] * len(self.tables)
         from kernrec.recommender.estimate.correction import applied
 

@@ -188,7 +188,8 @@ class StaticTable:
 
     def of_any_problem(self, problem: Problem) -> bool:
         """Return whether all problems like `problem` have the same launch geometry and profiles."""
-        return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
+        geometries = self.geometries(self.space.at(problem))
+        return len(geometries) == len(self._geometries) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Return the ascending row indices of the configs that can run a problem and have a profile of every launch.
@@ -209,10 +210,6 @@ class StaticTable:
         usable = self.usable.copy()
         usable[measured] = True
         return self._profiled(geometries, usable & (geometries[0].resident > 0))
-
-    def _same_geometry(self, on_problem: ProblemSpace) -> bool:
-        count = len(self.launches)
-        return len(self._geometries) == count or len(self.geometries(on_problem)) == len(self._geometries)
 
     def profiled(self, on_problem: ProblemSpace) -> Array:
         """Return whether each config has a profile of every launch that it performs, bool (rows,)."""

@@ -129,14 +129,9 @@ class Explanation:
 def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanation:
     """Break down the costs of the candidate at `position`, at the operating point with index `point`."""
     (kernel,) = candidates.kernels
-    table, on_problem, row, prediction = (
-        kernel.table,
-        kernel.prediction.on_problem,
-        int(kernel.rows[position]),
-        kernel.prediction,
-    )
+    table, on_problem, row = kernel.table, kernel.on_problem, int(kernel.rows[position])
     performed = table.performed(on_problem, row)
-    launch_times = prediction.performed(position)
+    launch_times = kernel.launch_times(position)
     dram_bytes = float(sum(times.dram_bytes[0] for times in launch_times))
     recommendation = build_recommendation(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
@@ -183,7 +178,7 @@ def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[st
 def _detail(
     kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, float], in_turn_s: float
 ) -> LaunchDetail:
-    table, on_problem = kernel.table, kernel.prediction.on_problem
+    table, on_problem = kernel.table, kernel.on_problem
     counts = table.counts(on_problem, index, row, requested=True)
     registers, shared, held = table.resources(on_problem, index, row)
     spec = table.kernel.launches[index]

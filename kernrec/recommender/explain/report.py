@@ -272,12 +272,12 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
         reason = ""
         if len(tunables) == len(columns):
             misfit = spec.misfit(tunables, problem, candidates.gpu.limits)
-            failed = kernel.prediction.measured[0].failed
+            failed = kernel.measured_rows.failed
             has_failed = any(kernel.table.space.config(int(row)) == tunables for row in failed)
             reason = f": it violates {misfit!r}" if misfit else ": it failed when it was measured" * has_failed
             row = int(kernel.table.space.find([tunables])[0])
             if not reason and row >= 0:
-                too_large = kernel.table.too_large(kernel.prediction.on_problem, row)
+                too_large = kernel.table.too_large(kernel.on_problem, row)
                 reason = f": {too_large}" if too_large else ""
         raise UsageError(
             f"no config of {spec.name} with {wanted} can run {problem.key} on {candidates.gpu.name}{reason}"

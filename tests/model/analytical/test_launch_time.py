@@ -12,15 +12,14 @@ from kernrec.compile import compile_source
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.model.analytical.demand import QUANTITIES, Demand
-from kernrec.model.analytical.launch_costs import LimitedCosts
+from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.analytical.launch_time import Array, LaunchWork, alone_clk, launch_time
 from kernrec.model.analytical.microarchitecture import OVERLAPPED, WARPS, microarchitecture
 from kernrec.op import Problem, encode_elements, find_op, inputs
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import parse
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.prediction import costs_of_rows, predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import shipped_profiles
 from kernrec.util.engine import query
@@ -37,7 +36,7 @@ def table_of(kernel: str, gpu: GPU, problem: Problem) -> StaticTable:
 
 def costs(table: StaticTable, problem: Problem, limit_w: float | None = None) -> LimitedCosts:
     problem_space = table.space.at(problem)
-    return predict(table, problem_space, table.runnable(problem_space)).limited(OperatingPoint(limit_w))
+    return predict(table, problem_space, table.runnable(problem_space), limit_w)
 
 
 def changed(base: GPU, **change: float) -> GPU:
@@ -79,7 +78,7 @@ def test_doubling_the_work_takes_no_less_time(m, n, k, dim):
     table = table_of("matmul_simt", ADA, small)
     at_small, at_large = table.space.at(small), table.space.at(large)
     rows = np.intersect1d(table.runnable(at_small), table.runnable(at_large))
-    p, q = predict(table, at_small, rows).nominal, predict(table, at_large, rows).nominal
+    p, q = (NominalCosts(*costs_of_rows(table, problem, rows).nominal) for problem in (at_small, at_large))
     assert (q.core_s >= p.core_s * 0.999).all()
     assert (q.core_j >= p.core_j * 0.999).all()
 
@@ -246,7 +245,7 @@ def test_stream_k_moves_no_more_dram_bytes_than_one_tile_per_block():
     on_problem = table.space.at(problem)
     rows = table.runnable(on_problem)
     configs = [table.space.config(int(row)) for row in rows]
-    dram_s = np.asarray(predict(table, on_problem, rows).nominal.dram_s)
+    dram_s = costs_of_rows(table, on_problem, rows).nominal[1]
     tile = {"block_m": 128, "block_n": 256, "cluster": 2, "raster": 8}
     own = {"block_tiles": 1, "split_k": 1, "stream": 0}
 

@@ -2,28 +2,17 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
-from kernrec.model.analytical.launch_costs import NominalCosts
-from kernrec.model.analytical.spread import INTERVAL, OF_ENERGY, OF_TIME, REGIMES, SPREAD, regime
+from kernrec.model.analytical.spread import INTERVAL, SPREAD
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack
-
-LAUNCHES = NominalCosts(
-    np.array([3.0, 1.0, 1.0, 3.0]), np.array([1.0, 3.0, 1.0, 1.0]), np.array([1, 1, 3, 1]), 0.0, 0.0
-)
-
-
-def test_launch_at_full_clock_takes_at_least_the_time_of_its_slowest_resource():
-    capped = np.array([[False] * 3 + [True], [True] * 4])
-    assert [[REGIMES[i] for i in row] for row in regime(LAUNCHES, capped)] == [list(REGIMES), ["power limit"] * 4]
 
 
 def test_interval_of_a_time_ratio_combines_the_errors_of_both_configs():
@@ -32,8 +21,8 @@ def test_interval_of_a_time_ratio_combines_the_errors_of_both_configs():
     assert 1.0 < SPREAD.energy_ratio < INTERVAL
     assert math.hypot(SPREAD.own, SPREAD.own) == pytest.approx(math.log(SPREAD.ratio))
     assert math.hypot(SPREAD.own_energy, SPREAD.own_energy) == pytest.approx(math.log(SPREAD.energy_ratio))
-    for widths in (OF_TIME, OF_ENERGY):
-        assert (widths.own < np.log(widths.factors)).all()
+    assert math.exp(SPREAD.own) < SPREAD.time
+    assert math.exp(SPREAD.own_energy) < SPREAD.energy
 
 
 def test_predicted_intervals_use_the_analytical_factors():
@@ -43,6 +32,7 @@ def test_predicted_intervals_use_the_analytical_factors():
     candidates = candidate_set(Space([table], whole=True), problem, [DEFAULT_POINT])
     (of_kernel,), costs = candidates.kernels, candidates.costs.at(0)
     limited = of_kernel.limited.at(0)
+    assert costs.kinds.shape == (2, 4, 1)  # Bottlenecks share one width per quantity.
     for estimates, value, name in (
         (costs.latency, limited.latency_s, "time"), (costs.energy, limited.energy_j, "energy")
     ):  # fmt: skip

@@ -240,7 +240,7 @@ def test_explanation_shows_measured_and_predicted_time(kernel, database, predict
     gains = [change.time for change in changes if change.source == "predicted"]
     assert min(gains) >= predicted.best.latency_s.value / before.latency_s.value - 1.001
     kernel_candidates = candidates.kernels[0]
-    assert list(of_measurements(kernel_candidates.prediction, None)) == [
+    assert list(of_measurements(kernel_candidates, predicts=False)) == [
         "rowsum: 1 config left out: failed on this GPU (1 incorrect)"
     ]
     refuses(lambda: pick_config(candidates, predicted.recommendations[7].config, Objective.LATENCY, 0))

@@ -21,7 +21,6 @@ from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.answer import build_recommendation
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
@@ -55,7 +54,7 @@ def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: 
         (table,) = (t for t in recommender.context.on(find_gpu(gpu)).tables(problem) if t.kernel.name == "matmul_simt")
         problem_space = table.space.at(problem)
         rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
-        limited = predict(table, problem_space, rows).limited()
+        limited = predict(table, problem_space, rows)
         for at_row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * factor(number) * np.exp(draw.normal(0, 0.02)))
             yield row(gpu, table.kernel, table.space.config(int(at_row)), problem, took, float(power))
@@ -216,7 +215,7 @@ def test_cached_features_equal_computed_ones():
         table = table_of_simt(recommender, problem, gpu)
         (kernel,) = candidate_set(Space([table]), problem, [DEFAULT_POINT]).kernels
         positions = np.arange(0, len(kernel.rows), 7)
-        inputs = inputs_of(kernel.prediction, kernel.limited.at(0), positions)
+        inputs = kernel.model_inputs(positions)
         for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
             of_space = of_tunables(table.space.columns, columns, len(table))
             cached = of_space.take(kernel.rows.take(positions), axis=0)

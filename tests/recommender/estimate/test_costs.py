@@ -114,14 +114,14 @@ def test_shortlist_contains_a_config_within_5_percent_of_the_best(table):
     assert len(short) <= SHORTLIST + 1 < len(rows)
     assert np.isin(short, rows).all()
     assert (np.diff(short) > 0).all()
-    every, some = (predict(table, problem_space, which).limited().latency_s.min() for which in (rows, short))
+    every, some = (predict(table, problem_space, which).latency_s.min() for which in (rows, short))
     assert some <= 1.05 * every
 
 
 def test_prediction_is_independent_of_other_rows(table):
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)[:40]
-    both, alone = predict(table, problem_space, rows).limited(), predict(table, problem_space, rows[7:8]).limited()
+    both, alone = predict(table, problem_space, rows), predict(table, problem_space, rows[7:8])
     assert (both.latency_s[7], both.energy_j[7]) == (alone.latency_s[0], alone.energy_j[0])
 
 

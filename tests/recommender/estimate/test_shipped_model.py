@@ -22,7 +22,7 @@ from kernrec.paths import shipped
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.correction import ModelScope, inputs_of
+from kernrec.recommender.estimate.correction import ModelScope
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.space import Space
@@ -109,7 +109,7 @@ def test_correction_on_an_unrecorded_gpu_stays_above_physical_limits(gpu, limite
     models = cast("ModelStore", SimpleNamespace(scope=lambda *_: scope, vendor_model=lambda _: None))
     (kernel,) = candidate_set(Space([table], models, whole=True), problem, [DEFAULT_POINT]).kernels
     limited, latency = kernel.limited.at(0), kernel.costs.latency.value[0]
-    least = least_seconds(inputs_of(kernel.prediction, limited, np.arange(len(kernel.rows))))
+    least = least_seconds(kernel.model_inputs(np.arange(len(kernel.rows))))
     assert (latency >= least).all() == limited_by_physics
     assert (latency < limited.latency_s).any()
 
