@@ -23,10 +23,10 @@ from kernrec.util.light_dataclass import dataclass
 Latency = tuple[str, Estimate, float]
 """Name of a backend, its latency, and the part of the latency, in seconds, that the launch takes."""
 
-_KEPT = 512
+_KEPT = 256
 """Number of problems above which the cache of predicted times is cleared before new problems are added."""
 
-_GPUS = 64
+_GPUS = 16
 """Maximum number of GPUs whose models are cached. Users can define GPUs in files."""
 
 
@@ -125,18 +125,18 @@ class GpuVendorModel:
     def time(self, problems: Iterable[Problem]) -> None:
         """Predict the times of several problems in little more time than one, and cache them for later calls. The
         problems must be results of `as_recorded`."""
-        new = [problem for problem in dict.fromkeys(problems) if problem not in self._timed]
-        if new and len(self._timed) > _KEPT:
+        times = {problem: list[tuple[Timed, int]]() for problem in problems if problem not in self._timed}
+        if times and len(self._timed) > _KEPT:
             self._timed.clear()
         together: dict[tuple[Kind, tuple[str, ...]], list[Problem]] = {}
-        for problem in new:
-            self._timed[problem] = []
+        for problem in times:
             for chosen in self._chosen(problem):
                 together.setdefault(chosen, []).append(problem)
         for (kind, backends), alike in together.items():
             timed = Timed.of(kind, backends, alike)
             for number, problem in enumerate(alike):
-                self._timed[problem].append((timed, number))
+                times[problem].append((timed, number))
+        self._timed.update(times)
 
     def _chosen(self, problem: Problem) -> list[tuple[Kind, tuple[str, ...]]]:
         """Return each recorded set that can predict a problem, as a `Kind`, and the backends that the set predicts."""
