@@ -263,7 +263,6 @@ class GpuRecommender:
 
     def _new_answer(self, problem: Problem, query: Query) -> Answer:
         source, points = query.source, op_points(self.gpu, query)
-        reason = NoKernelError(f"only {source} estimates are wanted")
         if source != "published":
             try:
                 if source == "predicted":  # Use only the analytical model.
@@ -276,6 +275,7 @@ class GpuRecommender:
                 (candidates.latency_source == SOURCES.index(Source(source))).any()
             ):
                 return answer(candidates, query, self.context)
+        reason = NoKernelError(f"only {source} estimates are wanted")
         return answer_by_baselines(self.context, problem, query, reason)
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, query: Query) -> Answer:

@@ -107,7 +107,6 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
-@lru_cache(maxsize=512)
 def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None) -> float:
     """Return the minimum time in seconds that any backend needs for a problem. It is 0 if the problem fits into L2 and
     only its bytes bound the time (see `ideal_launch`)."""
