@@ -6,6 +6,7 @@ recorded GPU has its own trees. All other GPUs share a few shallow trees, becaus
 GPUs. Predictions by shared trees have the source `transferred`.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
@@ -23,8 +24,8 @@ from kernrec.util.light_dataclass import dataclass
 Latency = tuple[str, Estimate, float]
 """Name of a backend, its latency, and the part of the latency, in seconds, that the launch takes."""
 
-_KEPT = 256
-"""Number of problems above which the cache of predicted times is cleared before new problems are added."""
+_KEPT = 128
+"""Number of cached problems above which new problems replace the oldest ones: the size of a batch of candidates."""
 
 _GPUS = 16
 """Maximum number of GPUs whose models are cached. Users can define GPUs in files."""
@@ -67,7 +68,7 @@ class GpuVendorModel:
         self.op, self.sets, self.gpu = op, sets, gpu
         self._nearest: dict[tuple[str, str], list[Kind]] = {}
         """Cached results of `_kinds`, keyed by data type and layout."""
-        self._timed: dict[Problem, list[tuple[Timed, int]]] = {}
+        self._timed: OrderedDict[Problem, list[tuple[Timed, int]]] = OrderedDict()
         """Cached times of problems. An entry has a pair for each recorded set that predicts the problem: (times of
         several problems that were predicted together, index of this problem)."""
 
@@ -126,8 +127,6 @@ class GpuVendorModel:
         """Predict the times of several problems in little more time than one, and cache them for later calls. The
         problems must be results of `as_recorded`."""
         times = {problem: list[tuple[Timed, int]]() for problem in problems if problem not in self._timed}
-        if times and len(self._timed) > _KEPT:
-            self._timed.clear()
         together: dict[tuple[Kind, tuple[str, ...]], list[Problem]] = {}
         for problem in times:
             for chosen in self._chosen(problem):
@@ -136,6 +135,8 @@ class GpuVendorModel:
             timed = Timed.of(kind, backends, alike)
             for number, problem in enumerate(alike):
                 times[problem].append((timed, number))
+        while times and len(self._timed) > _KEPT:
+            self._timed.popitem(last=False)
         self._timed.update(times)
 
     def _chosen(self, problem: Problem) -> list[tuple[Kind, tuple[str, ...]]]:
