@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 32, 256
-"""Maximum numbers of cached answers, of cached candidate sets by default, and of sets that `prepare` adds."""
+_CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 20, 256
+"""Maximum numbers of cached answers, of cached candidate sets by default, and of sets that `prepare` adds. A set has
+about 160 KB. If the cache held many more sets, most queries would miss the processor's L2 cache."""
 _AHEAD = 128
 
 
