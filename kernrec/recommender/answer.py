@@ -8,13 +8,14 @@ shared variance of configs of different kernels.
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernrec.errors import NoKernelError
-from kernrec.model.analytical.launch_costs import NominalCosts
+from kernrec.gpu import GPU
+from kernrec.model.analytical.launch_costs import ENERGY_J, LATENCY_S
 from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
@@ -137,11 +138,9 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         power, (core_s, dram_s, *_) = candidates.ranked.kernels[number].table.power, nominal
         if core_s * power.boost_hz > dram_s * power.running_hz:
             return None  # The core clock is the bottleneck, so a lower limit costs time.
-        limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
-        repeated = NominalCosts(*(np.full(len(limits), part) for part in nominal))
-        limited = power.apply_power_limit(repeated, limits)
-        points = [OperatingPoint(limit_w) for limit_w in limits.tolist()]
-        slowdown, saved = (1.0 - values / values[0] for values in (limited.latency_s, limited.energy_j))
+        points = _lower_limits(gpu)
+        costs = power.setting(points).costs(np.array(nominal)[:, np.newaxis])[..., 0]
+        slowdown, saved = (1.0 - values / values[0] for values in (costs[LATENCY_S], costs[ENERGY_J]))
         free = np.where(-slowdown <= NO_LOSS, saved, -1.0)
         place = int(free.argmax())
         best = None if free[place] < WORTH_SAYING else (place, -slowdown.item(place), saved.item(place))
@@ -149,6 +148,13 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         return None
     number, *costs = best
     return Saving(points[number].limit_w(candidates.gpu), points[number].clock_hz, *costs)
+
+
+@lru_cache
+def _lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
+    """Return the default power limit of a GPU, then the lower limits that `saving_of` tries."""
+    limits = np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W)
+    return (OperatingPoint(gpu.tdp_w), *map(OperatingPoint, limits.tolist()))
 
 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernrec.errors import KernrecError
-from kernrec.gpu import GPU
 from kernrec.model.analytical.power import RANDOM
 from kernrec.model.baselines.backends import AT, backend_of, is_wanted
 from kernrec.model.baselines.epilogue import as_recorded, padded
@@ -15,7 +14,7 @@ from kernrec.store.recorded import contents, recorded_baselines
 from kernrec.util.human import Note
 
 if TYPE_CHECKING:
-    from kernrec.model.baselines.model import VendorModel
+    from kernrec.model.baselines.model import GpuVendorModel
     from kernrec.recommender.context import GpuContext
     from kernrec.recommender.estimate.model_store import ModelStore
 
@@ -37,15 +36,15 @@ def baseline_notes(context: "GpuContext", problem: Problem, backends: Sequence[s
         )
         return
     problem = as_recorded(problem)
-    for each in model.predict(problem, gpu):
+    for each in model.predict(problem):
         if not is_number(each) and is_wanted(each.backend, backends):
             yield f"no {each.backend} baseline: the model's estimate is impossible ({each.latency_s.value:g} s)"
-    refusals = model.refusals(problem, gpu)
+    refusals = model.refusals(problem)
     yield from _refusal_texts(refusals, backends)
     if backends:
         versions = {row.backend: row.version for row in recorded_baselines(problem, gpu)}
-        versions |= {each.backend: each.version or "" for each in model.predict(problem, gpu)}
-        old = [name for name in model.superseded(problem, gpu) if name.partition(AT)[0] in versions]
+        versions |= {each.backend: each.version or "" for each in model.predict(problem)}
+        old = [name for name in model.superseded(problem) if name.partition(AT)[0] in versions]
         for backend in backends:
             run = any(is_wanted(name, (backend,), version) for name, version in versions.items())
             run = run or (by_physics is not None and by_physics.backend == backend)
@@ -58,7 +57,7 @@ def baseline_notes(context: "GpuContext", problem: Problem, backends: Sequence[s
                     )
                 else:
                     yield _no_baseline(backend, no_baselines(context, problem))
-    yield from _padding(model, problem, gpu, backends)
+    yield from _padding(model, problem, backends)
 
 
 def _refusal_texts(refusals: Mapping[str, str], backends: Sequence[str]) -> Iterator[str]:
@@ -107,7 +106,7 @@ def without_baseline(
 ) -> KernrecError:
     """Return the error for a problem that has neither a kernel nor a baseline. Its message begins with `reason`."""
     model = model_of(context, problem)
-    refused = {} if model is None else model.refusals(as_recorded(problem), context.gpu)
+    refused = {} if model is None else model.refusals(as_recorded(problem))
     there = "; ".join(_refusal_texts(refused, backends))
     if not there:
         there = (
@@ -116,17 +115,19 @@ def without_baseline(
     return type(reason)(f"{reason}; {there}")
 
 
-def _padding(model: "VendorModel", problem: Problem, gpu: GPU, backends: Sequence[str]) -> Iterator[str]:
+def _padding(model: "GpuVendorModel", problem: Problem, backends: Sequence[str]) -> Iterator[str]:
     """Yield a note if padding the sizes of a matmul to aligned rows would make the fastest backend much faster."""
     sizes = problem.dim
     if not (others := padded(problem)):
         return
     fastest: dict[str, tuple[float, Problem]] = {}
+    model.time(others)
     for other in others:
-        for backend, latency, _ in model.latencies(other, gpu, others):
-            if is_wanted(backend, backends) and (backend not in fastest or latency.value <= fastest[backend][0]):
-                fastest[backend] = latency.value, other
-    plain = [(latency.value, backend) for backend, latency, _ in model.latencies(problem, gpu) if backend in fastest]
+        for each in model.predict(other):
+            backend, latency_s = each.backend, each.latency_s.value
+            if is_wanted(backend, backends) and (backend not in fastest or latency_s <= fastest[backend][0]):
+                fastest[backend] = latency_s, other
+    plain = [(each.latency_s.value, each.backend) for each in model.predict(problem) if each.backend in fastest]
     if plain:
         plain_s, backend = min(plain)
         latency_s, other = fastest[backend]

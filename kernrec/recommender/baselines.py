@@ -28,7 +28,7 @@ from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
-    from kernrec.model.baselines.model import VendorModel
+    from kernrec.model.baselines.model import GpuVendorModel
     from kernrec.recommender.context import GpuContext
 
 NEARLY = 0.02
@@ -165,9 +165,9 @@ def baselines_of(
     default = point.is_default(gpu)
     refuse_too_large(problem, gpu)
     model = model_of(context, problem)
-    old = frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
+    old = frozenset() if model is None else model.superseded(as_recorded(problem))
     recordings = Recordings.of(problem, gpu, old)
-    predictions = recordings.ordered([each for each in _predictions(context, problem) if is_number(each)])
+    predictions = recordings.ordered([each for each in (model.predict(problem) if model else ()) if is_number(each)])
     recorded = list(recordings.published(predictions, backends))
     # A recording of a variant (such as static scales) replaces only the prediction of that variant.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
@@ -178,7 +178,7 @@ def baselines_of(
         and not exact.intersection([(each.backend, None), (each.backend, each.version)])
     ]
     if model is not None and (versions := old.intersection(backends)):
-        others, rows = _of_versions(model, problem, gpu, versions, old - versions)
+        others, rows = _of_versions(model, problem, versions, old - versions)
         wanted += others
         recorded += rows
     if default:
@@ -215,7 +215,8 @@ def _at_most_more_rows(
         return by_physics
     more = product.definition.problem(product.dtype, product.layout, **{**product.dim, "m": FEW_ROWS})
     latency = by_physics.latency_s
-    for each in _predictions(context, more):
+    model = model_of(context, more)
+    for each in () if model is None else model.predict(more):
         if each.backend == by_physics.backend and is_number(each) and each.latency_s.value < latency.value:
             value = each.latency_s.value
             latency = replace(latency, value=value, low=min(latency.low, value), high=max(each.latency_s.high, value))
@@ -223,16 +224,16 @@ def _at_most_more_rows(
 
 
 def _of_versions(
-    model: "VendorModel", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
+    model: "GpuVendorModel", problem: Problem, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
     """Return predictions for the requested versions of backends, and the recordings of these versions.
 
     Versions with a recording of the problem have no prediction. `others` names the versions whose recordings to ignore.
     """
-    recordings = Recordings.of(problem, gpu, others)
+    recordings = Recordings.of(problem, model.gpu, others)
     recorded = list(recordings.published((), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
-    predictions = [model.predict_version(problem, gpu, name) for name in versions if name not in there]
+    predictions = [model.predict_version(problem, name) for name in versions if name not in there]
     return [each for each in predictions if each is not None], recorded
 
 
@@ -300,16 +301,12 @@ def predict_baselines(context: "GpuContext", problems: Iterable[Problem]) -> Non
         together.setdefault(problem.op, []).append(problem)
     for alike in together.values():
         if (model := model_of(context, alike[0])) is not None:
-            model.predict_many(alike, context.gpu)
+            model.time(alike)
 
 
-def model_of(context: "GpuContext", problem: Problem) -> "VendorModel | None":
-    return context.models.vendor_model(as_recorded(problem).op) if context.conditions.inputs == RANDOM else None
-
-
-def _predictions(context: "GpuContext", problem: Problem) -> "Sequence[BaselinePrediction]":
-    model = model_of(context, problem)
-    return () if model is None else model.predict(problem, context.gpu)
+def model_of(context: "GpuContext", problem: Problem) -> "GpuVendorModel | None":
+    model = context.models.vendor_model(as_recorded(problem).op) if context.conditions.inputs == RANDOM else None
+    return None if model is None else model.on(context.gpu)
 
 
 def _baseline(

@@ -57,6 +57,7 @@ class RankedKernel:
     Args:
         forms: problems, converted to the kernel's op.
         number: index of the kernel in `costs`, which is the engine's `Costs`.
+        counted: the kernel's entry in `costs.kernels`.
         column: position of the kernel's first config among the configs of all kernels.
         measured: measured rows at each operating point.
         learned: trained model that corrects the costs, or None, and whether it was trained on recordings of this kernel
@@ -69,13 +70,14 @@ class RankedKernel:
         forms: Sequence[Problem],
         costs: Any,
         number: int,
+        counted: tuple[Sequence[int], Sequence[int], Sequence[int]],
         column: int,
         measured: tuple[MeasuredRows, ...],
         learned: "tuple[AppliedModel | None, bool]",
     ) -> None:
         self.table, self.number, self.column, self.measured = table, number, column, measured
         self._costs, self.forms = costs, forms
-        self.starts, self.heuristics, self.counts = costs.kernels[number]
+        self.starts, self.heuristics, self.counts = counted
         """For each problem: index of its first config in `rows`, position of the occupancy heuristic's config, and
         number of runnable configs. `starts` ends with the total number of configs."""
         self.model, self.trained = learned
@@ -120,9 +122,9 @@ class RankedSpace:
         """Engine's `Costs` at the first operating point. `ranking` estimates some candidates at the other points."""
         self.kernels: list[RankedKernel] = []
         in_engine, learned, column = [], False, 0
-        for number, each in enumerate(zip(space.tables, forms, measured, space.learned, strict=True)):
-            table, of_op, rows, model = each
-            kernel = RankedKernel(table, of_op, costs, number, column, rows, model)
+        for number, each in enumerate(zip(space.tables, forms, costs.kernels, measured, space.learned, strict=True)):
+            table, of_op, counted, rows, model = each
+            kernel = RankedKernel(table, of_op, costs, number, counted, column, rows, model)
             self.kernels.append(kernel)
             in_engine.append(kernel.in_engine)
             learned |= kernel.is_reference

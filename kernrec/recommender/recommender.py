@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 32, 256
-"""Maximum numbers of cached answers, of cached candidate sets by default, and of sets that `prepare` adds."""
+_CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 20, 256
+"""Maximum numbers of cached answers, of cached candidate sets by default, and of sets that `prepare` adds. A set has
+about 160 KB. If the cache held many more sets, most queries would miss the processor's L2 cache."""
 _AHEAD = 128
 
 
@@ -263,7 +264,6 @@ class GpuRecommender:
 
     def _new_answer(self, problem: Problem, query: Query) -> Answer:
         source, points = query.source, op_points(self.gpu, query)
-        reason = NoKernelError(f"only {source} estimates are wanted")
         if source != "published":
             try:
                 if source == "predicted":  # Use only the analytical model.
@@ -276,6 +276,7 @@ class GpuRecommender:
                 (candidates.latency_source == SOURCES.index(Source(source))).any()
             ):
                 return answer(candidates, query, self.context)
+        reason = NoKernelError(f"only {source} estimates are wanted")
         return answer_by_baselines(self.context, problem, query, reason)
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, query: Query) -> Answer:

@@ -94,9 +94,10 @@ def objective_named(name: str) -> Objective:
     Raises:
         UsageError: no objective has this name. The message suggests the most similar name.
     """
-    if name not in tuple(Objective):
-        raise unknown("objective", name, tuple(Objective))
-    return Objective(name)
+    try:
+        return Objective(name)
+    except ValueError:
+        raise unknown("objective", name, tuple(Objective)) from None
 
 
 @dataclass(frozen=True)

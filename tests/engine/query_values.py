@@ -91,7 +91,7 @@ def backends() -> Iterator[tuple[str, np.ndarray]]:
     model, op = load(paths.shipped("db/prebuilt") / "models" / "vendor" / "matmul.json"), find_op("matmul")
     for name, dtype in (("a100", "f16"), ("h200", "bf16"), ("rtx4090", "f32"), ("rtx3090", "bf16")):
         for m, n, k in SHAPES:
-            every = model.predict(op.problem(dtype, "nt", m=m, n=n, k=k), find_gpu(name))
+            every = model.on(find_gpu(name)).predict(op.problem(dtype, "nt", m=m, n=n, k=k))
             figures = [(each.latency_s.value, each.power_w.value if each.power_w else 0.0) for each in every]
             yield f"backends {name} {dtype} {m}", np.array(figures)
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 
 
 def calls(work: Callable[[], object]) -> int:
@@ -13,10 +13,27 @@ def calls(work: Callable[[], object]) -> int:
         nonlocal count
         count += kind in ("call", "c_call")
 
+    _profile(work, event)
+    return count
+
+
+def entered(work: Callable[[], object], parameter: str) -> set[str]:
+    """Return the names of the Python functions with a certain parameter that `work` enters."""
+    functions: set[CodeType] = set()
+
+    def event(frame: FrameType, kind: str, argument: object) -> None:
+        code = frame.f_code
+        if kind == "call" and parameter in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            functions.add(code)
+
+    _profile(work, event)
+    return {f"{code.co_filename}:{code.co_firstlineno} {code.co_name}" for code in functions}
+
+
+def _profile(work: Callable[[], object], event: Callable[[FrameType, str, object], None]) -> None:
     before = sys.getprofile()
     sys.setprofile(event)
     try:
         work()
     finally:
         sys.setprofile(before)
-    return count

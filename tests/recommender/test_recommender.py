@@ -19,6 +19,7 @@ from kernrec.recommender.explain.report import report
 from kernrec.store import shipped_profiles
 from kernrec.util.engine import query as engine
 from tests.helpers.depth import DEEP, few_examples
+from tests.helpers.work import entered
 
 SQUARE = {"m": 4096, "n": 4096, "k": 4096}
 CONV = {"c": 64, "h": 56, "w": 56, "k": 64, "r": 3, "s": 3, "padding": 1}
@@ -224,3 +225,10 @@ def test_ranks_begin_at_one_and_never_decrease_among_exact_ones(drawn):
         if place.number < number:
             assert place.ambiguous
             assert ranks[place.number - 1].ambiguous
+
+
+def test_warm_query_passes_the_gpu_to_few_functions(recommender):
+    for rows in (1024, 2048, 4096):
+        recommender.recommend("matmul", "h200", SQUARE | {"m": rows}, "f16", "nt")
+    functions = entered(lambda: recommender.recommend("matmul", "h200", SQUARE | {"m": 3072}, "f16", "nt"), "gpu")
+    assert len(functions) <= 20, functions

@@ -93,7 +93,7 @@ def test_held_out_rows_do_not_reach_the_trees(table, monkeypatch):
 @pytest.mark.parametrize("card", CARDS)
 def test_recorded_gpu_has_its_own_trees(model, card):
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
-    predicted, *others = model.predict(problem, find_gpu(card))
+    predicted, *others = model.on(find_gpu(card)).predict(problem)
     dims = {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
     bound, _ = features("matmul", find_gpu(card), "bf16", "nt", dims, GRAPH)
     expected_s = bound.total_s[0] * CARDS[card] * 1.5
@@ -112,8 +112,8 @@ def test_recorded_gpu_has_its_own_trees(model, card):
 
 def test_unrecorded_gpu_has_a_wider_interval(model):
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
-    own, other = (model.predict(problem, find_gpu(gpu))[0] for gpu in ("l40s", "rtx4090"))
-    assert {line.backend for line in model.predict(problem, find_gpu("rtx4090"))} == set(SLOWDOWN)
+    own, other = (model.on(find_gpu(gpu)).predict(problem)[0] for gpu in ("l40s", "rtx4090"))
+    assert {line.backend for line in model.on(find_gpu("rtx4090")).predict(problem)} == set(SLOWDOWN)
     assert other.latency_s.transferred
     assert other.latency_s.high / other.latency_s.value > own.latency_s.high / own.latency_s.value
     assert other.gpus == tuple(sorted(CARDS))
@@ -131,7 +131,7 @@ def test_overhead_of_a_backend_is_added_on_unrecorded_gpus(tmp_path):
         entry, trees = train_set(delayed)
     loaded = model_file.load(model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path))
     problem = find_op("matmul").problem("bf16", "nt", m=16, n=256, k=64)
-    first, second = loaded.predict(problem, find_gpu("rtx4090"))
+    first, second = loaded.on(find_gpu("rtx4090")).predict(problem)
     assert (first.backend, second.backend) == ("vLLM", "SGLang")
     assert second.latency_s.value - first.latency_s.value > 5e-6
 
@@ -139,7 +139,7 @@ def test_overhead_of_a_backend_is_added_on_unrecorded_gpus(tmp_path):
 def test_unrecorded_backend_has_no_prediction(model):
     matmul, gpu = find_op("matmul"), find_gpu("l40s")
     for dtype, layout, more in (("f64", "nt", {}), ("bf16", "nn", {}), ("bf16", "nt", {"batch": 2})):
-        assert model.predict(matmul.problem(dtype, layout, m=64, n=64, k=64, **more), gpu) == ()
+        assert model.on(gpu).predict(matmul.problem(dtype, layout, m=64, n=64, k=64, **more)) == ()
 
 
 def test_rows_faster_than_the_data_sheet_are_dropped_and_counted():
@@ -205,13 +205,13 @@ def test_gpu_without_power_rows_uses_the_trees_of_its_architecture(model):
     assert {("power", "sm_90"), ("power", OTHER)} <= set(entry.heads)
     assert ("latency", "sm_90") not in entry.heads
     problem = find_op("matmul").problem("bf16", "nt", m=2048, n=1024, k=4096)
-    predicted = model.predict(problem, find_gpu("h100-sxm"))[0]
+    predicted = model.on(find_gpu("h100-sxm")).predict(problem)[0]
     assert predicted.power_w is not None
     assert predicted.power_w.transferred
     bound, _ = features("matmul", find_gpu("h100-sxm"), "bf16", "nt", problem_dims(problem), GRAPH)
-    kind = Kind(entry, ("vLLM",), find_gpu("h100-sxm"), "bf16", "nt")
+    kind = Kind(entry, find_gpu("h100-sxm"), "bf16", "nt")
     assert kind.head("power") is entry.heads["power", "sm_90"]
-    assert kind.reader("power", bound).transferred
+    assert kind.reader("power", ("vLLM",), bound).transferred
 
 
 def problem_dims(problem: Problem) -> dict[str, np.ndarray]:

@@ -6,9 +6,9 @@ recorded GPU has its own trees. All other GPUs share a few shallow trees, becaus
 GPUs. Predictions by shared trees have the source `transferred`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import lru_cache
 
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.analytical.spread import Estimate
@@ -16,7 +16,6 @@ from kernrec.model.baselines.backends import AT
 from kernrec.model.baselines.bound import BaselinePrediction, rate_of
 from kernrec.model.baselines.epilogue import as_recorded, has_epilogue, with_epilogue
 from kernrec.model.baselines.features.matmul import is_matvec
-from kernrec.model.baselines.operating_point import raised, roofs_s
 from kernrec.model.baselines.recorded_set import RecordedSet, SetModel
 from kernrec.model.baselines.timed import Kind, Timed
 from kernrec.op import Problem
@@ -25,10 +24,11 @@ from kernrec.util.light_dataclass import dataclass
 Latency = tuple[str, Estimate, float]
 """Name of a backend, its latency, and the part of the latency, in seconds, that the launch takes."""
 
-_KEPT = 4096
-"""Maximum number of predictions that a model caches."""
-_KEPT_FEATURES = 256
-"""Maximum number of problems whose features are cached until the power is requested."""
+_KEPT = 128
+"""Number of cached problems above which new problems replace the oldest ones: the size of a batch of candidates."""
+
+_GPUS = 16
+"""Maximum number of GPUs whose models are cached. Users can define GPUs in files."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,7 @@ class VendorModel:
     problem and contains the GPU. If no set contains the GPU, the model uses one with another GPU of the same
     architecture, or else the set with the most architectures."""
 
-    _predicted: dict[tuple[Problem, str], tuple[BaselinePrediction, ...]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Cached times, keyed by problem and name of the GPU. An entry has a pair for each recorded set that predicts the
-    problem: (times of several problems that were predicted together, index of this problem)."""
-    _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    """Cached results of `_nearest`, keyed by data type, layout and name of the GPU."""
-
-    _kinds: dict[tuple[int, tuple[str, ...], str, str, str], Kind] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    """Cached `Kind` objects, keyed by index of the set, backends, data type, layout and name of the GPU."""
+    _on: dict[GPU, "GpuVendorModel"] = field(default_factory=dict, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<VendorModel {self.op}: {', '.join(self.backends)} from {len(self.sets)} recorded sets>"
@@ -66,151 +52,128 @@ class VendorModel:
         backends = (backend for entry in self.sets for backend in entry.recorded.backends)
         return tuple(dict.fromkeys(backend.partition(AT)[0] for backend in backends))
 
-    def superseded(self, problem: Problem, gpu: GPU) -> frozenset[str]:
-        """Return the backends whose recordings on a GPU belong to a superseded version, such as `vLLM@0.14.0`."""
-        sets = (recorded for _, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu) if has_card)
-        return frozenset(
-            name for each in sets for name, devices in each.backends.items() if AT in name and gpu.name in devices
-        )
+    def on(self, gpu: GPU) -> "GpuVendorModel":
+        """Return the model for one GPU. The result is cached, because it caches predictions."""
+        if (bound := self._on.get(gpu)) is None:
+            if len(self._on) >= _GPUS:
+                self._on.clear()
+            bound = self._on[gpu] = GpuVendorModel(self.op, self.sets, gpu)
+        return bound
 
-    def predict_version(self, problem: Problem, gpu: GPU, backend: str) -> BaselinePrediction | None:
+
+class GpuVendorModel:
+    """Model of all backends that run one op, on one GPU."""
+
+    def __init__(self, op: str, sets: Sequence[SetModel], gpu: GPU) -> None:
+        self.op, self.sets, self.gpu = op, sets, gpu
+        self._nearest: dict[tuple[str, str], list[Kind]] = {}
+        """Cached results of `_kinds`, keyed by data type and layout."""
+        self._timed: OrderedDict[Problem, list[tuple[Timed, int]]] = OrderedDict()
+        """Cached times of problems. An entry has a pair for each recorded set that predicts the problem: (times of
+        several problems that were predicted together, index of this problem)."""
+
+    def superseded(self, problem: Problem) -> frozenset[str]:
+        """Return the backends whose recordings on the GPU belong to a superseded version, such as `vLLM@0.14.0`."""
+        return frozenset(name for kind in self._kinds(problem) for name in kind.superseded)
+
+    def predict_version(self, problem: Problem, backend: str) -> BaselinePrediction | None:
         """Predict a superseded version's costs, or return None if its recordings do not cover the problem and GPU."""
         plain = as_recorded(problem)
-        for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
-            if has_card and backend in recorded.backends and recorded.is_case(plain.sizes):
-                (each,) = Timed.of(self._kind(place, (backend,), plain, gpu), [plain]).predictions(0)
-                latency_s = with_epilogue(each.latency_s, problem, gpu)
+        for kind in self._kinds(plain):
+            recorded = kind.chosen.recorded
+            if kind.on_gpu and backend in recorded.backends and recorded.is_case(plain.sizes):
+                (each,) = Timed.of(kind, (backend,), [plain]).predictions(0)
+                latency_s = with_epilogue(each.latency_s, problem, self.gpu)
                 return replace(each, backend=backend.partition(AT)[0], latency_s=latency_s)
         return None
 
-    def predict(self, problem: Problem, gpu: GPU) -> tuple[BaselinePrediction, ...]:
+    def predict(self, problem: Problem) -> tuple[BaselinePrediction, ...]:
         """Return a prediction for each backend that can run a problem, fastest first. If a recorded set contains this
         GPU, the set's backends that were only recorded on other GPUs are excluded."""
-        self.predict_many([problem], gpu)
-        predictions = self._predicted[as_recorded(problem), gpu.name]
+        self.time([plain := as_recorded(problem)])
+        predictions = [each for timed, number in self._timed[plain] for each in timed.predictions(number)]
+        predictions.sort(key=lambda each: each.latency_s.value)
         if not has_epilogue(problem):
-            return predictions
-        return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, gpu)) for each in predictions)
+            return tuple(predictions)
+        return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, self.gpu)) for each in predictions)
 
-    def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the latency of each backend that can run a problem. This takes less time than `predict`. Also predict
-        the problems in `beside`, and cache them for later calls."""
-        plain = as_recorded(problem)
-        if (predictions := self._predicted.get((plain, gpu.name))) is not None:
-            latencies = [(each.backend, each.latency_s, each.busy["launch"]) for each in predictions]
-        else:
-            parts = self._parts(plain, gpu, beside)
-            latencies = [timed.latency(place, i) for timed, i in parts for place in range(len(timed.kind.backends))]
-        return _finished(latencies, problem, gpu)
+    def fastest(self, problem: Problem) -> list[Latency]:
+        """Return the latency of the fastest backend of each recorded set. This takes less time than `predict`."""
+        self.time([plain := as_recorded(problem)])
+        latencies = [timed.latency(timed.fastest(number), number) for timed, number in self._timed[plain]]
+        if plain is problem:
+            return latencies
+        return [(name, with_epilogue(latency, problem, self.gpu), launch_s) for name, latency, launch_s in latencies]
 
-    def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Return the entries of `latencies` for at least the fastest backend of each recorded set."""
-        plain = as_recorded(problem)
-        if (plain, gpu.name) in self._predicted:
-            return self.latencies(problem, gpu)
-        parts = self._parts(plain, gpu, beside)
-        return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
-
-    def at_least_roof(self, latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-        """Raise a latency to the problem's minimum time if it is below. No backend can be faster than the minimum time
-        at the GPU's default power limit."""
-        (least_s,) = roofs_s([problem], gpu)
-        return raised(latency, least_s)
-
-    def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
+    def refusals(self, problem: Problem) -> Mapping[str, str]:
         """Return why backends that were recorded for similar problems cannot run this problem, keyed by backend."""
+        plain, able = as_recorded(problem), rate_of(self.gpu, problem.dtype)
         refused: dict[str, str] = {}
         run: set[str] = set()
-        plain = as_recorded(problem)
-        for recorded in (entry.recorded for entry in self.sets if entry.recorded.covers(plain)):
-            for backend in recorded.backends_on(gpu, plain):
-                if (reason := recorded.refusal(backend, plain, gpu)) is None:
+        for entry in self.sets:
+            recorded = entry.recorded
+            if not (recorded.accepts(plain.dtype, plain.layout) and recorded.is_case(plain.sizes)):
+                continue
+            kind = Kind(entry, self.gpu, plain.dtype, plain.layout)
+            for backend in kind.backends_for(plain.sizes) if able else recorded.backends:
+                lacking = None if able else f"{self.gpu.title} has no {plain.dtype} arithmetic"
+                if (reason := lacking or recorded.misaligned(backend, plain)) is None:
                     run.add(backend)
                 else:
                     refused[backend] = reason
         return {backend: reason for backend, reason in refused.items() if backend not in run}
 
-    def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Predict several problems in little more time than one, and cache the results for `predict`."""
-        if len(self._predicted) > _KEPT:
-            self._predicted.clear()
-        plain = dict.fromkeys(map(as_recorded, problems))
-        new = [problem for problem in plain if (problem, gpu.name) not in self._predicted]
-        for problem, parts in zip(new, self._time(new, gpu), strict=True):
-            del self._timed[problem, gpu.name]
-            predictions = [each for timed, number in parts for each in timed.predictions(number)]
-            self._predicted[problem, gpu.name] = tuple(sorted(predictions, key=lambda each: each.latency_s.value))
+    def time(self, problems: Iterable[Problem]) -> None:
+        """Predict the times of several problems in little more time than one, and cache them for later calls. The
+        problems must be results of `as_recorded`."""
+        times = {problem: list[tuple[Timed, int]]() for problem in problems if problem not in self._timed}
+        together: dict[tuple[Kind, tuple[str, ...]], list[Problem]] = {}
+        for problem in times:
+            for chosen in self._chosen(problem):
+                together.setdefault(chosen, []).append(problem)
+        for (kind, backends), alike in together.items():
+            timed = Timed.of(kind, backends, alike)
+            for number, problem in enumerate(alike):
+                times[problem].append((timed, number))
+        while times and len(self._timed) > _KEPT:
+            self._timed.popitem(last=False)
+        self._timed.update(times)
 
-    def _parts(self, problem: Problem, gpu: GPU, beside: Sequence[Problem]) -> list[tuple[Timed, int]]:
-        if (parts := self._timed.get((problem, gpu.name))) is None:
-            self._time([problem, *map(as_recorded, beside)], gpu)
-            parts = self._timed[problem, gpu.name]
-        return parts
-
-    def _time(self, problems: Sequence[Problem], gpu: GPU) -> list[list[tuple[Timed, int]]]:
-        """Return the entry of `_timed` for each problem, and compute missing entries."""
-        if len(self._timed) > _KEPT_FEATURES:
-            self._timed.clear()
-        together: dict[Kind, list[tuple[Problem, list[tuple[Timed, int]]]]] = {}
-        every = []
-        for problem in problems:
-            if (parts := self._timed.get(key := (problem, gpu.name))) is None:
-                parts = self._timed[key] = []
-                for kind in self._chosen(problem, gpu):
-                    together.setdefault(kind, []).append((problem, parts))
-            every.append(parts)
-        for kind, alike in together.items():
-            timed = Timed.of(kind, [problem for problem, _ in alike])
-            for number, (_, parts) in enumerate(alike):
-                parts.append((timed, number))
-        return every
-
-    def _chosen(self, problem: Problem, gpu: GPU) -> list[Kind]:
-        """Return a `Kind` for each recorded set that can predict a problem, with the backends that the set predicts."""
+    def _chosen(self, problem: Problem) -> list[tuple[Kind, tuple[str, ...]]]:
+        """Return each recorded set that can predict a problem, as a `Kind`, and the backends that the set predicts."""
         taken: tuple[str, ...] = ()
-        chosen: list[Kind] = []
+        chosen: list[tuple[Kind, tuple[str, ...]]] = []
         sizes = problem.sizes
         # For f32 matmuls with few rows or columns, `physics` is more accurate than the few recordings.
-        few_rows = self.op == "matmul" and problem.dtype == "f32" and is_matvec(sizes)
-        for place, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu):
-            if few_rows or not recorded.is_case(sizes):
+        if self.op == "matmul" and problem.dtype == "f32" and is_matvec(sizes):
+            return chosen
+        for kind in self._kinds(problem):
+            recorded = kind.chosen.recorded
+            if not recorded.is_case(sizes):
                 continue
-            if taken and not has_card:
+            if taken and not kind.on_gpu:
                 break
-            here = runs = recorded.backends_recorded(gpu, problem)
+            here = runs = kind.backends_for(sizes)
             if taken or recorded.multiples:
                 runs = tuple([s for s in here if s not in taken and not recorded.misaligned(s, problem)])
             if runs:
-                chosen.append(self._kind(place, runs, problem, gpu))
+                chosen.append((kind, runs))
             taken += here
         return chosen
 
-    def _kind(self, place: int, backends: tuple[str, ...], problem: Problem, gpu: GPU) -> Kind:
-        key = place, backends, problem.dtype, problem.layout, gpu.name
-        if (kind := self._kinds.get(key)) is None:
-            kind = self._kinds[key] = Kind(self.sets[place], backends, gpu, problem.dtype, problem.layout)
-        return kind
-
-    def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
-        """Return (index, set, whether the set contains the GPU) for each recorded set that accepts a data type and
-        layout. Sets that contain the GPU come first, then sets that contain its architecture. The list is empty if the
-        GPU has no arithmetic in the data type."""
-        key = dtype, layout, gpu.name
-        if (nearest := self._accepting.get(key)) is None:
-            there = [(n, e.recorded) for n, e in enumerate(self.sets) if e.recorded.accepts(dtype, layout)]
-            there.sort(key=lambda entry: _farness(entry[1].gpus, gpu))
-            nearest = [(place, recorded, gpu.name in recorded.gpus) for place, recorded in there]
-            self._accepting[key] = nearest = nearest if rate_of(gpu, dtype) else []
-        return nearest
+    def _kinds(self, problem: Problem) -> list[Kind]:
+        """Return a `Kind` for each recorded set that accepts a problem's data type and layout. Sets that contain the
+        GPU come first, then sets that contain its architecture. The list is empty if the GPU has no arithmetic in the
+        data type."""
+        key = dtype, layout = problem.dtype, problem.layout
+        if (kinds := self._nearest.get(key)) is None:
+            accepting = [entry for entry in self.sets if entry.recorded.accepts(dtype, layout)]
+            accepting.sort(key=lambda entry: _farness(entry.recorded, self.gpu))
+            kinds = [Kind(entry, self.gpu, dtype, layout) for entry in accepting] if rate_of(self.gpu, dtype) else []
+            self._nearest[key] = kinds
+        return kinds
 
 
-def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Latency]:
-    if not has_epilogue(problem):
-        return latencies
-    return [(backend, with_epilogue(latency, problem, gpu), launch_s) for backend, latency, launch_s in latencies]
-
-
-@lru_cache(maxsize=1024)
-def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
-    architectures = {find_gpu(name).arch for name in recorded}
-    return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
+def _farness(recorded: RecordedSet, gpu: GPU) -> tuple[bool, bool, int]:
+    architectures = {find_gpu(name).arch for name in recorded.gpus}
+    return gpu.name not in recorded.gpus, gpu.arch not in architectures, -len(architectures)

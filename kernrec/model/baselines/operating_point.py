@@ -10,7 +10,7 @@ slows down the arithmetic, or if no power is known. It is at most the energy tha
 clock that is fast enough for the arithmetic.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from math import exp, hypot, inf, log
@@ -77,7 +77,7 @@ def at_point(
     baselines = [each if each.power_w is not None else _modelled(each, gpu, problem) for each in baselines]
     if elsewhere:
         baselines = [_transferred(each, core_j, gpu, limit_w, point.clock_hz) for each in baselines]
-    (least_s,) = (0.0,) if problem is None else roofs_s([problem], gpu, limit_w, point.clock_hz)
+    least_s = 0.0 if problem is None else roof_s(problem, gpu, limit_w, point.clock_hz)
     return [
         each if each.latency_s.value >= least_s else replace(each, latency_s=raised(each.latency_s, least_s))
         for each in baselines
@@ -107,28 +107,12 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
-_MOST_ROOFS = 512
-
-
-def roofs_s(
-    problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
-) -> list[float]:
-    """Return the minimum time in seconds that any backend needs for each problem. It is 0 if the problem fits into L2
-    and only its bytes bound the time (see `ideal_launch`)."""
-    roofs = _roofs_at(gpu, limit_w, clock_hz)
-    if len(roofs) >= _MOST_ROOFS:
-        roofs.clear()
-    for problem in problems:
-        if problem not in roofs:
-            costs = ideal_of(gpu, problem.op, problem.dtype).costs(problem)
-            limits = _power_of(gpu).setting(((limit_w, clock_hz),))
-            roofs[problem] = limits.latency_s(costs) if any(costs) else 0.0
-    return list(map(roofs.__getitem__, problems))
-
-
-@lru_cache(maxsize=32)
-def _roofs_at(gpu: GPU, limit_w: float | None, clock_hz: float | None) -> dict[Problem, float]:
-    return {}
+def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None) -> float:
+    """Return the minimum time in seconds that any backend needs for a problem. It is 0 if the problem fits into L2 and
+    only its bytes bound the time (see `ideal_launch`)."""
+    costs = ideal_of(gpu, problem.op, problem.dtype).costs(problem)
+    seconds: float = _power_of(gpu).setting(((limit_w, clock_hz),)).latency_s(costs) if any(costs) else 0.0
+    return seconds
 
 
 @lru_cache(maxsize=64)

@@ -15,16 +15,13 @@ extends from a time without the floor to the time of the single call.
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import cached_property
-from math import log2
 
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.gpu import GPU
 from kernrec.model.analytical.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.analytical.spread import INTERVAL, Estimate
-from kernrec.model.baselines.backends import AT, supports
-from kernrec.model.baselines.bound import Bound, PowerBase, Timing, features_of, kind_of, rate_of
+from kernrec.model.baselines.bound import PowerBase, Timing, features_of
 from kernrec.model.baselines.compact_trees import CompactTrees, decompressed, expand
 from kernrec.model.learn.conformal import Extent, Interval
 from kernrec.op import Problem
@@ -80,20 +77,9 @@ class RecordedSet:
     kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """Recorded kinds of problems (`kind_of`), keyed by backend, then by GPU. A missing entry means all kinds."""
 
-    def exactly(self, problem: Problem) -> bool:
-        """Return whether the data type and layout of a problem were recorded."""
-        return problem.dtype in self.dtypes and problem.layout in self.layouts
-
-    def covers(self, problem: Problem) -> bool:
-        """Return whether the set covers a problem's data type and layout (or similar ones) and its dimensions."""
-        return self.accepts(problem.dtype, problem.layout) and self.has_case(problem)
-
     def accepts(self, dtype: str, layout: str) -> bool:
         """Return whether the set contains problems in this data type and layout, or in similar ones."""
         return dtype in self.dtypes + self.alike and layout in self.layouts + self.alike
-
-    def has_case(self, problem: Problem) -> bool:
-        return self.is_case(problem.sizes)
 
     @cached_property
     def is_case(self) -> Callable[[Mapping[str, int]], bool]:
@@ -103,46 +89,6 @@ class RecordedSet:
     @cached_property
     def gpus(self) -> tuple[str, ...]:
         return tuple(sorted({gpu for devices in self.backends.values() for gpu in devices}))
-
-    def backends_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the backends whose time for a problem this set can predict on a GPU.
-
-        On a recorded GPU, they have recordings of this kind of problem. An unrecorded GPU gets the backends that
-        support it and have such recordings on any GPU, without the backends in `local`. If the GPU has no arithmetic
-        in the data type, return all backends."""
-        return self.backends_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.backends)
-
-    def backends_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Return the result of `backends_on` for a GPU that is known to have arithmetic in the problem's data type."""
-        kind = kind_of(self.op, problem.dtype if problem.dtype in self.dtypes else self.dtypes[0], problem.sizes)
-        if (backends := self._backends_on.get((gpu.name, kind))) is None:
-            backends = self._backends_on[gpu.name, kind] = self._with_kind(gpu, kind)
-        return backends
-
-    @cached_property
-    def _backends_on(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        return {}
-
-    def _with_kind(self, gpu: GPU, kind: str) -> tuple[str, ...]:
-        here = gpu.name in self.gpus
-        return tuple(
-            backend
-            for backend, devices in self.backends.items()
-            if AT not in backend
-            and supports(backend, gpu.sm)
-            and (here or backend not in self.local)
-            and any(
-                kind in self.kinds.get(backend, {}).get(device, (kind,))
-                for device in devices
-                if device == gpu.name or not here
-            )
-        )
-
-    def refusal(self, backend: str, problem: Problem, gpu: GPU) -> str | None:
-        """Return why a backend cannot run a problem of the set on a GPU, or None if it can."""
-        if not rate_of(gpu, problem.dtype):
-            return f"{gpu.title} has no {problem.dtype} arithmetic"
-        return self.misaligned(backend, problem)
 
     def misaligned(self, backend: str, problem: Problem) -> str | None:
         """Return why a backend cannot run the problem's sizes on any GPU, or None if it can run them."""
@@ -221,26 +167,23 @@ class SetModel:
     def _grid(self) -> list[tuple[str, frozenset[int]]]:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
-    def outside(self, bound: Bound) -> Array | None:
+    def outside(self, log_sizes: Array, work_s: Array | None) -> Array | None:
         """Return the distance of each of N problems from the range of recorded sizes and work, or None if all problems
-        are within the range."""
-        work = None if bound.work_s is None else self.work
-        if len(bound.total_s) == 1:
-            inside = self.extent.has(bound.log_sizes[:, 0].tolist())
-            if inside and (work is None or bound.work_s is None or work.has([log2(bound.work_s.item())])):
-                return None
-        distances = self.extent.distance(bound.log_sizes.T)
-        if work is not None and bound.work_s is not None:
-            distances = np.maximum(distances, work.distance(np.log2(bound.work_s)[:, np.newaxis]))
-        return distances
+        are within the range.
 
-    def streamed(self, call: Estimate, gpu: GPU, bound: Bound, number: int) -> Estimate:
-        """Convert the time of a single call to the time in a stream, if the set's calls were timed one at a time. An
-        unrecorded GPU gets the shortest recorded time of an empty call. `number` is the problem's index in `bound`."""
-        if not self.floors or bound.work_s is None:
-            return call
-        floor_s, ratio = self.floors.get(gpu.name) or min(self.floors.values())
-        return in_a_stream(call, floor_s, ratio * float(bound.work_s[number]))
+        Args:
+            log_sizes: Base-2 logarithms of the sizes, (N, D).
+            work_s: `Bound.work_s` of the problems, (N,).
+        """
+        work = None if work_s is None or self.work is None else np.log2(work_s)[:, np.newaxis]
+        if all(map(self.extent.has, log_sizes.tolist())) and (
+            work is None or self.work is None or all(map(self.work.has, work.tolist()))
+        ):
+            return None
+        distances = self.extent.distance(log_sizes)
+        if work is not None and self.work is not None:
+            distances = np.maximum(distances, self.work.distance(work))
+        return distances
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.analytical.spread import Estimate, Source
-from kernrec.model.baselines.backends import versions_text
+from kernrec.model.baselines.backends import AT, supports, versions_text
 from kernrec.model.baselines.bound import (
     PARTS,
     BaselinePrediction,
@@ -20,11 +20,12 @@ from kernrec.model.baselines.bound import (
     Features,
     device_of,
     features_of,
+    kind_of,
     power_base,
     rate_of,
     used,
 )
-from kernrec.model.baselines.recorded_set import BACKEND, NORMAL_S, OTHER, Head, SetModel
+from kernrec.model.baselines.recorded_set import BACKEND, NORMAL_S, OTHER, Head, SetModel, in_a_stream
 from kernrec.model.learn.conformal import Interval, factor_at
 from kernrec.op import Problem
 from kernrec.op.scaled_workload import padded_dimension
@@ -49,8 +50,8 @@ class Reader:
 
     in_engine: Any
     """Engine object with the trees and the features that are equal for all problems of the kind."""
-    backends: int
-    """Number S of backends."""
+    backends: tuple[str, ...]
+    """Names of the S backends."""
     names: tuple[str, ...]
     """Names of the features in the table that `corrected` gets."""
     own: tuple[str, ...]
@@ -76,7 +77,7 @@ class Reader:
             least: Minimum for each problem, (N,).
             most: Maximum for all problems.
         """
-        values = np.empty((self.backends, table.shape[1]))
+        values = np.empty((len(self.backends), table.shape[1]))
         of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
         self.in_engine.fill(table, of_backends, base, least, most, values)
         return values
@@ -105,13 +106,50 @@ class Reader:
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Problems of one data type and layout from a recorded set, on one GPU, with S backends that can run them."""
+    """Problems of one data type and layout from a recorded set, on one GPU."""
 
     chosen: SetModel
-    backends: tuple[str, ...]
     gpu: GPU
     dtype: str
     layout: str
+
+    @cached_property
+    def on_gpu(self) -> bool:
+        """Return whether the set contains the GPU."""
+        return self.gpu.name in self.chosen.recorded.gpus
+
+    def backends_for(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the backends whose time for a problem the set can predict on the GPU.
+
+        On a recorded GPU, they have recordings of this kind of problem. An unrecorded GPU gets the backends that
+        support it and have such recordings on any GPU, without the backends in `local`."""
+        recorded = self.chosen.recorded
+        kind = kind_of(recorded.op, self.dtype if self.dtype in recorded.dtypes else recorded.dtypes[0], sizes)
+        if (backends := self._backends_for.get(kind)) is None:
+            backends = self._backends_for[kind] = tuple(self._with_recordings(kind))
+        return backends
+
+    @cached_property
+    def _backends_for(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def _with_recordings(self, kind: str) -> Iterator[str]:
+        recorded, here = self.chosen.recorded, self.gpu.name
+        for backend, devices in recorded.backends.items():
+            names = devices if not self.on_gpu else [here] if here in devices else []
+            if (
+                AT not in backend
+                and supports(backend, self.gpu.sm)
+                and (self.on_gpu or backend not in recorded.local)
+                and any(kind in recorded.kinds.get(backend, {}).get(name, (kind,)) for name in names)
+            ):
+                yield backend
+
+    @cached_property
+    def superseded(self) -> tuple[str, ...]:
+        """Return the backends, with versions, whose recordings on the GPU belong to a superseded version."""
+        backends = self.chosen.recorded.backends.items()
+        return tuple(backend for backend, devices in backends if AT in backend and self.gpu.name in devices)
 
     @cached_property
     def features(self) -> Features:
@@ -147,15 +185,26 @@ class Kind:
         return 0.0 if exactly else recorded.alike_width
 
     @cached_property
-    def versions(self) -> list[str | None]:
+    def versions(self) -> dict[str, str | None]:
         """Return the version of each backend that was recorded on this GPU, or the range of its versions on other GPUs
         if there is none."""
-        recorded, name = self.chosen.recorded.backends, self.gpu.name
-        every = (
-            [devices[name]] if name in devices else devices.values()
-            for devices in map(recorded.__getitem__, self.backends)
-        )
-        return [versions_text(versions) for versions in every]
+        name = self.gpu.name
+        return {
+            backend: versions_text([devices[name]] if name in devices else devices.values())
+            for backend, devices in self.chosen.recorded.backends.items()
+        }
+
+    @cached_property
+    def floor(self) -> tuple[float, float] | None:
+        """Return (seconds of an empty call, ratio of work to lower bound) if the set's calls were timed one at a time.
+        An unrecorded GPU gets the shortest recorded time of an empty call."""
+        floors = self.chosen.floors
+        return floors.get(self.gpu.name) or min(floors.values()) if floors else None
+
+    @cached_property
+    def math_share(self) -> float:
+        """Return the ratio between the rate of arithmetic in bounds and that of the data sheet."""
+        return self.device.peak_flops / rate_of(self.gpu, self.dtype) if self.device.timing.sustained else 1.0
 
     def head(self, quantity: str) -> Head:
         """Return the trees of a quantity for the GPU, or else for its architecture, or else for all other GPUs."""
@@ -168,24 +217,24 @@ class Kind:
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
-    def reader(self, quantity: str, bound: Bound) -> Reader:
+    def reader(self, quantity: str, backends: tuple[str, ...], bound: Bound) -> Reader:
         """Return the trees of a quantity, prepared for a bound's table and cached while the features stay the same."""
-        reader = self._readers.get(quantity)
+        reader = self._readers.get((quantity, backends))
         if reader is None or reader.names != bound.names:
-            reader = self._readers[quantity] = self._new_reader(quantity, bound)
+            reader = self._readers[quantity, backends] = self._new_reader(quantity, backends, bound)
         return reader
 
     @cached_property
-    def _readers(self) -> dict[str, Reader]:
+    def _readers(self) -> dict[tuple[str, tuple[str, ...]], Reader]:
         return {}
 
-    def _new_reader(self, quantity: str, bound: Bound) -> Reader:
+    def _new_reader(self, quantity: str, backends: tuple[str, ...], bound: Bound) -> Reader:
         head, transferred = self.head(quantity), (quantity, self.gpu.name) not in self.chosen.heads
-        rows = np.zeros((len(self.backends), len(head.columns)), dtype=np.float32)
+        rows = np.zeros((len(backends), len(head.columns)), dtype=np.float32)
         for name, value in bound.constants.items():
             if (column := head.column.get(name)) is not None:
                 rows[:, column] = value
-        for number, backend in enumerate(self.backends):
+        for number, backend in enumerate(backends):
             if (column := head.column.get(BACKEND + backend)) is not None:
                 rows[number, column] = 1.0
         there = [(column, bound.names.index(name)) for name, column in head.column.items() if name in bound.names]
@@ -196,8 +245,8 @@ class Kind:
         recorded, between = head.recorded, head.between
         if self.alike:
             recorded, between = (replace(each, width=hypot(each.width, self.alike)) for each in (recorded, between))
-        overheads_s = np.array([[head.overheads_s.get(backend, 0.0)] for backend in self.backends])
-        return Reader(in_engine, len(self.backends), bound.names, own, recorded, between, transferred, overheads_s)
+        overheads_s = np.array([[head.overheads_s.get(backend, 0.0)] for backend in backends])
+        return Reader(in_engine, backends, bound.names, own, recorded, between, transferred, overheads_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +254,12 @@ class Timed:
     """Predicted times of N problems of a kind for each of S backends. Powers are computed on demand."""
 
     kind: Kind
-    bound: Bound
+    reader: Reader
+    """Trees that predicted the times."""
+    points: Bound
+    """Bound of the problems, and of problems with more items that limit their times."""
+    starts: Array
+    """Index of each of the N problems in `points`."""
     distances: Array | None
     """Distance of each problem from the range of the recorded problems, (N,), or None if all are within the range."""
     off_grid: list[bool]
@@ -216,66 +270,72 @@ class Timed:
     """Factor between each problem's time and either end of its interval."""
 
     @classmethod
-    def of(cls, kind: Kind, problems: Sequence[Problem]) -> "Timed":
+    def of(cls, kind: Kind, backends: tuple[str, ...], problems: Sequence[Problem]) -> "Timed":
         """Predict the time of each backend for each problem."""
         chosen, flat, off_grid = kind.chosen, list[int](), list[bool]()
         for problem in problems:
             flat += kind.dims_of(problem.sizes)
             off_grid.append(chosen.off_grid(problem.sizes))
         more = query.MoreItems(np.array(flat, dtype=float).reshape(len(problems), -1), *kind.items)
-        sizes = more.sizes
+        sizes, starts = more.sizes, more.starts
         bound = kind.features.bound(kind.device, sizes.T, kind.layout)
-        # Convert the time of arithmetic to the data sheet's rate, because predicted power and minimum times use it.
-        if kind.device.timing.sustained:
-            share = kind.device.peak_flops / rate_of(kind.gpu, kind.dtype)
-            bound = replace(bound, parts={**bound.parts, "math": bound.parts["math"] * share})
-        reader = kind.reader("latency", bound)
+        reader = kind.reader("latency", backends, bound)
         # Trees that were trained on other GPUs could predict times below this GPU's roof, so limit the times.
-        least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
-        base, seconds = bound.total_s + reader.overheads_s, np.empty((reader.backends, len(problems)))
+        least = bound.parts["math"] * kind.math_share if reader.transferred else np.zeros(len(sizes))
+        base, seconds = bound.total_s + reader.overheads_s, np.empty((len(backends), len(problems)))
         more.fill(reader.in_engine, bound.table, base, bound.total_s, least, seconds)
-        if len(sizes) > len(problems):
-            bound = bound.at(more.starts)
-        distances = chosen.outside(bound)
-        return cls(kind, bound, distances, off_grid, seconds, reader.factors_at(distances, off_grid))
+        work_s = None if bound.work_s is None else bound.work_s.take(starts)
+        distances = chosen.outside(bound.log_sizes.T.take(starts, axis=0), work_s)
+        return cls(kind, reader, bound, starts, distances, off_grid, seconds, reader.factors_at(distances, off_grid))
 
     @cached_property
-    def power(self) -> tuple[Array, list[float]] | None:
-        """Return (powers in watts (S, N), list of a factor for each problem), or None if no power was recorded. The
-        factor lies between a power and either end of its interval."""
+    def bound(self) -> Bound:
+        """Return the bound of the N problems. Its times of arithmetic are converted to the data sheet's rate, because
+        predicted power uses them."""
+        bound = self.points.at(self.starts)
+        return replace(bound, parts={**bound.parts, "math": bound.parts["math"] * self.kind.math_share})
+
+    @cached_property
+    def power(self) -> tuple[Reader, Array, list[float]] | None:
+        """Return (trees, powers in watts (S, N), list of a factor for each problem), or None if no power was recorded.
+        The factor lies between a power and either end of its interval."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
         base = np.full(seconds.shape, gpu.tdp_w)
         if (bases := chosen.power_bases) is not None:
             base = (bases.get(gpu.name) or power_base(gpu)).watts(self.bound, seconds, gpu.tdp_w)
-        reader, least = self.kind.reader("power", self.bound), np.zeros(len(self.bound.total_s))
+        reader = self.kind.reader("power", self.reader.backends, self.bound)
+        least = np.zeros(len(self.bound.total_s))
         watts = reader.corrected(self.bound.table, used(self.bound, seconds), base, least, gpu.tdp_w)
-        return watts, reader.factors_at(self.distances, self.off_grid)
+        return reader, watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
         """Return the index of the fastest backend for problem `number`, also after a conversion by
-        `SetModel.streamed`."""
+        `in_a_stream`."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
         """Return (name, latency, launch time) of the backend with index `place` for the problem with index `number`.
         The launch time is the part of the latency, in seconds, that the launch takes."""
-        kind, chosen, bound = self.kind, self.kind.chosen, self.bound
-        launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)
-        reader = kind.reader("latency", bound)
+        reader, floor, start = self.reader, self.kind.floor, self.starts.item(number)
         call = reader.predicted(self.seconds.item(place, number), self.factors[number], inf)
-        return kind.backends[place], chosen.streamed(call, kind.gpu, bound, number), launch_s
+        if floor is None:
+            return reader.backends[place], call, self.points.parts["launch"].item(start)
+        if self.points.work_s is not None:
+            floor_s, ratio = floor
+            call = in_a_stream(call, floor_s, ratio * self.points.work_s.item(start))
+        return reader.backends[place], call, NORMAL_S
 
     def predictions(self, number: int) -> Iterator[BaselinePrediction]:
         """Yield the prediction of each backend for the problem with the index `number`."""
         kind, gpus = self.kind, self.kind.chosen.recorded.gpus
         busy = {name: seconds.item(number) for name, seconds in self.bound.parts.items()}
-        for place in range(len(kind.backends)):
+        for place in range(len(self.reader.backends)):
             backend, latency_s, launch_s = self.latency(place, number)
             power_w = None
             if self.power is not None:
-                (watts, factors), reader = self.power, kind.reader("power", self.bound)
+                reader, watts, factors = self.power
                 power_w = reader.predicted(watts.item(place, number), factors[number], kind.gpu.tdp_w)
             every = busy | {"launch": launch_s}
-            yield BaselinePrediction(backend, kind.versions[place], latency_s, power_w, gpus, kind.recorded_as, every)
+            yield BaselinePrediction(backend, kind.versions[backend], latency_s, power_w, gpus, kind.recorded_as, every)

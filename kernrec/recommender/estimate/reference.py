@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 from kernrec.gpu import GPU
 from kernrec.model.analytical.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.analytical.spread import INTERVAL
+from kernrec.model.baselines.epilogue import as_recorded
+from kernrec.model.baselines.operating_point import raised, roof_s
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.util.light_dataclass import dataclass
@@ -87,15 +89,14 @@ def reference_of(space: "Space", problem: Problem) -> ReferenceTime | None:
     """
     if (model := space.vendor_model(problem)) is None:
         return None
-    gpu = space.gpu
     best, first = None, (True, inf)
-    for backend, latency, launch_s in model.fastest(problem, gpu):
-        if latency.transferred:  # Recordings of this GPU cannot exceed its limits.
-            latency = model.at_least_roof(latency, problem, gpu)
+    for backend, latency, launch_s in model.fastest(problem):
+        if transferred := latency.transferred:  # Recordings of this GPU cannot exceed its limits.
+            latency = raised(latency, roof_s(problem, model.gpu))
         # The recording includes a launch overhead. Replace it by the overhead that the analytical model assumes.
         started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
-        if (latency.transferred, started_s) < first:
-            best, first = (backend, latency), (latency.transferred, started_s)
+        if (transferred, started_s) < first:
+            best, first = (backend, latency), (transferred, started_s)
     if best is None:
         return None
     (backend, latency), (transferred, started_s) = best, first
@@ -104,10 +105,8 @@ def reference_of(space: "Space", problem: Problem) -> ReferenceTime | None:
 
 def predict_references(space: "Space", problems: Sequence[Problem]) -> None:
     """Predict the baselines of several problems in one batch, so that later calls of `reference_of` are fast."""
-    if (model := space.vendor_model(problems[0])) is None:
-        return
-    first, *others = problems
-    model.fastest(first, space.gpu, others)
+    if (model := space.vendor_model(problems[0])) is not None:
+        model.time(map(as_recorded, problems))
 
 
 def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float] | None:

@@ -20,7 +20,7 @@ from kernrec.store.measurement_log import NO_EVIDENCE
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.model.baselines.model import VendorModel
+    from kernrec.model.baselines.model import GpuVendorModel
     from kernrec.recommender.estimate.correction import AppliedModel
     from kernrec.recommender.estimate.model_store import ModelStore
 
@@ -61,11 +61,12 @@ class Space:
             for scope, table in zip(scopes, self.tables, strict=True)
         ]
 
-    def vendor_model(self, problem: Problem) -> "VendorModel | None":
+    def vendor_model(self, problem: Problem) -> "GpuVendorModel | None":
         """Return the model of the vendor libraries for a problem; None if there is none, or inputs are not random."""
         if self.models is None or self.tables[0].conditions.inputs != RANDOM:
             return None
-        return self.models.vendor_model(as_matmul(problem).op)
+        model = self.models.vendor_model(as_matmul(problem).op)
+        return None if model is None else model.on(self.gpu)
 
 
 Measured = tuple[MeasuredRows, ...]

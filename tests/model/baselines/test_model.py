@@ -1,6 +1,7 @@
 """Test the shipped models of backends: single and joint predictions, and the laws of physics."""
 
 import random
+from dataclasses import replace
 from functools import cache
 from math import inf
 
@@ -10,7 +11,7 @@ import pytest
 from kernrec import paths
 from kernrec.gpu import find_gpu
 from kernrec.model.baselines.bound import BaselinePrediction
-from kernrec.model.baselines.model import VendorModel
+from kernrec.model.baselines.model import GpuVendorModel, VendorModel
 from kernrec.model.baselines.model_file import load
 from kernrec.model.baselines.physics import derived
 from kernrec.model.baselines.timed import Timed
@@ -34,11 +35,10 @@ def test_problems_predicted_together_equal_single_predictions(gpu):
     shapes = [{"m": 100 * i, "n": 4096, "k": 512 + 64 * i} for i in range(1, 5)]
     problems = [op.problem(dtype, layout, **dims) for dims in shapes for dtype, layout in kinds]
     problems.append(op.problem("bf16", "nt", m=64, n=64, k=64, batch=3))
-    together = model()
-    together.predict_many(problems, device)
-    alone = model()
+    together, alone = model().on(device), model().on(device)
+    together.time(problems)
     for problem in problems:
-        predicted, expected = together.predict(problem, device), alone.predict(problem, device)
+        predicted, expected = together.predict(problem), alone.predict(problem)
         assert bool(predicted) == (problem.sizes["batch"] == 1)
         for baseline, single in zip(predicted, expected, strict=True):
             assert baseline.latency_s.value == pytest.approx(single.latency_s.value, rel=1e-12)
@@ -47,22 +47,29 @@ def test_problems_predicted_together_equal_single_predictions(gpu):
 
 def test_gpu_without_arithmetic_for_a_dtype_has_no_prediction():
     turing, problem = find_gpu("rtx2080ti"), find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256)
-    assert model().predict(problem, turing) == ()
-    assert model().predict(problem, find_gpu("rtx3090"))
+    assert model().on(turing).predict(problem) == ()
+    assert model().on(find_gpu("rtx3090")).predict(problem)
 
 
-def test_cache_of_estimates_is_bounded():
-    predictor, device, op = model(), find_gpu("a100"), find_op("matmul")
+def test_cached_times_are_bounded():
+    bound, op = model().on(find_gpu("a100")), find_op("matmul")
     for start in range(0, 9000, 3000):  # batches are quick to predict: none was recorded
-        predictor.predict_many(
-            [op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)], device
-        )
-    assert len(predictor._predicted) <= 7096
+        bound.time([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)])
+        bound.time([op.problem("bf16", "nt", m=start + 1, n=1, k=1, batch=3)])
+        assert 100 < len(bound._timed) < 200
+
+
+def test_models_are_cached_for_a_bounded_number_of_gpus():
+    whole, a100 = model(), find_gpu("a100")
+    assert whole.on(a100) is whole.on(a100)
+    for number in range(200):  # users can define GPUs in files
+        assert whole.on(replace(a100, name=f"a100 {number}")).gpu.name == f"a100 {number}"
+    assert len(whole._on) < 100
 
 
 def test_baseline_model_expands_only_trees_of_the_requested_gpu():
     asked_about = model()
-    asked_about.predict(find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256), find_gpu("h200"))
+    asked_about.on(find_gpu("h200")).predict(find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256))
     heads = [(gpu, head) for part in asked_about.sets for (_, gpu), head in part.heads.items()]
     assert {gpu for gpu, head in heads if "trees" in vars(head)} == {"h200-sxm"}
     assert len({gpu for gpu, _ in heads}) > 2
@@ -78,13 +85,13 @@ def test_baseline_model_expands_only_trees_of_the_requested_gpu():
 def test_more_items_never_take_a_backend_less_time(op, gpu, dtype, sizes, items):
     device, definition = find_gpu(gpu), find_op(op)
     layout = "nt" if op == "matmul" else None
-    backends = model(op)
+    backends = model(op).on(device)
     numbers = [*range(1, 80), *range(80, 3000, 37)]
     problems = [definition.problem(dtype, layout, **sizes, **{items: number}) for number in numbers]
-    backends.predict_many(problems, device)
+    backends.time(problems)
     before: dict[str, float] = {}
     for problem in problems:
-        times = {each.backend: each.latency_s.value for each in backends.predict(problem, device)}
+        times = {each.backend: each.latency_s.value for each in backends.predict(problem)}
         assert times
         assert all(time_s <= times.get(backend, time_s) * 1.05 for backend, time_s in before.items()), problem.key
         before = times
@@ -93,13 +100,13 @@ def test_more_items_never_take_a_backend_less_time(op, gpu, dtype, sizes, items)
 @pytest.mark.parametrize("rows", [1, 64, 2048])
 def test_skipped_tree_evaluations_do_not_change_a_baseline_time(rows):
     device, problem = find_gpu("h200"), find_op("matmul").problem("f16", "nt", m=rows, n=4096, k=1024)
-    (kind,) = model()._chosen(problem, device)
+    ((kind, backends),) = model().on(device)._chosen(problem)
     sizes = query.MoreItems(np.array([kind.dims_of(problem.sizes)], dtype=float), *kind.items).sizes
     bound = kind.features.bound(kind.device, sizes.T, kind.layout)
-    reader, least = kind.reader("latency", bound), np.zeros(len(sizes))
+    reader, least = kind.reader("latency", backends, bound), np.zeros(len(sizes))
     every = reader.corrected(bound.table, {}, bound.total_s + reader.overheads_s, least, inf)
     # At a power of two, a time is the minimum over the problem and all larger points.
-    assert Timed.of(kind, [problem]).seconds[:, 0] == pytest.approx(every.min(axis=1), rel=1e-12)
+    assert Timed.of(kind, backends, [problem]).seconds[:, 0] == pytest.approx(every.min(axis=1), rel=1e-12)
 
 
 ATTENTION = {"heads": 32, "kv_heads": 8, "head_dim": 128}
@@ -107,12 +114,12 @@ QWEN = {"hidden": 4096, "intermediate": 1536, "experts": 128, "topk": 8}
 
 
 @cache
-def shipped(op: str) -> VendorModel:
-    return load(paths.shipped("db/prebuilt") / "models" / "vendor" / f"{op}.json")
+def shipped(op: str, gpu: str) -> GpuVendorModel:
+    return model(op).on(find_gpu(gpu))
 
 
 def baselines(op: str, gpu: str, dtype: str, **sizes: int) -> dict[str, BaselinePrediction]:
-    predicted = shipped(op).predict(find_op(op).problem(dtype, **sizes), find_gpu(gpu))
+    predicted = shipped(op, gpu).predict(find_op(op).problem(dtype, **sizes))
     seconds = [baseline.latency_s.value for baseline in predicted]
     assert seconds == sorted(seconds)
     return {baseline.backend: baseline for baseline in predicted}
@@ -127,8 +134,8 @@ def test_experts_have_baselines_in_every_dtype_on_blackwell(dtype):
 
 def test_missing_4_bit_arithmetic_is_given_as_the_reason():
     problem = find_op("moe").problem("nvfp4", tokens=256, **QWEN)
-    assert shipped("moe").predict(problem, find_gpu("h100")) == ()
-    assert "nvfp4" in next(iter(shipped("moe").refusals(problem, find_gpu("h100")).values()))
+    assert shipped("moe", "h100").predict(problem) == ()
+    assert "nvfp4" in next(iter(shipped("moe", "h100").refusals(problem).values()))
 
 
 @pytest.mark.parametrize(("gpu", "within"), [("h200", 0.15), ("rtx4090", 0.35)])

@@ -179,7 +179,7 @@ def test_only_short_baseline_calls_are_faster_in_a_stream():
 ])  # fmt: skip
 def test_shipped_baselines_exclude_host_time_and_widen_the_interval_for_it(op, dtype, small, large):
     short, long = (
-        model(op).predict(find_op(op).problem(dtype, **sizes), find_gpu("a100-pcie-40gb"))[0]
+        model(op).on(find_gpu("a100-pcie-40gb")).predict(find_op(op).problem(dtype, **sizes))[0]
         for sizes in (small, large)
     )
     assert short.latency_s.value < 15e-6 < short.latency_s.high
