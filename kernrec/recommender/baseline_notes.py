@@ -14,6 +14,7 @@ from kernrec.store.recorded import contents, recorded_baselines
 from kernrec.util.human import Note
 
 if TYPE_CHECKING:
+    from kernrec.model.baselines.bound import BaselinePrediction
     from kernrec.model.baselines.model import GpuVendorModel
     from kernrec.recommender.context import GpuContext
     from kernrec.recommender.estimate.model_store import ModelStore
@@ -36,14 +37,15 @@ def baseline_notes(context: "GpuContext", problem: Problem, backends: Sequence[s
         )
         return
     problem = as_recorded(problem)
-    for each in model.predict(problem):
+    predictions = model.predict(problem)
+    for each in predictions:
         if not is_number(each) and is_wanted(each.backend, backends):
             yield f"no {each.backend} baseline: the model's estimate is impossible ({each.latency_s.value:g} s)"
     refusals = model.refusals(problem)
     yield from _refusal_texts(refusals, backends)
     if backends:
         versions = {row.backend: row.version for row in recorded_baselines(problem, gpu)}
-        versions |= {each.backend: each.version or "" for each in model.predict(problem)}
+        versions |= {each.backend: each.version or "" for each in predictions}
         old = [name for name in model.superseded(problem) if name.partition(AT)[0] in versions]
         for backend in backends:
             run = any(is_wanted(name, (backend,), version) for name, version in versions.items())
@@ -57,7 +59,7 @@ def baseline_notes(context: "GpuContext", problem: Problem, backends: Sequence[s
                     )
                 else:
                     yield _no_baseline(backend, no_baselines(context, problem))
-    yield from _padding(model, problem, backends)
+    yield from _padding(model, problem, predictions, backends)
 
 
 def _refusal_texts(refusals: Mapping[str, str], backends: Sequence[str]) -> Iterator[str]:
@@ -115,7 +117,9 @@ def without_baseline(
     return type(reason)(f"{reason}; {there}")
 
 
-def _padding(model: "GpuVendorModel", problem: Problem, backends: Sequence[str]) -> Iterator[str]:
+def _padding(
+    model: "GpuVendorModel", problem: Problem, predictions: "Sequence[BaselinePrediction]", backends: Sequence[str]
+) -> Iterator[str]:
     """Yield a note if padding the sizes of a matmul to aligned rows would make the fastest backend much faster."""
     sizes = problem.dim
     if not (others := padded(problem)):
@@ -127,7 +131,7 @@ def _padding(model: "GpuVendorModel", problem: Problem, backends: Sequence[str])
             backend, latency_s = each.backend, each.latency_s.value
             if is_wanted(backend, backends) and (backend not in fastest or latency_s <= fastest[backend][0]):
                 fastest[backend] = latency_s, other
-    plain = [(each.latency_s.value, each.backend) for each in model.predict(problem) if each.backend in fastest]
+    plain = [(each.latency_s.value, each.backend) for each in predictions if each.backend in fastest]
     if plain:
         plain_s, backend = min(plain)
         latency_s, other = fastest[backend]

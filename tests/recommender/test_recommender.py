@@ -232,3 +232,9 @@ def test_warm_query_passes_the_gpu_to_few_functions(recommender):
         recommender.recommend("matmul", "h200", SQUARE | {"m": rows}, "f16", "nt")
     functions = entered(lambda: recommender.recommend("matmul", "h200", SQUARE | {"m": 3072}, "f16", "nt"), "gpu")
     assert len(functions) <= 20, functions
+
+
+def test_impossible_limit_is_refused_even_if_no_kernel_runs_the_problem(recommender):
+    query = Query(Objective.LATENCY, power_limit_w=200.0)
+    with pytest.raises(UsageError, match="accepts 60 to 70 W"):
+        recommender.recommend("matmul", "t4", {"m": 7, "n": 16, "k": 1024}, "w4a16", "nt", query)

@@ -27,8 +27,8 @@ Latency = tuple[str, Estimate, float]
 _KEPT = 128
 """Number of cached problems above which new problems replace the oldest ones: the size of a batch of candidates."""
 
-_GPUS = 16
-"""Maximum number of GPUs whose models are cached. Users can define GPUs in files."""
+_GPUS = 128
+"""Maximum number of GPUs whose models are cached: all of the catalog, and some that users define in files."""
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,9 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
 def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None) -> float:
     """Return the minimum time in seconds that any backend needs for a problem. It is 0 if the problem fits into L2 and
     only its bytes bound the time (see `ideal_launch`)."""
+    setting = _power_of(gpu).setting(((limit_w, clock_hz),))  # Check the limit and clock of every problem.
     costs = ideal_of(gpu, problem.op, problem.dtype).costs(problem)
-    seconds: float = _power_of(gpu).setting(((limit_w, clock_hz),)).latency_s(costs) if any(costs) else 0.0
+    seconds: float = setting.latency_s(costs) if any(costs) else 0.0
     return seconds
 
 
