@@ -79,7 +79,7 @@ class ExpertLayer:
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
             if name.strip() not in members:
-                raise unknown("key of an expert layer", name.strip(), members)
+                raise unknown("key", name.strip(), members)
             values[name.strip()] = value.strip()
         for name, what in (
             ("e", "experts"),

@@ -45,7 +45,7 @@ class LaunchReader:
 
             if not mentions(self._source, source_name(entry)):
                 kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))
-                raise table.error(f"entry: {unknown('kernel of the source', entry, kernels)}")
+                raise table.error(f"entry: {unknown('kernel', entry, kernels)}")
         when = table.condition(names)
         grid = self._extents(table, "grid")
         block, blocks = self._extents(table, "block"), _product(grid)

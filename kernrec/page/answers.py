@@ -78,7 +78,7 @@ class Answers:
         accepted, method = self.paths[path]
         for name, value in parameters.items():
             if name not in accepted:
-                raise unknown(f"parameter of {path}", name, accepted)
+                raise unknown("parameter", name, accepted)
             if len(value) > _MOST_TEXT or not value.isprintable():
                 raise UsageError(f"{name} is longer than {_MOST_TEXT} letters, or has control characters")
         with self._lock:

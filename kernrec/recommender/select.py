@@ -61,7 +61,7 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
     if not isinstance(picked, float):
         return picked
     if isnan(picked):
-        raise UsageError(f"no result for this problem on {gpu} has the source {query.source}; omit --source")
+        raise UsageError(f"no {query.source} result for this problem on {gpu}; omit --source")
     raise UsageError(
         f"no config stays below {query.max_power_w:g} W; the lowest is {picked:.4g} W:"
         " give a lower power limit or clock"

@@ -119,8 +119,9 @@ def load(folder: Path) -> dict[str, Calibration]:
             )
         calibrations = [_read(entry) for entry in text["architectures"]]
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        missing = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else f"{error!s:.80}"
-        raise UsageError(f"{path} is not a calibration of kernrec's: {missing}") from None
+        reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else f"{error!s:.80}"
+        reason = "expected a JSON object" if isinstance(error, AttributeError) else reason
+        raise UsageError(f"{path} is not a calibration of kernrec's: {reason}") from None
     return {calibration.arch: calibration for calibration in calibrations}
 
 
