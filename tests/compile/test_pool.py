@@ -12,7 +12,7 @@ import pytest
 
 from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
 from kernrec.compile.pool import CompilingProcesses, processors_of
-from tests.helpers.command import environment
+from tests.helpers.command import environment, is_alive
 
 
 def workers():
@@ -118,7 +118,7 @@ def test_interrupt_stops_all_processes_silently(nvrtc, tmp_path, slow):
     output, errors = process.communicate(timeout=300)
     assert (output, errors, process.returncode) == ("stopped\n", "", 0)
     deadline = time.monotonic() + 300
-    while group_lives(process.pid):
+    while is_alive(-process.pid):
         assert time.monotonic() < deadline, "a compiling process outlived its parent"
         time.sleep(0.05)
 
@@ -153,17 +153,9 @@ def test_killed_main_process_ends_its_worker_processes(nvrtc, tmp_path, kind):
     process.kill()
     process.communicate()
     deadline = time.monotonic() + 300
-    while group_lives(process.pid):
+    while is_alive(-process.pid):
         assert time.monotonic() < deadline, "a process outlived its parent"
         time.sleep(0.05)
-
-
-def group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_error_is_raised_without_waiting_for_endless_tasks():

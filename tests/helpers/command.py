@@ -67,3 +67,12 @@ def run_apart(
     command = [sys.executable, "-P", "-m", "kernrec", *map(str, arguments)]
     env = _at_home(environment(), home) | dict(variables or {})
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process lives or, if `pid` is negative, a process of the group `-pid`."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kernrec.util.process import kill_group, own_group
-from tests.helpers.command import environment
+from tests.helpers.command import environment, is_alive
 
 STARTS_ANOTHER = """
 import subprocess, sys
@@ -16,14 +16,6 @@ other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(other.pid, flush=True)
 other.wait()
 """
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
