@@ -3,7 +3,7 @@
     python tools/capture_programs.py --suite HeCBench=FOLDER --suite cuda-samples=FOLDER --built BUILT --report out.csv
 
 capture_programs.csv lists the programs, with arguments for short runs. Fetch the suites' repositories first. A result
-is right if the program exits with status 0 and prints that its own check passed, if it prints such a message.
+is right if the program exits with status 0 and, if it reports on its own check, reports that it passed.
 `kernrec analyze` shows which of the calls in the folder `--calls` can be analyzed without changes.
 """
 

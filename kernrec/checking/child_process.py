@@ -85,7 +85,7 @@ def limit_process(limits: Limits, folder: Path) -> bool:
 def _readable() -> list[Path]:
     """Return the files and folders that Python, NumPy, the compiler and kernrec need to read."""
     installed = [Path(place) for place in (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable))]
-    # Of the module search path, allow only folders of installed packages, not a checkout or the home folder.
+    # In the module search path, allow only folders of installed packages, no checkout and no home folder.
     installed += [Path(place) for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
     # DuckDB aborts if it cannot read the process's control group.
     system = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/sys/fs/cgroup")

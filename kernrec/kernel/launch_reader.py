@@ -113,7 +113,7 @@ class LaunchReader:
         ctype, _, value = text.strip().partition(" ")
         if not value or value.startswith("+"):
             self._check_tensor(table, key, ctype)
-            # A dimension with `Dim.late` may be named after a tensor. A kernel that uses the tensor supports it.
+            # A kernel supports a dimension with `Dim.late` if it uses the tensor of the same name.
             table.named.add(ctype)
             return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self._names) if value else None)
         if ctype == "bytes":

@@ -209,7 +209,7 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Whether each config is valid, as a Boolean array (rows,). None is valid if a tensor needs 64-bit indices."""
+        """Boolean array (rows,) of valid configs. No config is valid if a tensor needs 64-bit indices."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:

@@ -37,8 +37,7 @@ SPECIALIZED = 16
 _ITEM = "{name}__{index}"
 
 SCRATCH = 2
-"""Number of pointers that Triton passes after the function's arguments: one to scratch memory, and one to the
-profiler's."""
+"""Number of pointers that Triton passes after the function's arguments: to its own and the profiler's scratch memory."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -145,7 +145,7 @@ class GpuPlan(Chooser):
         self._fixed = list(fixed)
         self._survey, self._planner = survey, planner
         self._refining = False  # whether the refinement planner chose the visit in progress
-        # number of measured configs, after the survey's first round: the planner's minus the survey's
+        # configs that the planner measured minus those of the survey, after the survey's first round
         self._ahead = 0
         self._visits = 0
 

@@ -65,7 +65,7 @@ class Baseline(JsonForm):
     power_predicted: bool = False
     """Whether the power comes from the GPU's power model, not from recordings."""
     warm: str = ""
-    """Data that must be in L2 for the backend to reach this latency, such as `weights`; empty for none."""
+    """Data, such as `weights`, that must be in L2 to reach this latency; empty if there are none."""
     provenance: Mapping[str, str] | None = None
     """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None

@@ -39,7 +39,7 @@ Picked = tuple[int, int]
 
 
 class KernelCandidates:
-    """Configs of one kernel in a `CandidateSet`, C in number. C is 0 if no config can run the problem."""
+    """The C configs of one kernel in a `CandidateSet`. C is 0 if no config can run the problem."""
 
     def __init__(self, candidates: "CandidateSet", number: int) -> None:
         self._set, self._ranked, self._problem, self.number = candidates, candidates.ranked, candidates.number, number

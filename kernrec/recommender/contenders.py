@@ -41,7 +41,7 @@ def key_of(kernel: str, config: Mapping[str, int]) -> Key:
 
 @dataclass(frozen=True, eq=False)
 class ProblemContenders:
-    """Contenders of one problem, C in number. `side_by_side` combines the contenders of several problems."""
+    """The C contenders of one problem. `side_by_side` combines the contenders of several problems."""
 
     problem: Problem
     keys: tuple[Key, ...]

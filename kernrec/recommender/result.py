@@ -101,7 +101,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     alike: int = 0
     """Number of similar configs that this row also represents: with the same machine code or nearly the same costs."""
     unsure: float = 1.0
-    """Factor for prediction errors, on the costs in comparisons with measured configs; 1 if measured or learned."""
+    """Factor on the costs in comparisons with measured configs, for prediction errors; 1 if measured or learned."""
     inputs: str = RANDOM
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False

@@ -44,7 +44,7 @@ class ArrayFacts:
     """Number of the array's GPU, or -1 for host memory."""
     address: int
     of_torch: bool = False
-    """Whether the array is a PyTorch tensor. PyTorch has every dtype by its own name, so raw bits are refused."""
+    """Whether the array is a PyTorch tensor. PyTorch supports every dtype, so kernrec refuses raw bits."""
     gradients: bool = False
     """Whether operations on the array must compute gradients."""
 

@@ -139,7 +139,7 @@ def plan_library(
         predicted, tasks = zip(*(ranked[:most] if drawn else ranked), strict=True)
         if drawn:
             probability = len(tasks) / len(ranked)
-            # Measure the energy of the whole random sample: a choice among it would be biased.
+            # Measure the energy of the whole random sample, because a part would be biased.
             plan = PlannedProblem(name, problem, tasks, probability, energy=EnergyRule.ALL)
         else:
             columns = tunable_columns(tasks)

@@ -59,8 +59,8 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 _MULTIPLES = (8, 64)
-"""Numbers of elements. The rows of a matmul are padded to a multiple of one of them. In 16-bit types, 8 elements are 16
-bytes. A tile has 64."""
+"""Alignments, in elements, to which the rows of a matmul can be padded. In 16-bit types, 8 elements are 16 bytes. A
+tile has 64."""
 
 
 @lru_cache(maxsize=256)

@@ -184,7 +184,7 @@ def _function(header: str, line: int) -> Function:
 
 def _statement_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield (line number, line), with empty lines in place of debug information (`.section`)."""
-    # Whether the section's opening brace has not come yet, and the number of open braces
+    # Whether the section's opening brace is still missing, and the number of open braces
     in_header, depth = False, 0
     for number, line in _lines(text):
         if not depth and line.lstrip().startswith(".section"):

@@ -124,7 +124,7 @@ class ModelScope:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
 
     def after(self, measured: int) -> "ModelScope":
-        """Return the scope adapted to `measured` measurements of this problem, or unadapted if below `FEWEST`."""
+        """Return the scope, adapted to `measured` measurements of this problem if there are at least `FEWEST`."""
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 

@@ -221,7 +221,7 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total, 0 for a backend's. Of totals with equal costs, only the total with the lowest rank is shown."""
+"""Rank of each total, 0 for a backend's. If totals have equal costs, only the one with the lowest rank is shown."""
 
 
 @dataclass(frozen=True)
@@ -383,7 +383,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """Totals without duplicates. Of totals with equal costs, only the most preferred one is included."""
+        """Totals without duplicates. If totals have equal costs, only the most preferred is included."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)

@@ -209,7 +209,7 @@ def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
 
 
 NOTHING = 1.03
-"""Maximum ratio of default config's time / best config's time for which tuning gains nothing. Measured times of the
+"""Maximum of default config's time / best config's time at which tuning gains nothing. Measured times of the
 same config differ by up to 3 % (vLLM's issue 44688)."""
 LITTLE = 1.05
 """Ratio as in `NOTHING`. If the ratio's interval ends below this value, the advice is not to create the file."""

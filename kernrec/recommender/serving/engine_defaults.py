@@ -31,7 +31,7 @@ _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
-    """Return the key in `keys` that is nearest to `tokens`, the first if several are. An engine uses its entry."""
+    """Return the first of the keys that are nearest to `tokens`. An engine uses the entry of this key."""
     return min(keys, key=lambda key: abs(key - tokens))
 
 

@@ -10,7 +10,7 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.human import human
 
 _MARGIN = 0.7
-"""Factor that lowers the lower bound. Some boards exceed their data sheet: an RTX 3090 reaches 1.2 times the
+"""Factor on the lower bound. Some boards exceed their data sheet: an RTX 3090 reaches 1.2 times the
 bandwidth."""
 _LEAST_S = 0.3e-6
 """Minimum time of a launch in seconds. A kernel that does nothing takes about a microsecond."""

@@ -50,7 +50,7 @@ def parquet_columns(path: Path, condition: str = "true", columns: str = "*") -> 
 
 
 def named(column: str, names: Mapping[str, object]) -> str:
-    """Return an SQL expression for the texts that `names` has for the texts of a column."""
+    """Return an SQL expression that maps the texts of a column as `names` does."""
     cases = " ".join(f"WHEN {quoted(old)} THEN {quoted(new)}" for old, new in names.items())
     return f"CASE {column} {cases} END"
 

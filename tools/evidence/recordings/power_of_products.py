@@ -204,7 +204,7 @@ def _fast(these: Products, among: Array | bool = True) -> tuple[float, int] | No
 
 
 def _at_limit(these: Products, place: int, rate: float, kind: str) -> Load:
-    """Return a matmul as a load at the power limit, at the clock at which `rate` is `REACHED` of the rate of `kind`."""
+    """Return a matmul as a load at the power limit. At its clock, `rate` is `REACHED` times the rate of `kind`."""
     gpu, shape = these.gpu, these.shapes[place].tolist()
     clock_hz = rate / (2.0 * gpu.tensor_fma_per_clk_sm[kind] * gpu.sms * REACHED)
     rates = rates_of(gpu, these.dtype, shape, float(these.latency_s[place]), reads=3.0)

@@ -48,7 +48,7 @@ def kind(dtype: str, sizes: Mapping[str, int]) -> str:
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of problems, which must all be prompts or all decode one token."""
+    """Return the lower bound and the features of problems: either all are prompts, or all decode one token."""
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(device, by_name)
