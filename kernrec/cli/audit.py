@@ -54,14 +54,14 @@ def audit(wanted: AuditOptions) -> None:
     from kernrec.recommender.serving.audit import serve_audit as run
     from kernrec.recommender.serving.cache_judgments import judge_files
 
-    judged = judge_files([Path(place) for place in wanted.model], find_gpu(wanted.gpu), _pins(wanted.engine))
+    pins = _pins(wanted.engine)
+    judged = judge_files([Path(place) for place in wanted.model], find_gpu(wanted.gpu), pins)
     if judged:
         _print_entries(judged, wanted.as_json)
         return
     if not wanted.engine:
         raise UsageError("--engine is missing: vllm or sglang")
     write, measure = wanted.write, wanted.measure
-    pins = _pins(wanted.engine)
     triton, engines = pins.pop("triton", None), list(pins)
     if len(engines) != 1:
         raise UsageError(
@@ -139,11 +139,10 @@ def _print_files(audit: "ServingAudit") -> None:
     if not audit.files:
         return
     print_line(f"* is {served.device_name}")
-    verdicts = ["missing" if each.verdict is Verdict.UNKNOWN else each.verdict.value for each in audit.files]
-    rows = [
-        [verdict, audited.file.kind.value, _short(audited), audited.file.layers]
-        for verdict, audited in zip(verdicts, audit.files, strict=True)
-    ]
+    rows = []
+    for each in audit.files:
+        verdict = "missing" if each.verdict is Verdict.UNKNOWN else each.verdict.value
+        rows.append([verdict, each.file.kind.value, _short(each), each.file.layers])
     title = f"tuned files that the engine looks for, according to {audit.shipped.source}"
     print_table(title, ("", "kernel", "file", "layers"), rows)
 

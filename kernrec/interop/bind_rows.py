@@ -33,7 +33,7 @@ def names_of(kernel: Kernel) -> tuple[str, ...]:
 
 
 def bind_rows(
-    file: ForeignResults, kernel: Kernel, problem: Problem, gpu: GPU, ignored: Sequence[str] = ()
+    file: ForeignResults, kernel: Kernel, problem: Problem, gpu: GPU, ignored: Sequence[str]
 ) -> tuple[ForeignResults, int]:
     """Rename the tunables in a file's results to the names in the kernel's spec, and check their values.
 

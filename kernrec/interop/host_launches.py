@@ -359,7 +359,7 @@ class _Launch:
                         return resolved(value)
                 if text in self.program.macros and not self.program.macros[text][0]:
                     return resolved(_expression(self.program.macros[text][1]))
-                return resolved(self._passed(text, _function_of(node)))
+                return resolved(self._passed(text, function))
         raise UnknownError
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:

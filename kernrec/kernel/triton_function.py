@@ -37,7 +37,7 @@ SPECIALIZED = 16
 _ITEM = "{name}__{index}"
 
 SCRATCH = 2
-"""Number of pointers that Triton passes after the function's arguments: to its own and the profiler's scratch memory."""
+"""Number of pointers that Triton passes after the function's arguments: to its and the profiler's scratch memory."""
 
 
 @dataclass(frozen=True, eq=False)

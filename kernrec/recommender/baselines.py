@@ -305,8 +305,7 @@ def predict_baselines(context: "GpuContext", problems: Iterable[Problem]) -> Non
 
 
 def model_of(context: "GpuContext", problem: Problem) -> "GpuVendorModel | None":
-    model = context.models.vendor_model(as_recorded(problem).op) if context.conditions.inputs == RANDOM else None
-    return None if model is None else model.on(context.gpu)
+    return context.models.vendor_model_on(problem, context.gpu, context.conditions.inputs)
 
 
 def _baseline(

@@ -172,7 +172,6 @@ class CandidateSet:
         """Engine indices that select the candidates: problem, kernels (first, end), operating points (first, end)."""
         self.starts = [0]
         """Position of the first candidate of each kernel that has candidates, then the number of all candidates."""
-        self._nonempty = []
         self.every_kernel: Sequence[RankedKernel] = ranked.kernels[self._numbers.start : self._numbers.stop]
         """All kernels, including kernels without a runnable config."""
         self.tables: list[StaticTable] = []
@@ -186,7 +185,6 @@ class CandidateSet:
             self.runnable += kernel.counts[number]
             first, end = kernel.starts[number : number + 2]
             if end > first:
-                self._nonempty.append(place)
                 self.tables.append(kernel.table)
                 self.starts.append(self.starts[-1] + end - first)
                 self.any_measured |= kernel.is_measured
@@ -208,9 +206,9 @@ class CandidateSet:
     @cached_property
     def scopes(self) -> "list[ModelScope]":
         """Trained models that correct the costs of candidates."""
-        kernels = self.ranked.kernels
-        scopes = [kernels[number].scope_on(self.number) for number in self._nonempty if kernels[number].model]
-        return list(filter(None, scopes))
+        number = self.number
+        kernels = [each for each in self.every_kernel if each.model and each.starts[number] < each.starts[number + 1]]
+        return list(filter(None, [kernel.scope_on(number) for kernel in kernels]))
 
     def kernel(self, number: int) -> KernelCandidates:
         """Return the candidates of the kernel with index `number` among all kernels of the problem."""
@@ -225,6 +223,8 @@ class CandidateSet:
     def costs(self) -> Costs:
         """Expected costs of the candidates with intervals and sources, (points, C)."""
         parts = [kernel.costs for kernel in self.considered]
+        if len(parts) == 1:
+            return parts[0]
         values, kind = (np.concatenate([getattr(each, name) for each in parts], axis=2) for name in ("values", "kind"))
         return Costs(values, kind, self.ranked.ranking.kinds)
 
@@ -279,7 +279,7 @@ class CandidateSet:
 
     def only(self, number: int) -> "CandidateSet":
         """Return a view of the candidates of the kernel at index `number` in `kernels`, at all operating points."""
-        place, points = self._nonempty[number], range(self.point_range.start, self.point_range.stop)
+        place, points = self.kernels[number].number, range(self.point_range.start, self.point_range.stop)
         return CandidateSet(self.ranked, self.number, range(place, place + 1), points)
 
 

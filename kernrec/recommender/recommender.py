@@ -311,10 +311,12 @@ class GpuRecommender:
     def prepare(self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
         """Estimate many problems in one batch, so that later calls of `candidates` are fast."""
         wanted = list(dict.fromkeys(problems))[:_MOST_SETS]
-        there = [key for each in wanted if (key := (self.context, each, points)) in self._sets]
-        for key in there:
-            self._sets.move_to_end(key)
-        distinct = wanted if not there else [each for each in wanted if (self.context, each, points) not in self._sets]
+        distinct = []
+        for each in wanted:
+            if (key := (self.context, each, points)) in self._sets:
+                self._sets.move_to_end(key)
+            else:
+                distinct.append(each)
         # Make room for new candidate sets, because a comparison of layouts or GPUs still needs the earlier sets.
         self._sets.most = max(self._sets.most, min(len(self._sets) + len(distinct), _MOST_SETS))
         for candidates in self.candidate_sets(distinct, points):

@@ -64,8 +64,8 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
-    """Raise `UsageError` if an array has the wrong device, dtype, shape, strides or alignment for a kernel's tensor.
-    `device` is the number of the required GPU, or -1 for host memory."""
+    """Raise `UsageError` if an array has the wrong device, dtype, shape, strides or alignment for a kernel's tensor, or
+    requires gradients. `device` is the number of the required GPU, or -1 for host memory."""
     name = expected.name
     if facts.device != device:
         places = ["on the CPU" if number < 0 else f"on GPU {number}" for number in (facts.device, device)]

@@ -57,7 +57,7 @@ def add_rows(
         for table, files in sources.items():
             kinds = columns(connection, table)
             key = next(iter(kinds))
-            source = f"({with_all(connection, files, kinds)})"
+            source = f"({_with_all(connection, files, kinds)})"
             rows = f"FROM {source} AS there"
             stored = connection.execute(f"SELECT count(*) FROM {source} SEMI JOIN db.{table} USING ({key})").fetchall()
             if stored[0][0]:
@@ -103,7 +103,7 @@ def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[st
         connection.execute("DETACH checked")
 
 
-def with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
+def _with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
     """Return an SQL query for all columns in `kinds`. A column is NULL if the SQL table `source` lacks it."""
     there = {name for name, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
     columns = (f'"{name}"' if name in there else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())

@@ -39,16 +39,15 @@ class DatabaseQueries:
         with one_line(self.path):
             return self._connection.execute(query, values).fetchall()
 
-    def keep(self, name: str, query: str, file: Path | None = None) -> None:
+    def keep(self, name: str, query: str, file: Path) -> None:
         """Store the result of a query in a temporary table of this connection, replacing a table of the same name.
 
         Args:
             query: SQL query. `{rows}` stands for the rows of the Parquet file `file`, which this method moves away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
-            if file is not None:
-                move(file, folder / file.name)
-                query = query.replace("{rows}", f"read_parquet({quoted(folder / file.name)})")
+            move(file, folder / file.name)
+            query = query.replace("{rows}", f"read_parquet({quoted(folder / file.name)})")
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path) -> tuple[Path, int]:

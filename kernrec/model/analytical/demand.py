@@ -186,8 +186,8 @@ def demand(
         metrics: Names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
         terms: Names of the profiles' terms: `block`, then each loop.
         coefficients: Events of C variants per block and per loop trip, (C, metrics, terms).
-        bf16: Whether the code may compute in bf16. Profiles count bf16 and f16 arithmetic together, and an A100 is half
-            as fast in bf16.
+        bf16: Whether to assume the rate of bf16 for half-precision arithmetic. Profiles count bf16 and f16 together,
+            and an A100 is half as fast in bf16.
     """
     columns = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
     counts = _Counts(columns, np.zeros((coefficients.shape[2], len(coefficients))))

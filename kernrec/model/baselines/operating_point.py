@@ -70,7 +70,7 @@ def at_point(
         problem: Problem of the predictions, if known. It determines the minimum time. If the power limit slows down the
             backends, it also determines the energy of core events.
     """
-    power, baselines = _power_of(gpu), list(predictions)
+    power, baselines = PowerModel.for_gpu(gpu), list(predictions)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
     elsewhere = limit_w not in (None, gpu.tdp_w) or point.clock_hz is not None
     core_j = _core_energy(baselines, gpu, power, problem) if baselines and elsewhere else 0.0
@@ -110,7 +110,7 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
 def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None) -> float:
     """Return the minimum time in seconds that any backend needs for a problem. It is 0 if the problem fits into L2 and
     only its bytes bound the time (see `ideal_launch`)."""
-    setting = _power_of(gpu).setting(((limit_w, clock_hz),))  # Check the limit and clock of every problem.
+    setting = PowerModel.for_gpu(gpu).setting(((limit_w, clock_hz),))  # Check the limit and clock of every problem.
     costs = ideal_of(gpu, problem.op, problem.dtype).costs(problem)
     seconds: float = setting.latency_s(costs) if any(costs) else 0.0
     return seconds
@@ -118,12 +118,7 @@ def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: f
 
 @lru_cache(maxsize=64)
 def ideal_of(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
-    return ideal_launch(op, dtype, gpu, _power_of(gpu))
-
-
-@lru_cache(maxsize=16)
-def _power_of(gpu: GPU) -> PowerModel:
-    return PowerModel.for_gpu(gpu)
+    return ideal_launch(op, dtype, gpu, PowerModel.for_gpu(gpu))
 
 
 def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
@@ -139,7 +134,7 @@ def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
 def _transferred(
     prediction: "BaselinePrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
 ) -> "BaselinePrediction":
-    power = _power_of(gpu)
+    power = PowerModel.for_gpu(gpu)
     launch = _launch(prediction, core_j, gpu, power)
     before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
     slower = _scaled(prediction.latency_s, _ratio(before, after, "latency_s"), EXTRAPOLATED)
@@ -202,7 +197,7 @@ def _median(values: list[float]) -> float:
 
 def _core_energy_in_call(prediction: "BaselinePrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
     """Return the core's dynamic energy, in joules at nominal voltage, of a call that draws `drawn_w` watts in total."""
-    power = _power_of(gpu)
+    power = PowerModel.for_gpu(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
     return max(core_j, 0.0) / float(power.voltage(clock_hz)) ** 2

@@ -22,12 +22,15 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
 from kernrec.model.analytical import calibration
 from kernrec.model.analytical.calibration import Calibration
+from kernrec.model.analytical.power import RANDOM
+from kernrec.op import Problem
+from kernrec.op.equivalent import as_matmul
 from kernrec.store import Stack
 from kernrec.store.marks import is_own
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
-    from kernrec.model.baselines.model import VendorModel
+    from kernrec.model.baselines.model import GpuVendorModel, VendorModel
     from kernrec.recommender.estimate.correction import ModelScope, TrainedModel
 
 
@@ -163,6 +166,11 @@ class ModelStore:
                 except KernrecError as error:
                     self._warn(f"{error}; not used")
         return self._vendor[op]
+
+    def vendor_model_on(self, problem: Problem, gpu: GPU, inputs: str) -> "GpuVendorModel | None":
+        """Return the model of the vendor libraries for a problem; None if there is none, or inputs are not random."""
+        model = self.vendor_model(as_matmul(problem).op) if inputs == RANDOM else None
+        return None if model is None else model.on(gpu)
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings about unusable or outdated files that were issued since the last call."""

@@ -8,9 +8,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.kernel.space import arguments
-from kernrec.model.analytical.power import RANDOM
 from kernrec.op import Problem
-from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Part, finishing
@@ -63,10 +61,9 @@ class Space:
 
     def vendor_model(self, problem: Problem) -> "GpuVendorModel | None":
         """Return the model of the vendor libraries for a problem; None if there is none, or inputs are not random."""
-        if self.models is None or self.tables[0].conditions.inputs != RANDOM:
+        if self.models is None:
             return None
-        model = self.models.vendor_model(as_matmul(problem).op)
-        return None if model is None else model.on(self.gpu)
+        return self.models.vendor_model_on(problem, self.gpu, self.tables[0].conditions.inputs)
 
 
 Measured = tuple[MeasuredRows, ...]

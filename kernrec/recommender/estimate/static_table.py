@@ -1,6 +1,5 @@
 """Static table: the configs of one kernel on one GPU, with all results that do not depend on the problem."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
@@ -89,8 +88,10 @@ class StaticTable:
         spills, unprofiled = np.zeros(len(variants.keys), dtype=bool), np.ones(len(variants.keys), dtype=bool)
         launches: list[LaunchTable] = []
         warm = conditions.l2 == WARM
+        lanes = gpu.fma_per_clk_sm
+        bf16 = lanes.get("bf16", lanes["f16"]) < lanes["f16"] and problem.dtype != "f16"
         # A user's kernel may compute in other types than that of its problem.
-        bf16 = problem.dtype == "bf16" or (problem.dtype != "f16" and bool(re.search("bf16|bfloat16", kernel.source)))
+        bf16 &= problem.dtype == "bf16" or "bf16" in kernel.source or "bfloat16" in kernel.source
         for index, spec in enumerate(kernel.launches):
             if (table := profiles.get(index)) is None:
                 raise KernrecError(
@@ -188,8 +189,7 @@ class StaticTable:
 
     def of_any_problem(self, problem: Problem) -> bool:
         """Return whether all problems like `problem` have the same launch geometry and profiles."""
-        geometries = self.geometries(self.space.at(problem))
-        return len(geometries) == len(self._geometries) and not self.kernel.sampled
+        return not self.kernel.sampled and len(self.geometries(self.space.at(problem))) == len(self._geometries)
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Return the ascending row indices of the configs that can run a problem and have a profile of every launch.

@@ -106,7 +106,7 @@ def test_correction_on_an_unrecorded_gpu_stays_above_physical_limits(gpu, limite
     rash = replace(model, forests={SHAPE: everything_faster, "latency": everything_faster})
     scope = replace(scope, trained=replace(scope.trained, model=rash))
     table = StaticTable.of(KERNEL, problem, card, Stack([]).profiles(KERNEL.name, KERNEL.hash, card.sm))
-    models = cast("ModelStore", SimpleNamespace(scope=lambda *_: scope, vendor_model=lambda _: None))
+    models = cast("ModelStore", SimpleNamespace(scope=lambda *_: scope, vendor_model_on=lambda *_: None))
     (kernel,) = candidate_set(Space([table], models, whole=True), problem, [DEFAULT_POINT]).kernels
     limited, latency = kernel.limited.at(0), kernel.costs.latency.value[0]
     least = least_seconds(kernel.model_inputs(np.arange(len(kernel.rows))))

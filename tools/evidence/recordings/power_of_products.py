@@ -126,9 +126,11 @@ def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
     other backend's by more than `BELOW`."""
     doubtful = {}
     for these, other in permutations(sets, 2):
+        if (other.system, other.dtype) != (these.system, these.dtype):
+            continue
         place = {tuple(shape): i for i, shape in enumerate(these.shapes.tolist())}
         pairs = [(place[tuple(s)], j) for j, s in enumerate(other.shapes.tolist()) if tuple(s) in place]
-        if (other.system, other.dtype) == (these.system, these.dtype) and pairs:
+        if pairs:
             i, j = np.array(pairs).T
             seconds = these.latency_s[i]
             alike = (np.abs(np.log(seconds / other.latency_s[j])) < ALIKE) & (seconds >= SHORTEST_S)
