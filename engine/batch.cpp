@@ -248,9 +248,9 @@ std::string Batch::coordinates(uint32_t lane) const {
     return "block " + block_text(lane) + " thread " + thread_text(lane);
 }
 
-void Batch::fail(const std::string& text) { throw Fault(FaultKind::kEmulation, source, text); }
+void Batch::fail(const std::string& text) const { throw Fault(FaultKind::kEmulation, source, text); }
 
-void Batch::fail(uint32_t warp, uint32_t lane, const std::string& text) {
+void Batch::fail(uint32_t warp, uint32_t lane, const std::string& text) const {
     throw Fault(FaultKind::kEmulation, source, coordinates(warp * kWarp + lane) + " " + text);
 }
 
@@ -610,41 +610,6 @@ void Batch::check_races(const Instruction& ins, const std::vector<Resolved>& all
     if (races_) races_->record(ins.source, all, bytes, write, agree, is_copy);
 }
 
-void Batch::resolve(const WarpAccess& access, uint8_t* (&places)[kWarp]) {
-    Instruction ins;
-    ins.space = access.space;
-    for (uint32_t lane = 0; lane < kWarp; lane++) {
-        places[lane] = nullptr;
-        if (!(access.mask >> lane & 1)) continue;
-        const uint64_t address = access.addresses[lane];
-        if (address & (access.bytes - 1)) fail(access.warp, lane, misaligned(access.bytes, access.space, address));
-        if (access.space == Space::kShared) {
-            if (address + access.bytes > launch.shared_bytes)
-                fail(access.warp, lane, outside(access.bytes, address, 0, "shared memory", launch.shared_bytes));
-            places[lane] = shared(block_of(access.warp)) + address;
-        } else {
-            places[lane] = global(access.warp, lane, address, access.bytes, access.kind != AccessKind::kRead);
-        }
-    }
-}
-
-void Batch::record(const WarpAccess& access) {
-    Resolved at;
-    at.warp = access.warp;
-    at.mask = access.mask;
-    at.space = access.space;
-    for (uint32_t lane = 0; lane < kWarp; lane++) at.addresses[lane] = int64_t(access.addresses[lane]);
-    if (access.space == Space::kGlobal)
-        at.buffer = uint32_t((access.addresses[__builtin_ctz(access.mask)] >> kBufferShift) - 1);
-    Instruction ins;
-    ins.source = source;
-    count_access(ins, at, access.bytes, access.kind, false, access.rows_of_matrices);
-    at.base = flat({block_of(access.warp), 0});
-    if (checks_) checks_->record(*this, ins, {at}, access.bytes, access.kind, true);
-    if (races_ && access.space == Space::kShared)
-        races_->record(source, {at}, access.bytes, access.kind != AccessKind::kRead, false, access.is_async_copy);
-}
-
 SharedPlace Batch::shared_place(const Resolved& at, uint32_t lane) const {
     const size_t place = at.base + size_t(at.addresses[lane % kWarp]);
     return {uint32_t(place / shared_stride_), uint32_t(place % shared_stride_)};
@@ -721,18 +686,6 @@ void Batch::count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind)
 void Batch::count_bulk_shared(uint64_t bytes, AccessKind kind) {
     constexpr const char* names[] = {"bulk.shared_read_bytes", "bulk.shared_write_bytes", "bulk.shared_atomic_bytes"};
     if (launch.count) counts.named[names[size_t(kind)]] += bytes;
-}
-
-uint8_t* Batch::global(uint32_t warp, uint32_t lane, uint64_t address, uint64_t bytes, bool write) {
-    const uint64_t number = address >> kBufferShift;
-    if (number < 1 || number > launch.buffers.size())
-        fail(warp, lane, at_address(bytes, Space::kGlobal, address) + "in no buffer");
-    const Region& region = launch.buffers[number - 1];
-    const uint64_t start = number << kBufferShift, within = address - start;
-    if (bytes > region.size || within > region.size - bytes)
-        fail(warp, lane, outside(bytes, address, start, region.name, region.size));
-    if (write && !region.writable) fail(warp, lane, "writes to " + region.name + ", which is read-only");
-    return region.bytes + within;
 }
 
 }  // namespace kernrec

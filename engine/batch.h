@@ -78,10 +78,10 @@ constexpr uint8_t kPoisonByte = 0xFF;  // unwritten shared and local memory: NaN
 // Return the text "(x, y, z)" for the linear number of a block or thread.
 std::string position_text(int64_t number, const uint32_t (&extents)[3]);
 
-class Batch : public Memory {
+class Batch {
   public:
     Batch(const Program& program, const Launch& launch);
-    ~Batch() override;
+    ~Batch();
     Batch(const Batch&) = delete;
     Batch& operator=(const Batch&) = delete;
 
@@ -157,7 +157,9 @@ class Batch : public Memory {
     uint64_t value(const Row& row, uint32_t lane);
     void put_value(const Row& row, uint32_t lane, uint64_t value);
     // Fail with a message that starts with the lane's block and thread.
-    [[noreturn]] void fail_lane(uint32_t lane, const std::string& text) { fail(lane / kWarp, lane % kWarp, text); }
+    [[noreturn]] void fail_lane(uint32_t lane, const std::string& text) const {
+        fail(lane / kWarp, lane % kWarp, text);
+    }
     // Count a bulk copy of a lane: bytes in global memory from each address, or bytes in shared memory.
     struct Moved {
         uint64_t address, bytes;
@@ -189,15 +191,14 @@ class Batch : public Memory {
 
     // Memory
 
-    void resolve(const WarpAccess& access, uint8_t* (&places)[kWarp]) override;
-    void record(const WarpAccess& access) override;
-    uint8_t* shared(uint32_t block) override { return shared_.data() + size_t(block) * shared_stride_; }
-    uint32_t shared_bytes() const override { return launch.shared_bytes; }
-    uint32_t block_of(uint32_t warp) const override { return warp / warps_per_block; }
-    uint8_t* global(uint32_t warp, uint32_t lane, uint64_t address, uint64_t bytes, bool write) override;
-    void count(const char* metric, uint64_t by) override { counts.named[metric] += by; }
-    [[noreturn]] void fail(const std::string& text) override;
-    [[noreturn]] void fail(uint32_t warp, uint32_t lane, const std::string& text) override;
+    // Return the shared memory of the thread block at a batch position.
+    uint8_t* shared(uint32_t block) { return shared_.data() + size_t(block) * shared_stride_; }
+    uint32_t block_of(uint32_t warp) const { return warp / warps_per_block; }
+    // Add to a counter by name, such as `mma.f16`.
+    void count(const char* metric, uint64_t by) { counts.named[metric] += by; }
+    // Fail the current instruction with "<kernel>, PTX line <n>: <text>", and the block and thread of a lane if given.
+    [[noreturn]] void fail(const std::string& text) const;
+    [[noreturn]] void fail(uint32_t warp, uint32_t lane, const std::string& text) const;
     std::string coordinates(uint32_t lane) const;  // "block (x, y, z) thread (x, y, z)"
     std::string block_text(uint32_t lane) const;
     std::string thread_text(uint32_t lane) const;

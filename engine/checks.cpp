@@ -124,12 +124,11 @@ bool Checks::unordered(uint32_t lane, uint32_t other, uint32_t time) const {
 }
 
 void Checks::record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes,
-                    AccessKind kind, bool whole_matrix) {
+                    AccessKind kind) {
     time_++;
     const bool plain = kind != AccessKind::kAtomic && !(watch_.roles[ins.source] & kSynchronizes);
     for (const Resolved& at : all) {
-        if (at.space == Space::kShared && watch_.shared_memory)
-            shared(batch, ins, at, bytes, kind, plain, whole_matrix);
+        if (at.space == Space::kShared && watch_.shared_memory) shared(batch, ins, at, bytes, kind, plain);
         if (at.space == Space::kLocal && kind != AccessKind::kAtomic && definedness_)
             definedness_->access_local(batch, ins.source, at, bytes, kind == AccessKind::kWrite);
         if (at.space == Space::kGlobal) global(batch, ins, at, bytes, kind, plain);
@@ -143,7 +142,7 @@ const SharedArray* Checks::array_at(int64_t address) const {
 }
 
 void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind,
-                    bool plain, bool whole_matrix) {
+                    bool plain) {
     const uint32_t block = at.warp / warps_per_block_, warp_of_block = at.warp % warps_per_block_;
     const size_t base = size_t(block) * stride_;
     const bool write = kind == AccessKind::kWrite, compare = can_compare(ins, bytes, kind);
@@ -172,7 +171,7 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
         bool reported = false;
         for (uint32_t k = 0; k < bytes; k++) {
             const size_t place = base + size_t(address) + k;
-            if (!write && !whole_matrix && !written_[place] && !reported) {
+            if (!write && !written_[place] && !reported) {
                 report("uninitialized-shared", batch, ins, lane, -1, kNoLane, memory, address + k - start, bytes);
                 reported = true;
             }

@@ -180,7 +180,7 @@ void gather_texels(Batch& batch, const Instruction& ins) {
 
 void decode_place(Decoder& decoder, const Source& ins, const Operand& place, const char* type, ImageForm& form) {
     if (place.kind != OperandKind::kTexel || place.items.empty()) refuse();
-    form.geometry = form_from(geometry, ins);
+    form.geometry = geometry(ins.modifiers);
     form.handle = decoder.value(place.items[0], "b64");
     std::vector<Operand> coordinates(place.items.begin() + 1, place.items.end());
     if (coordinates.size() < form.geometry.axes + form.geometry.layered)

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "batch.h"
-#include "tensor_core.h"
+#include "tensor_memory.h"
 
 namespace kernrec {
 
@@ -63,18 +63,7 @@ class RegisterPool {
     std::map<uint32_t, uint32_t> raised_;  // keyed by warp: instruction that requested more registers
 };
 
-// Operands of one wgmma.mma_async.
-struct WgmmaForm {
-    WgmmaMultiply multiply;
-    Modifiers name;
-    std::vector<Row> accumulators, inputs;          // registers of D, and of A if A is not in shared memory
-    std::vector<uint32_t> accumulator_rows, input_rows;  // row numbers, ascending
-    Row a, b;                                       // descriptors
-    Row scale_d;                                    // predicate; none for `adds_d`
-    bool scale_d_inverted = false, adds_d = true;
-    bool a_mn_major = false, b_mn_major = false;
-    int sign = 1;
-};
+struct WgmmaForm;
 
 // Each warpgroup's wgmma.mma_async operations in flight, and their registers (PTX ISA, sections `wgmma.fence`,
 // `wgmma.commit_group` and `wgmma.wait_group`). The engine multiplies when the instruction is issued.
@@ -104,49 +93,6 @@ class WarpgroupOperations {
         bool any_touched = false;
     };
     std::vector<Group> groups_;
-};
-
-// Times at which each warp used parts of tensor memory, and executed fences (PTX ISA, section "tcgen05.fence"). Before
-// a warp uses cells that another warp used, both must execute a fence. Compilers that omit all fences rely on barriers,
-// so only kernels with fences are checked.
-class TensorFences {
-  public:
-    void start_batch(Batch& batch);
-    void fence(uint32_t warp, bool before) { (before ? before_ : after_)[warp] = now_; }
-    void tick() { now_++; }
-    // `use` is kLoaded, kStored or kComputed.
-    void note(Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
-    void check(Batch& batch, uint32_t warp, std::initializer_list<TensorUse> uses, uint32_t block, const Cells& cells);
-
-  private:
-    size_t index(Batch& batch, size_t kind, uint32_t block, uint32_t warp_of_cluster, uint32_t quarter) const;
-    std::vector<int64_t> used_;  // time, indexed by (kind, block, warp of the cluster, quarter of the lanes, column)
-    std::vector<int64_t> before_, after_;  // indexed by warp
-    int64_t now_ = 0;
-};
-
-// tcgen05 instructions in flight. A `tcgen05.commit` makes a barrier track all earlier matrix operations of its thread.
-// Until the barrier's arrival, the cells of these operations are busy, and their tiles must not be written.
-class TensorOperations {
-  public:
-    void start_batch(Batch& batch);
-    // Issue an operation of a thread in the tensor memories of the operation's blocks.
-    void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
-    void commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places);
-    void note_load(uint32_t warp, Cells cells) { loads_[warp].push_back(std::move(cells)); }
-    void note_store(uint32_t warp, Cells cells) { stores_[warp].push_back(std::move(cells)); }
-    void wait(Batch& batch, uint32_t warp, TensorUse use);
-
-    std::vector<TensorMemory> memories;  // indexed by block of the batch
-    TensorFences fences;
-
-  private:
-    struct Issued {
-        TensorOperation operation;
-        std::optional<TileRead> read;
-    };
-    std::map<uint32_t, std::vector<Issued>> issued_;  // keyed by lane: operations that are not committed yet
-    std::map<uint32_t, std::vector<Cells>> loads_, stores_;  // keyed by warp
 };
 
 struct Pending {

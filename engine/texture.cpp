@@ -121,7 +121,7 @@ Geometry geometry(const Modifiers& modifiers) {
     for (const std::string& modifier : modifiers)
         for (const auto& [name, result] : kGeometries)
             if (modifier == name) return result;
-    throw UnsupportedForm("its geometry");
+    refuse("its geometry");
 }
 
 ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates,
