@@ -16,7 +16,7 @@ constexpr uint64_t kLow20 = (1 << 20) - 1;
 constexpr uint32_t kMostBox = 256;
 constexpr char kMapMark[] = "tile";
 
-[[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument(text); }
+[[noreturn]] void invalid(const std::string& text) { throw std::invalid_argument(text); }
 
 template <class Number>
 Number load_at(const uint8_t* bytes) {
@@ -48,7 +48,7 @@ uint64_t BarrierPhase::word() const {
 }
 
 BarrierPhase barrier_phase(uint64_t word) {
-    if (word >> 62 != 1) refuse("which holds no initialized barrier");
+    if (word >> 62 != 1) invalid("which holds no initialized barrier");
     const int64_t transactions = int64_t(word << (64 - 40 - kTransactionBits)) >> (64 - kTransactionBits);
     return {int64_t(word & kLow20), int64_t(word >> 20 & kLow20), transactions, uint32_t(word >> 61 & 1)};
 }
@@ -59,10 +59,10 @@ void Mbarriers::store(SharedPlace place, uint64_t word) { std::memcpy(word_at_(p
 
 void Mbarriers::initialize(SharedPlace place, int64_t count) {
     if (initialized_.count(place.key()) && load(place) >> 62 == 1)
-        refuse("which is initialized already, with no mbarrier.inval since");
+        invalid("which is initialized already, with no mbarrier.inval since");
     initialized_.insert(place.key());
     if (count < 1 || count > kMostArrivals)
-        refuse("which it initializes with " + std::to_string(count) + " arrivals; expected 1 to " +
+        invalid("which it initializes with " + std::to_string(count) + " arrivals; expected 1 to " +
                std::to_string(kMostArrivals));
     store(place, BarrierPhase{count, count, 0, 0}.word());
 }
@@ -77,7 +77,7 @@ void Mbarriers::expect(SharedPlace place, int64_t bytes) {
     BarrierPhase state = phase(place);
     state.bytes += bytes;
     if (state.bytes < -kMostArrivals || state.bytes > kMostArrivals)
-        refuse("whose transaction count would be " + std::to_string(state.bytes) + ", beyond " +
+        invalid("whose transaction count would be " + std::to_string(state.bytes) + ", beyond " +
                std::to_string(kMostArrivals) + " bytes");
     settle(place, state);
 }
@@ -86,12 +86,12 @@ uint64_t Mbarriers::arrive(SharedPlace place, int64_t count, bool drops, bool co
     const uint64_t word = load(place);
     BarrierPhase state = barrier_phase(word);
     if (count < 1 || count > state.pending)
-        refuse("whose phase still expects " + std::to_string(state.pending) + " arrivals, but " +
+        invalid("whose phase still expects " + std::to_string(state.pending) + " arrivals, but " +
                std::to_string(count) + " came");
     if (!completes && count == state.pending && !state.bytes)
-        refuse("whose phase an arrival with .noComplete would complete");
+        invalid("whose phase an arrival with .noComplete would complete");
     if (drops && state.expected < count)
-        refuse("that expects " + std::to_string(state.expected) + " arrivals, of which " + std::to_string(count) +
+        invalid("that expects " + std::to_string(state.expected) + " arrivals, of which " + std::to_string(count) +
                " would be dropped");
     if (drops) state.expected -= count;
     state.pending -= count;
@@ -102,7 +102,7 @@ uint64_t Mbarriers::arrive(SharedPlace place, int64_t count, bool drops, bool co
 void Mbarriers::await_more(SharedPlace place, int64_t count) {
     BarrierPhase state = phase(place);
     state.pending += count;
-    if (state.pending > kMostArrivals) refuse("whose pending arrivals would be " + std::to_string(state.pending));
+    if (state.pending > kMostArrivals) invalid("whose pending arrivals would be " + std::to_string(state.pending));
     store(place, state.word());
 }
 
@@ -163,31 +163,31 @@ void TensorMap::check() const {
     const auto all = [&](const auto& numbers, uint32_t count, auto fits) {
         return std::all_of(numbers.begin(), numbers.begin() + count, fits);
     };
-    if (interleave_bytes) refuse("interleave of " + std::to_string(interleave_bytes) + " bytes is not emulated");
-    if (address % 16 || !address) refuse("address " + hex(address) + " is not a multiple of 16");
+    if (interleave_bytes) invalid("interleave of " + std::to_string(interleave_bytes) + " bytes is not emulated");
+    if (address % 16 || !address) invalid("address " + hex(address) + " is not a multiple of 16");
     if (!all(extents, rank, [](uint32_t extent) { return extent >= 1; }))
-        refuse("extents " + tuple_text(extents, rank) + " are not from 1 to 2^32 - 1");
+        invalid("extents " + tuple_text(extents, rank) + " are not from 1 to 2^32 - 1");
     if (!all(strides_bytes, rank - 1, [](uint64_t stride) { return stride % 16 == 0 && stride < uint64_t(1) << 40; }))
-        refuse("strides of " + tuple_text(strides_bytes, rank - 1) + " bytes are not multiples of 16 below 2^40");
+        invalid("strides of " + tuple_text(strides_bytes, rank - 1) + " bytes are not multiples of 16 below 2^40");
     if (!all(box, rank, [](uint32_t extent) { return extent >= 1 && extent <= kMostBox; }))
-        refuse("box " + tuple_text(box, rank) + " must have 1 to " + std::to_string(kMostBox) +
+        invalid("box " + tuple_text(box, rank) + " must have 1 to " + std::to_string(kMostBox) +
                " elements along each dimension");
     if (!all(steps, rank, [](uint32_t step) { return step >= 1 && step <= 8; }))
-        refuse("element strides " + tuple_text(steps, rank) + " are not from 1 to 8");
+        invalid("element strides " + tuple_text(steps, rank) + " are not from 1 to 8");
     const uint32_t row = moved(0) * element_bytes();
-    if (row % 16) refuse("a row of the box has " + std::to_string(row) + " bytes, not a multiple of 16");
+    if (row % 16) invalid("a row of the box has " + std::to_string(row) + " bytes, not a multiple of 16");
     if (swizzle_bytes && row > swizzle_bytes)
-        refuse("a row of the box has " + std::to_string(row) + " bytes, more than the swizzle of " +
+        invalid("a row of the box has " + std::to_string(row) + " bytes, more than the swizzle of " +
                std::to_string(swizzle_bytes));
 }
 
 TensorMap decode_tensor_map(const uint8_t* bytes) {
     if (std::memcmp(bytes + 8, kMapMark, 4) != 0)
-        refuse("these 128 bytes are not a tensor map (kernrec.ptx.TensorMap builds one)");
+        invalid("these 128 bytes are not a tensor map (kernrec.ptx.TensorMap builds one)");
     const uint32_t rank = bytes[12] + 1u, type = bytes[13], interleave = bytes[14], swizzle = bytes[15],
                    fill = bytes[16];
     if (rank > kMostRank || type > uint32_t(TensorElement::kTf32Ftz) || swizzle > 3 || interleave > 2 || fill > 1)
-        refuse("rank " + std::to_string(rank) + ", element type " + std::to_string(type) + ", swizzle " +
+        invalid("rank " + std::to_string(rank) + ", element type " + std::to_string(type) + ", swizzle " +
                std::to_string(swizzle) + ", interleave " + std::to_string(interleave) + ", fill " +
                std::to_string(fill));
     TensorMap map;
@@ -224,7 +224,7 @@ void replace_tensor_map_field(uint8_t* bytes, const std::string& field, int64_t 
         std::memcpy(bytes + known.first_byte + uint32_t(ordinal) * known.pitch_bytes, &value, known.bytes);
         return;
     }
-    refuse("there is no " + field + " of dimension " + std::to_string(ordinal));
+    invalid("there is no " + field + " of dimension " + std::to_string(ordinal));
 }
 
 std::vector<CopyRun> box_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& corner) {
