@@ -63,7 +63,7 @@ void Mbarriers::initialize(SharedPlace place, int64_t count) {
     initialized_.insert(place.key());
     if (count < 1 || count > kMostArrivals)
         invalid("which it initializes with " + std::to_string(count) + " arrivals; expected 1 to " +
-               std::to_string(kMostArrivals));
+                std::to_string(kMostArrivals));
     store(place, BarrierPhase{count, count, 0, 0}.word());
 }
 
@@ -78,7 +78,7 @@ void Mbarriers::expect(SharedPlace place, int64_t bytes) {
     state.bytes += bytes;
     if (state.bytes < -kMostArrivals || state.bytes > kMostArrivals)
         invalid("whose transaction count would be " + std::to_string(state.bytes) + ", beyond " +
-               std::to_string(kMostArrivals) + " bytes");
+                std::to_string(kMostArrivals) + " bytes");
     settle(place, state);
 }
 
@@ -87,12 +87,12 @@ uint64_t Mbarriers::arrive(SharedPlace place, int64_t count, bool drops, bool co
     BarrierPhase state = barrier_phase(word);
     if (count < 1 || count > state.pending)
         invalid("whose phase still expects " + std::to_string(state.pending) + " arrivals, but " +
-               std::to_string(count) + " came");
+                std::to_string(count) + " came");
     if (!completes && count == state.pending && !state.bytes)
         invalid("whose phase an arrival with .noComplete would complete");
     if (drops && state.expected < count)
         invalid("that expects " + std::to_string(state.expected) + " arrivals, of which " + std::to_string(count) +
-               " would be dropped");
+                " would be dropped");
     if (drops) state.expected -= count;
     state.pending -= count;
     settle(place, state);
@@ -171,14 +171,14 @@ void TensorMap::check() const {
         invalid("strides of " + tuple_text(strides_bytes, rank - 1) + " bytes are not multiples of 16 below 2^40");
     if (!all(box, rank, [](uint32_t extent) { return extent >= 1 && extent <= kMostBox; }))
         invalid("box " + tuple_text(box, rank) + " must have 1 to " + std::to_string(kMostBox) +
-               " elements along each dimension");
+                " elements along each dimension");
     if (!all(steps, rank, [](uint32_t step) { return step >= 1 && step <= 8; }))
         invalid("element strides " + tuple_text(steps, rank) + " are not from 1 to 8");
     const uint32_t row = moved(0) * element_bytes();
     if (row % 16) invalid("a row of the box has " + std::to_string(row) + " bytes, not a multiple of 16");
     if (swizzle_bytes && row > swizzle_bytes)
         invalid("a row of the box has " + std::to_string(row) + " bytes, more than the swizzle of " +
-               std::to_string(swizzle_bytes));
+                std::to_string(swizzle_bytes));
 }
 
 TensorMap decode_tensor_map(const uint8_t* bytes) {
@@ -188,8 +188,8 @@ TensorMap decode_tensor_map(const uint8_t* bytes) {
                    fill = bytes[16];
     if (rank > kMostRank || type > uint32_t(TensorElement::kTf32Ftz) || swizzle > 3 || interleave > 2 || fill > 1)
         invalid("rank " + std::to_string(rank) + ", element type " + std::to_string(type) + ", swizzle " +
-               std::to_string(swizzle) + ", interleave " + std::to_string(interleave) + ", fill " +
-               std::to_string(fill));
+                std::to_string(swizzle) + ", interleave " + std::to_string(interleave) + ", fill " +
+                std::to_string(fill));
     TensorMap map;
     map.address = load_at<uint64_t>(bytes);
     map.rank = rank;
