@@ -5,6 +5,7 @@
 
 #include "async_copy.h"
 #include "checks.h"
+#include "counts.h"
 #include "phase_races.h"
 #include "instruction_sets.h"
 #include "program.h"
@@ -12,32 +13,6 @@
 #include "watch.h"
 
 namespace kernrec {
-
-struct Counter {
-    uint64_t value = 0;
-    bool present = false;
-    void add(uint64_t by) {
-        value += by;
-        present = true;
-    }
-};
-
-struct BufferCounts {
-    Counter sectors[3], requests[3], bytes[3], passes[3];  // indexed by AccessKind; watched launches count L1 passes
-    Counter atomics, turns;
-};
-
-struct Counts {
-    std::vector<BufferCounts> buffers;
-    BufferCounts local;
-    Counter wavefronts[3], ideal[3];  // counts of shared memory, indexed by AccessKind
-    Counter atomic_repeats, shared_atomics, local_atomics, barriers;
-    std::map<std::string, uint64_t> named;
-    std::vector<uint64_t> warps, lanes;  // indexed by basic block
-    std::vector<uint64_t> by_warp;       // indexed by (basic block, warp), only in watched launches
-
-    void merge(const Counts& other);
-};
 
 // Resolved access of one warp: the address of each lane, and the location of its bytes.
 struct Resolved {
@@ -214,7 +189,6 @@ class Batch {
     bool resolve_warp(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
     bool resolve_inline(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
     KERNREC_AVX2 bool resolve_avx2(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
-    bool resolve_plain(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
     [[noreturn]] void fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp);
 
     // Scheduling

@@ -101,11 +101,11 @@ void count_image(Batch& batch, const Image& image, const std::vector<Stored>& al
     if (batch.launch.watch) {
         size_t corners = 0;
         for (const Stored& one : all) corners = std::max(corners, one.bytes.size());
-        buffer.passes[size_t(kind)].add(warps.size() * kTextureClocks * std::max<size_t>(corners / 4, 1));
+        buffer[kPasses + size_t(kind)].add(warps.size() * kTextureClocks * std::max<size_t>(corners / 4, 1));
     }
-    buffer.sectors[size_t(kind)].add(sectors.size());
-    buffer.requests[size_t(kind)].add(warps.size());
-    buffer.bytes[size_t(kind)].add(texels * size);
+    buffer[kSectors + size_t(kind)].add(sectors.size());
+    buffer[kRequests + size_t(kind)].add(warps.size());
+    buffer[kBytes + size_t(kind)].add(texels * size);
 }
 
 double number_at(Batch& batch, const Row& row, uint32_t lane, bool is_float) {
@@ -315,7 +315,7 @@ std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins
         }
         count_image(batch, image, stored, kind, size);
         if (atomics && batch.launch.count)
-            batch.counts.buffers[(image.address >> kBufferShift) - 1].atomics.add(uint64_t(
+            batch.counts.buffers[(image.address >> kBufferShift) - 1][kAtomics].add(uint64_t(
                 std::count_if(stored.begin(), stored.end(), [](const Stored& one) { return one.bytes[0] >= 0; })));
     }
     return accesses;
