@@ -159,52 +159,10 @@ const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
 
 // Atomic operations: lanes with the same address execute in lane order.
 
-enum class Atomic : uint32_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExch, kCas, kInc, kDec };
-const char* const kAtomicNames[] = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"};
-
-template <class T>
-T smaller(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) return std::isnan(b) ? a : a < b ? a : b;
-    else return a < b ? a : b;
-}
-template <class T>
-T larger(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) return std::isnan(b) ? a : a > b ? a : b;
-    else return a > b ? a : b;
-}
-
-template <class T>
-T combined(Atomic operation, T old, T b, T c) {
-    if constexpr (std::is_integral_v<T>) {
-        using U = std::make_unsigned_t<T>;
-        switch (operation) {
-            case Atomic::kAdd: return T(U(U(old) + U(b)));
-            case Atomic::kAnd: return old & b;
-            case Atomic::kOr: return old | b;
-            case Atomic::kXor: return old ^ b;
-            case Atomic::kCas: return old == b ? c : old;
-            case Atomic::kInc: return old >= b ? T(0) : T(U(U(old) + 1));
-            case Atomic::kDec: return old == 0 || old > b ? b : T(U(U(old) - 1));
-            default: break;
-        }
-    }
-    switch (operation) {
-        case Atomic::kMin: return smaller(old, b);
-        case Atomic::kMax: return larger(old, b);
-        case Atomic::kExch: return b;
-        default: return old + b;
-    }
-}
-
-uint16_t combined_half(Atomic operation, uint16_t old, uint16_t b, bool is_bfloat) {
-    if (operation == Atomic::kExch) return b;
-    if (is_bfloat) {
-        const double x = bf16_to_f32(old), y = bf16_to_f32(b);
-        const double result = combined(operation, x, y, 0.0);
-        return uint16_t(from_double(NumberType::kBf16, result));
-    }
-    const float x = f16_to_f32(old), y = f16_to_f32(b);
-    return f64_to_f16(double(combined(operation, x, y, 0.0f)));
+uint16_t reduced_half(Reduction reduction, uint16_t old, uint16_t b, bool is_bfloat) {
+    if (reduction == Reduction::kExch) return b;
+    const NumberType type = is_bfloat ? NumberType::kBf16 : NumberType::kF16;
+    return uint16_t(from_double(type, reduced(reduction, to_double(type, old), to_double(type, b))));
 }
 
 // Run an atomic operation on elements of type T. `is_half`: 1 for f16 and 2 for bf16, of which a 32-bit T holds a pair.
@@ -212,7 +170,7 @@ template <class T, int is_half>
 void atomic(Batch& batch, const Instruction& ins) {
     const uint32_t count = uint32_t(ins.list.size()) / 3, bytes = ins.unit * count;
     const std::vector<Resolved>& all = batch.access(ins, bytes, AccessKind::kAtomic);
-    const Atomic operation = Atomic(ins.mode);
+    const auto reduction = Reduction(ins.mode);
     for (const Resolved& at : all) {
         const uint32_t first = at.warp * kWarp;
         for (const uint32_t lane : LanesOf(at.mask)) {
@@ -223,12 +181,12 @@ void atomic(Batch& batch, const Instruction& ins) {
                 const T b = batch.row<T>(ins.list[count + i])[first + lane];
                 if constexpr (is_half == 0) {
                     const T c = batch.row<T>(ins.list[2 * count + i])[first + lane];
-                    result = combined(operation, old, b, c);
+                    result = reduced(reduction, old, b, c);
                 } else {
                     result = 0;
                     for (uint32_t half = 0; half < sizeof(T) / 2; half++)
-                        result |= T(T(combined_half(operation, uint16_t(old >> 16 * half), uint16_t(b >> 16 * half),
-                                                    is_half == 2))
+                        result |= T(T(reduced_half(reduction, uint16_t(old >> 16 * half), uint16_t(b >> 16 * half),
+                                                   is_half == 2))
                                     << 16 * half);
                 }
                 std::memcpy(place, &result, sizeof result);
@@ -258,22 +216,22 @@ const std::pair<const char*, Run> kAtomicRuns[] = {
     {"bf16", atomic<uint16_t, 2>}, {"bf16x2", atomic<uint32_t, 2>}};
 
 const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& ins) {
-    uint32_t mode = 10;
+    Reduction reduction = Reduction::kNone;
     for (const std::string& mark : ins.modifiers)
-        for (uint32_t i = 0; i < 10 && mode == 10; i++)
-            if (mark == kAtomicNames[i]) mode = i;
+        if (reduction == Reduction::kNone) reduction = reduction_of(mark, Reduction::kCas);
+    const bool compares = reduction == Reduction::kCas;
     std::string type;
     Run run = nullptr;
     for (const std::string& mark : ins.modifiers)
         for (const auto& [name, of_type] : kAtomicRuns)
             if (mark == name) type = mark, run = of_type;
-    if (mode == 10 || !run) refuse();
-    if (type.find('f') != std::string::npos && mode != 0 && mode != 1 && mode != 2 && mode != 6) refuse();
+    if (reduction == Reduction::kNone || !run) refuse();
+    if (type.find('f') != std::string::npos && reduction > Reduction::kMax && reduction != Reduction::kExch) refuse();
     std::vector<Operand> operands = ins.operands;
     std::vector<Row> targets;
     auto rows_of = [&](const Operand& operand, bool write) {
         std::vector<Row> rows;
-        for (const Operand& item : operand.kind == OperandKind::kVector ? operand.items : std::vector<Operand>{operand})
+        for (const Operand& item : elements(operand))
             rows.push_back(item.kind == OperandKind::kNone ? Row{}
                            : write                         ? decoder.write(item, type)
                                                            : decoder.read(item, type));
@@ -284,9 +242,9 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
         targets = rows_of(operands[0], true);
         operands.erase(operands.begin());
     }
-    if (operands.size() < (mode == 7 ? 3u : 2u)) refuse();
+    if (operands.size() < (compares ? 3u : 2u)) refuse();
     const auto [base, offset] = decoder.address(operands[0]);
-    const std::vector<Row> b = rows_of(operands[1], false), c = mode == 7 ? rows_of(operands[2], false) : b;
+    const std::vector<Row> b = rows_of(operands[1], false), c = compares ? rows_of(operands[2], false) : b;
     if (targets.size() < b.size()) targets.resize(b.size());
     if (targets.size() != b.size() || c.size() != b.size()) refuse("operands of several lengths");
     const Operand& by = ins.operands.back();
@@ -301,12 +259,10 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     made.immediate = offset;
     made.space = space_of(ins);
     made.unit = width_of(type) / 8;
-    made.mode = mode;
+    made.mode = uint32_t(reduction);
     made.modes = {merges, made.unit * uint32_t(b.size()), ins.has("warp_aggregated")};
     decoder.note_atomic(made.space);
 });
-
-void nothing(Batch&, const Instruction&) {}
 
 // These instructions have no effect here. The grid for which griddepcontrol waits has already finished. Lanes converge
 // before a basic block that begins with a `bar.warp.sync`.
@@ -520,8 +476,7 @@ const Registration kMatrices({"ldmatrix", "stmatrix"}, [](Decoder& decoder, cons
         refuse();
     const Operand &address = ins.operands[stores ? 0 : 1], &registers = ins.operands[stores ? 1 : 0];
     std::vector<Row> rows;
-    for (const Operand& item :
-         registers.kind == OperandKind::kVector ? registers.items : std::vector<Operand>{registers})
+    for (const Operand& item : elements(registers))
         rows.push_back(stores ? decoder.read(item, "b32") : decoder.write(item, "b32"));
     if (rows.size() != number)
         refuse(std::to_string(rows.size()) + " registers for " + std::to_string(number) + " matrices");

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstring>
+#include <memory>
+#include <set>
 
-#include "async_copy.h"
 #include "checks.h"
 #include "counts.h"
 #include "phase_races.h"
@@ -39,14 +40,6 @@ void each_shared_lane(const std::vector<Resolved>& all, Each each) {
 struct Pending;
 struct PhaseTest;
 class Handovers;
-
-// Byte of shared memory that a lane accesses, in its own block or another block of the cluster.
-struct LanePlace {
-    uint32_t lane;  // number of the lane in the batch
-    SharedPlace place;
-
-    uint32_t warp() const { return lane / kWarp; }
-};
 
 constexpr uint8_t kPoisonByte = 0xFF;  // unwritten shared and local memory: NaN as a float, -1 as an integer
 

@@ -37,6 +37,9 @@ struct Fragments {
     Word* const* from(size_t i) const { return registers + i; }
 };
 
+// Operation without an effect.
+inline void nothing(Batch&, const Instruction&) {}
+
 // Builders in other files, such as for `cp.async.bulk` and `cp.async.mbarrier.arrive`.
 void decode_bulk(Decoder& decoder, const Source& ins);
 void decode_arrival_after_copies(Decoder& decoder, const Source& ins);

@@ -7,6 +7,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "async_copy.h"
 #include "dispatch.h"
 #include "text.h"
 #include "texture.h"

@@ -1,6 +1,7 @@
 // Memory from the view of instructions: state spaces, kinds of accesses, lanes of a warp, and errors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -27,6 +28,33 @@ struct LanesOf {
 enum class Space : uint8_t { kGeneric, kGlobal, kShared, kLocal, kConst, kParam, kArgument };
 
 enum class AccessKind : uint8_t { kRead, kWrite, kAtomic };
+
+// A shared address below 2^24 is in the block's own memory. For another block of the cluster, `mapa` adds the block's
+// rank plus one above these bits. NVIDIA does not publish how a GPU encodes the rank.
+constexpr uint32_t kRankShift = 24;
+constexpr uint32_t kRankBits = 5;
+
+// Byte of the shared memory of a batch of thread blocks.
+struct SharedPlace {
+    uint32_t block;  // number of the block in the batch
+    uint32_t byte;
+
+    uint64_t key() const { return uint64_t(block) << 32 | byte; }
+    bool operator<(const SharedPlace& other) const { return key() < other.key(); }
+};
+
+// Byte of shared memory that a lane accesses, in its own block or another block of the cluster.
+struct LanePlace {
+    uint32_t lane;  // number of the lane in the batch
+    SharedPlace place;
+
+    uint32_t warp() const { return lane / kWarp; }
+};
+
+// Byte range of the batch's shared memory.
+struct Span {
+    std::size_t first, end;
+};
 
 // Thrown for all errors. The text is complete, with instruction, line, block and thread.
 struct Error : std::runtime_error {

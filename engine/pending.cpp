@@ -1,9 +1,104 @@
 #include "pending.h"
 
 #include <algorithm>
-#include <stdexcept>
+#include <cstring>
 
 namespace kernrec {
+
+// --- mbarrier ---
+
+namespace {
+
+constexpr int64_t kMostArrivals = (1 << 20) - 1;  // maximum number of arrivals per phase, and of pending bytes
+constexpr int kTransactionBits = 21;
+constexpr uint64_t kLow20 = (1 << 20) - 1;
+
+}  // namespace
+
+uint64_t BarrierPhase::word() const {
+    const uint64_t transactions = uint64_t(bytes) & ((1 << kTransactionBits) - 1);
+    return uint64_t(pending) | uint64_t(expected) << 20 | transactions << 40 | uint64_t(parity) << 61 |
+           uint64_t(1) << 62;
+}
+
+BarrierPhase BarrierPhase::of(uint64_t word) {
+    const int64_t transactions = int64_t(word << (64 - 40 - kTransactionBits)) >> (64 - kTransactionBits);
+    return {int64_t(word & kLow20), int64_t(word >> 20 & kLow20), transactions, uint32_t(word >> 61 & 1)};
+}
+
+void Mbarriers::fail(const LanePlace& use, const std::string& text) const {
+    batch_.fail_lane(use.lane, "uses the barrier at " + batch_.place_name(use.place) + ", " + text);
+}
+
+uint64_t Mbarriers::load(SharedPlace place) const {
+    uint64_t word;
+    std::memcpy(&word, batch_.bytes_at(place), sizeof word);
+    return word;
+}
+
+void Mbarriers::store(SharedPlace place, uint64_t word) { std::memcpy(batch_.bytes_at(place), &word, sizeof word); }
+
+BarrierPhase Mbarriers::phase(const LanePlace& use) const {
+    const uint64_t word = load(use.place);
+    if (!BarrierPhase::is_initialized(word)) fail(use, "which holds no initialized barrier");
+    return BarrierPhase::of(word);
+}
+
+void Mbarriers::initialize(const LanePlace& use, int64_t count) {
+    if (initialized_.count(use.place.key()) && BarrierPhase::is_initialized(load(use.place)))
+        fail(use, "which is initialized already, with no mbarrier.inval since");
+    initialized_.insert(use.place.key());
+    if (count < 1 || count > kMostArrivals)
+        fail(use, "which it initializes with " + std::to_string(count) + " arrivals; expected 1 to " +
+                      std::to_string(kMostArrivals));
+    store(use.place, BarrierPhase{count, count, 0, 0}.word());
+}
+
+void Mbarriers::invalidate(const LanePlace& use) {
+    phase(use);
+    initialized_.erase(use.place.key());
+    store(use.place, 0);
+}
+
+void Mbarriers::expect(const LanePlace& use, int64_t bytes) {
+    BarrierPhase state = phase(use);
+    state.bytes += bytes;
+    if (state.bytes < -kMostArrivals || state.bytes > kMostArrivals)
+        fail(use, "whose transaction count would be " + std::to_string(state.bytes) + ", beyond " +
+                      std::to_string(kMostArrivals) + " bytes");
+    settle(use.place, state);
+}
+
+uint64_t Mbarriers::arrive(const LanePlace& use, int64_t count, bool drops, bool completes) {
+    BarrierPhase state = phase(use);
+    const uint64_t before = state.word();
+    if (count < 1 || count > state.pending)
+        fail(use, "whose phase still expects " + std::to_string(state.pending) + " arrivals, but " +
+                      std::to_string(count) + " came");
+    if (!completes && count == state.pending && !state.bytes)
+        fail(use, "whose phase an arrival with .noComplete would complete");
+    if (drops && state.expected < count)
+        fail(use, "that expects " + std::to_string(state.expected) + " arrivals, of which " + std::to_string(count) +
+                      " would be dropped");
+    if (drops) state.expected -= count;
+    state.pending -= count;
+    settle(use.place, state);
+    return before;
+}
+
+void Mbarriers::await_more(const LanePlace& use, int64_t count) {
+    BarrierPhase state = phase(use);
+    state.pending += count;
+    if (state.pending > kMostArrivals) fail(use, "whose pending arrivals would be " + std::to_string(state.pending));
+    store(use.place, state.word());
+}
+
+void Mbarriers::settle(SharedPlace place, BarrierPhase state) {
+    if (state.pending || state.bytes) return store(place, state.word());
+    ++completed_;
+    if (PhaseRaces* races = batch_.phase_races()) races->clocks.complete(batch_.flat(place));
+    store(place, BarrierPhase{state.expected, state.expected, 0, state.parity ^ 1}.word());
+}
 
 std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes) {
     const std::vector<LanePlace> places = batch.shared_places(access, 8);
@@ -15,16 +110,35 @@ std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool
     return places;
 }
 
+// --- Asynchronous operations ---
+
+void AsyncEngine::start(std::function<void()> finish, const std::vector<LanePlace>& barriers) {
+    under_way_.push_back({batch_.source, std::move(finish), barriers});
+}
+
+bool AsyncEngine::finish_one(const std::set<SharedPlace>& awaited) {
+    if (under_way_.empty()) return false;
+    auto next = std::find_if(under_way_.begin(), under_way_.end(), [&](const Operation& operation) {
+        return std::any_of(operation.barriers.begin(), operation.barriers.end(),
+                           [&](const LanePlace& use) { return awaited.count(use.place) != 0; });
+    });
+    if (next == under_way_.end()) next = under_way_.begin();
+    const Operation operation = std::move(*next);
+    under_way_.erase(next);
+    const AsInstruction as(batch_, operation.source);
+    operation.finish();
+    return true;
+}
+
 // --- Registers ---
 
 void RegisterPool::move(Batch& batch, uint32_t warp, uint32_t registers, bool grows) {
     if (registers % 8 || registers < 24 || registers > 256)
         batch.fail(std::to_string(registers) + " registers, where a multiple of 8 from 24 to 256 is expected");
-    const auto entry = held_.find(warp);
-    const uint32_t held = entry == held_.end() ? batch.launch.registers : entry->second;
-    if (held && (grows ? held > registers : held < registers))
+    const uint32_t before = held(batch, warp);
+    if (before && (grows ? before > registers : before < registers))
         batch.fail(std::to_string(registers) + " registers are " + (grows ? "fewer" : "more") + " than the " +
-                   std::to_string(held) + " that each thread has");
+                   std::to_string(before) + " that each thread has");
     held_[warp] = registers;
     if (grows) raised_[warp] = batch.source;
 }
@@ -35,10 +149,7 @@ void RegisterPool::check_granted(const Batch& batch) const {
     for (const auto& [warp, source] : raised_) {
         const uint32_t first = warp / batch.warps_per_block * batch.warps_per_block;
         uint32_t wanted = 0;
-        for (uint32_t other = first; other < first + batch.warps_per_block; other++) {
-            const auto entry = held_.find(other);
-            wanted += entry == held_.end() ? batch.launch.registers : entry->second;
-        }
+        for (uint32_t other = first; other < first + batch.warps_per_block; other++) wanted += held(batch, other);
         if (wanted > there)
             throw Fault(FaultKind::kEmulation, source,
                         "deadlock: the warps of a block ask for " + std::to_string(wanted * kWarp) +
@@ -47,13 +158,6 @@ void RegisterPool::check_granted(const Batch& batch) const {
 }
 
 // --- All of it ---
-
-Pending::Pending(Batch& batch)
-    : batch(batch),
-      mbarriers([&batch](SharedPlace place) { return batch.bytes_at(place); },
-                [&batch](SharedPlace place) {
-                    if (PhaseRaces* races = batch.phase_races()) races->clocks.complete(batch.flat(place));
-                }) {}
 
 void Pending::start_batch() {
     mbarriers.start_batch();
@@ -66,43 +170,34 @@ void Pending::start_batch() {
     under_way_.clear();
 }
 
-void Pending::begin(BulkCopy& copy) {
-    PhaseRaces* races = batch.phase_races();
-    if (!races) return;
-    const uint32_t warp = copy.lane / kWarp;
-    if (copy.source_span) {
-        const Span span{copy.source_span->first, copy.source_span->second};
-        copy.reading = races->begin_read(copy.site, warp, span);
-        copy.on_fetch = [races, warp, span, pieces = copy.reading] { races->end_read(warp, span, pieces); };
+void Pending::start(const std::shared_ptr<BulkCopy>& copy) {
+    if (PhaseRaces* races = batch.phase_races()) {
+        const uint32_t warp = copy->lane / kWarp;
+        if (copy->source.is_shared) {
+            const Span span = copy->source.span;
+            copy->on_fetch = [races, warp, span, pieces = races->begin_read(copy->site, warp, span)] {
+                races->end_read(warp, span, pieces);
+            };
+        }
+        for (size_t i = 0; i < copy->barriers.size() && copy->reduction == Reduction::kNone; i++)
+            races->begin_write(copy->site, warp, copy->targets[i].span, batch.flat(copy->barriers[i].place));
     }
-    if (copy.reduction == Reduction::kNone)
-        for (size_t i = 0; i < copy.barriers.size(); i++)
-            races->begin_write(copy.site, warp, {copy.target_spans[i].first, copy.target_spans[i].second},
-                               batch.flat(copy.barriers[i]));
+    if (copy->barriers.empty()) bulk.start(copy);
+    else under_way_.push_back(copy.get());
 }
 
-void Pending::start_copy(BulkCopy copy) {
-    begin(copy);
-    const auto lane = copy.lane;
-    bulk.start(lane, std::move(copy));
-}
-
-void Pending::start_tracked(std::shared_ptr<BulkCopy> copy) {
-    begin(*copy);
-    under_way_.push_back(std::move(copy));
-}
-
-void Pending::finish_tracked(BulkCopy& copy) {
+void Pending::finish(BulkCopy& copy) {
     copy.store();
     if (PhaseRaces* races = batch.phase_races(); races && copy.reduction == Reduction::kNone)
         for (size_t i = 0; i < copy.barriers.size(); i++)
-            races->end_write({copy.target_spans[i].first, copy.target_spans[i].second}, batch.flat(copy.barriers[i]));
-    under_way_.remove_if([&](const std::shared_ptr<BulkCopy>& other) { return other.get() == &copy; });
+            races->end_write(copy.targets[i].span, batch.flat(copy.barriers[i].place));
+    under_way_.remove(&copy);
+    for (const LanePlace& use : copy.barriers) mbarriers.expect(use, -int64_t(copy.bytes));
 }
 
 void Pending::end_batch() {
     if (batch.races()) {
-        const BulkCopy* copy = under_way_.empty() ? bulk.unfinished() : under_way_.front().get();
+        const BulkCopy* copy = under_way_.empty() ? bulk.unfinished() : under_way_.front();
         if (copy) {
             batch.source = copy->site;
             batch.fail("block " + batch.block_text(copy->lane) + " ended before the copy of thread " +

@@ -19,11 +19,6 @@
 
 namespace kernrec {
 
-// Byte range of the batch's shared memory.
-struct Span {
-    size_t first, end;
-};
-
 class PhaseRaces : public RaceDetector {
   public:
     PhaseRaces(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block, uint32_t cluster_blocks);

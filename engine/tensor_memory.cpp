@@ -198,8 +198,7 @@ void TensorOperations::commit(Batch& batch, uint32_t lane, std::vector<SharedPla
     PhaseRaces* phases = batch.phase_races();
     auto snapshot = std::make_shared<Knowledge>(phases ? phases->clocks.snapshot(lane / kWarp) : Knowledge());
     batch.work().engine.start(
-        [this, &batch, lane, places, issued, snapshot, phases, source = batch.source] {
-            const AsInstruction as(batch, source);
+        [this, &batch, lane, places, issued, snapshot, phases] {
             for (const Issued& entry : *issued) {
                 const TensorOperation& operation = entry.operation;
                 fences.tick();
@@ -211,13 +210,9 @@ void TensorOperations::commit(Batch& batch, uint32_t lane, std::vector<SharedPla
                     }
                 if (entry.read) batch.race_detector()->end_tile(*entry.read, phases ? snapshot.get() : nullptr);
             }
-            std::vector<LanePlace> barriers;
-            for (const SharedPlace place : places) {
+            for (const SharedPlace place : places)
                 if (phases) phases->clocks.arrive(*snapshot, batch.flat(place));
-                barriers.push_back({lane, place});
-            }
-            each_barrier(batch, barriers,
-                         [&](uint32_t, SharedPlace place) { batch.work().mbarriers.arrive(place, 1); });
+            for (const SharedPlace place : places) batch.work().mbarriers.arrive({lane, place}, 1);
         },
         {});
 }
