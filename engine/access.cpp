@@ -298,91 +298,53 @@ void start_copies(Batch& batch, const Instruction& ins) {
     for (const Resolved& at : targets) batch.count_access(to, at, bytes, AccessKind::kWrite);
     if (batch.races()) batch.check_races(to, targets, bytes, true, false, true);
     if (batch.checks()) batch.checks()->start_copies(targets, bytes);
-    std::vector<size_t> started;  // index of each target in its warp's list of copies
-    for (const Resolved& at : targets) {
-        std::vector<Batch::Copies>& pending = batch.pending[at.warp];
-        pending.emplace_back();
-        Batch::Copies& copies = pending.back();
-        copies.mask = at.mask;
-        copies.bytes = bytes;
-        std::memcpy(copies.places, at.places, sizeof at.places);
-        std::memset(copies.data, 0, sizeof copies.data);
-        started.push_back(pending.size() - 1);
+    const uint32_t* const ignores = ins.e ? batch.flags(ins.e) : nullptr;
+    const uint32_t* const sizes = ins.c ? batch.row<uint32_t>(ins.c) : nullptr;
+    std::array<std::vector<WarpMask>, kMostCopied + 1> reading;  // lanes that read this many bytes share a request
+    std::vector<Batch::Copies> copies(targets.size());
+    for (size_t i = 0; i < targets.size(); i++) {
+        const Resolved& at = targets[i];
+        copies[i].mask = at.mask;
+        copies[i].bytes = bytes;
+        std::memcpy(copies[i].places, at.places, sizeof at.places);
+        std::array<uint32_t, kMostCopied + 1> lanes{};
+        if (ignores) lanes[bytes] = at.mask & ~ignores[at.warp];
+        else if (!sizes) lanes[bytes] = at.mask;
+        for (const uint32_t lane : LanesOf(sizes ? at.mask : 0))
+            lanes[std::min(sizes[at.warp * kWarp + lane], bytes)] |= 1u << lane;
+        for (uint32_t amount = 1; amount <= bytes; amount++)
+            if (lanes[amount]) reading[amount].push_back({at.warp, lanes[amount]});
     }
-    std::vector<Resolved> watched;  // bytes read from the sources, for all warps
-    auto fetch = [&](uint32_t amount, uint32_t only_warp, uint32_t lanes) {
+    for (uint32_t amount = 1; amount <= bytes; amount++) {
+        if (reading[amount].empty()) continue;
         const bool whole = (amount & (amount - 1)) == 0;
         const std::vector<Resolved> sources =
-            batch.access_of(from, whole ? amount : 1, AccessKind::kRead, only_warp, lanes);
+            batch.access_of(from, whole ? amount : 1, AccessKind::kRead, reading[amount]);
         if (!whole) {
             Instruction last = from;
             last.immediate += amount - 1;
-            batch.access_of(last, 1, AccessKind::kRead, only_warp, lanes);
+            batch.access_of(last, 1, AccessKind::kRead, reading[amount]);
         }
-        watched.insert(watched.end(), sources.begin(), sources.end());
+        batch.watch(sources, amount, amount, AccessKind::kRead);
+        size_t first = 0;  // targets and sources are in the order of warps
         for (const Resolved& at : sources) {
             batch.count_access(from, at, amount, AccessKind::kRead);
-            for (size_t i = 0; i < targets.size(); i++) {
-                if (targets[i].warp != at.warp) continue;
-                Batch::Copies& copies = batch.pending[at.warp][started[i]];
-                for (const uint32_t lane : LanesOf(at.mask & targets[i].mask)) {
-                    std::memcpy(copies.data[lane], at.places[lane], amount);
-                }
-            }
-        }
-    };
-    if (!ins.c && !ins.e) {
-        const std::vector<Resolved> sources = batch.access(from, bytes, AccessKind::kRead);
-        batch.watch(sources, bytes, bytes, AccessKind::kRead);
-        size_t next = 0;
-        for (const Resolved& at : sources) {
-            batch.count_access(from, at, bytes, AccessKind::kRead);
-            while (next < targets.size() && targets[next].warp < at.warp) next++;
-            Batch::Copies& copies = batch.pending[at.warp][started[next]];
-            for (const uint32_t lane : LanesOf(at.mask)) {
-                std::memcpy(copies.data[lane], at.places[lane], bytes);
-            }
-        }
-    } else {
-        // Lanes that read the same number of bytes share a request.
-        std::vector<std::array<uint32_t, kMostCopied + 1>> lanes_reading(targets.size());  // indexed by bytes
-        uint32_t amounts = 0;  // bit i: a lane reads i bytes
-        const uint32_t* const flags = ins.e ? batch.flags(ins.e) : nullptr;
-        const uint32_t* const sizes = ins.e ? nullptr : batch.row<uint32_t>(ins.c);
-        for (size_t i = 0; i < targets.size(); i++) {
-            for (const uint32_t lane : LanesOf(targets[i].mask)) {
-                const uint32_t warp = targets[i].warp;
-                const bool is_suppressed = flags && (flags[warp] >> lane & 1);
-                const uint32_t reads = is_suppressed ? 0 : sizes ? std::min(sizes[warp * kWarp + lane], bytes) : bytes;
-                lanes_reading[i][reads] |= 1u << lane;
-                amounts |= 1u << reads;
-            }
-        }
-        for (uint32_t amount = 1; amount <= bytes; amount++) {
-            if (!(amounts >> amount & 1)) continue;
-            for (size_t i = 0; i < targets.size(); i++)
-                if (const uint32_t lanes = lanes_reading[i][amount]) fetch(amount, targets[i].warp, lanes);
-            batch.watch(watched, amount, amount, AccessKind::kRead);
-            watched.clear();
+            while (targets[first].warp < at.warp) first++;
+            for (size_t i = first; i < targets.size() && targets[i].warp == at.warp; i++)
+                for (const uint32_t lane : LanesOf(at.mask & targets[i].mask))
+                    std::memcpy(copies[i].data[lane], at.places[lane], amount);
         }
     }
     // Lanes of a warp may have committed different numbers of groups, so store one entry per number.
     for (size_t i = 0; i < targets.size(); i++) {
-        const uint32_t warp = targets[i].warp, first = warp * kWarp;
-        std::vector<Batch::Copies>& pending = batch.pending[warp];
-        uint32_t rest = pending[started[i]].mask;
-        bool is_first = true;
-        while (rest) {
-            const uint32_t group = batch.committed[first + __builtin_ctz(rest)];
-            uint32_t same = 0;
-            for (uint32_t others = rest; others; others &= others - 1)
-                if (batch.committed[first + __builtin_ctz(others)] == group) same |= others & -others;
-            if (!is_first) pending.push_back(pending[started[i]]);
-            Batch::Copies& copies = is_first ? pending[started[i]] : pending.back();
-            copies.mask = same;
-            copies.group = group;
-            rest &= ~same;
-            is_first = false;
+        const uint32_t warp = targets[i].warp;
+        const uint32_t* const committed = &batch.committed[warp * kWarp];
+        for (uint32_t rest = targets[i].mask; rest; rest &= ~copies[i].mask) {
+            copies[i].group = committed[__builtin_ctz(rest)];
+            copies[i].mask = 0;
+            for (const uint32_t lane : LanesOf(rest))
+                if (committed[lane] == copies[i].group) copies[i].mask |= 1u << lane;
+            batch.pending[warp].push_back(copies[i]);
         }
     }
 }

@@ -176,19 +176,21 @@ const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t byte
     return resolved_;
 }
 
-std::vector<Resolved> Batch::access_of(const Instruction& ins, uint32_t bytes, AccessKind kind, uint32_t warp,
-                                       uint32_t lanes_of_warp) {
-    const uint32_t all = running;
-    const uint32_t first_warp = running_warps_[0], first_mask = running_masks_[0];
+std::vector<Resolved> Batch::access_of(const Instruction& ins, uint32_t bytes, AccessKind kind,
+                                       const std::vector<WarpMask>& lanes) {
+    const std::vector<uint32_t> warps_before = running_warps_, masks_before = running_masks_;
+    const uint32_t running_before = running;
     Instruction unguarded = ins;
     unguarded.guard = {};
-    running = 1;
-    running_warps_[0] = warp;
-    running_masks_[0] = lanes_of_warp;
+    running = 0;
+    for (const auto& [warp, mask] : lanes) {
+        running_warps_[running] = warp;
+        running_masks_[running++] = mask;
+    }
     std::vector<Resolved> result = access(unguarded, bytes, kind);
-    running = all;
-    running_warps_[0] = first_warp;
-    running_masks_[0] = first_mask;
+    running = running_before;
+    running_warps_ = warps_before;
+    running_masks_ = masks_before;
     return result;
 }
 
@@ -318,7 +320,7 @@ Resolved Batch::resolve_lane(Space space, uint64_t address, uint32_t bytes, uint
     ins.a = program.lane_address;
     ins.source = source;
     row<uint64_t>(ins.a)[lane] = address;
-    return access_of(ins, bytes, write ? AccessKind::kWrite : AccessKind::kRead, lane / kWarp, 1u << lane % kWarp)
+    return access_of(ins, bytes, write ? AccessKind::kWrite : AccessKind::kRead, {{lane / kWarp, 1u << lane % kWarp}})
         .at(0);
 }
 

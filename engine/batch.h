@@ -28,6 +28,11 @@ struct Resolved {
     uint8_t* places[kWarp];
 };
 
+// Some lanes of a warp.
+struct WarpMask {
+    uint32_t warp, mask;
+};
+
 // Call a function with (warp, byte of the batch's shared memory) for each lane that accesses shared memory.
 template <class Each>
 void each_shared_lane(const std::vector<Resolved>& all, Each each) {
@@ -68,12 +73,13 @@ class Batch {
     uint32_t running = 0;
     const uint32_t* warps() const { return running_warps_.data(); }
     uint32_t mask(uint32_t position, const Instruction& ins) {
-        uint32_t mask = running_masks_[position];
-        if (ins.guard) {
-            const uint32_t flag = flags(ins.guard)[running_warps_[position]];
-            mask &= ins.guard_inverted ? ~flag : flag;
-        }
-        return mask;
+        return running_masks_[position] & guarded(ins, running_warps_[position]);
+    }
+    // Return the lanes for which the guard of an instruction or basic block is true.
+    template <class Guarded>
+    uint32_t guarded(const Guarded& ins, uint32_t warp) {
+        if (!ins.guard) return ~0u;
+        return ins.guard_inverted ? ~flags(ins.guard)[warp] : flags(ins.guard)[warp];
     }
     // Return whether all lanes of the batch run, so that one loop over all lanes is enough.
     bool all_full = false;
@@ -88,9 +94,9 @@ class Batch {
     // of the lanes that may take part.
     const std::vector<Resolved>& access(const Instruction& ins, uint32_t bytes, AccessKind kind,
                                         uint32_t lanes_of_warp = ~0u);
-    // Resolve the access of some lanes of one warp.
-    std::vector<Resolved> access_of(const Instruction& ins, uint32_t bytes, AccessKind kind, uint32_t warp,
-                                    uint32_t lanes_of_warp);
+    // Resolve the access of some lanes of some warps, without the instruction's guard.
+    std::vector<Resolved> access_of(const Instruction& ins, uint32_t bytes, AccessKind kind,
+                                    const std::vector<WarpMask>& lanes);
     // Fail if an instruction for whole warps runs with only some lanes of a warp.
     void require_whole_warps(const Instruction& ins);
     void count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges = false,
@@ -152,7 +158,7 @@ class Batch {
     struct Copies {
         uint32_t mask, group, bytes;
         uint8_t* places[kWarp];
-        uint8_t data[kWarp][16];
+        uint8_t data[kWarp][16];  // zeros after the bytes that a lane reads
     };
     std::vector<std::vector<Copies>> pending;
     std::vector<uint32_t> committed;  // number of groups that each lane committed
@@ -227,7 +233,6 @@ class Batch {
     std::vector<int32_t> resume_;
     bool any_waiting_ = false;
     std::map<std::pair<uint32_t, int64_t>, int64_t> arrived_, expected_;
-    const BasicBlock* reduction_ = nullptr;
     std::vector<uint32_t> tried_;  // failed trips of each lane through a spin loop
     bool has_spins_ = false;
     bool has_specials_ = false;  // whether the constant rows of special registers are filled

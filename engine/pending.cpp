@@ -103,7 +103,7 @@ void Mbarriers::settle(SharedPlace place, BarrierPhase state) {
 std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes) {
     const std::vector<LanePlace> places = batch.shared_places(access, 8);
     if (PhaseRaces* races = batch.phase_races(); races && !places.empty()) {
-        std::vector<PhaseRaces::BarrierUse> uses;
+        std::vector<PhaseRaces::Touch> uses;
         for (const LanePlace& use : places) uses.push_back({use.warp(), batch.flat(use.place)});
         changes ? races->initialize(access.source, uses) : races->use(access.source, uses);
     }

@@ -28,7 +28,7 @@ void allocate(Batch& batch, const Instruction& ins) {
         const uint32_t address = memory_of(batch, lane).allocate(uint32_t(batch.value(form.columns, lane)));
         Instruction store = form.target;
         store.guard = {};
-        const std::vector<Resolved> all = batch.access_of(store, 4, AccessKind::kWrite, warp, 1);
+        const std::vector<Resolved> all = batch.access_of(store, 4, AccessKind::kWrite, {{warp, 1}});
         for (const Resolved& at : all) {
             std::memcpy(at.places[0], &address, 4);
             batch.count_access(store, at, 4, AccessKind::kWrite);

@@ -33,11 +33,7 @@ uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
         paused_ -= wait.paused;
         wait.paused = false;
     }
-    uint32_t asks = mask;
-    if (test.barrier.guard) {
-        const uint32_t flag = flags(test.barrier.guard)[warp];
-        asks &= test.barrier.guard_inverted ? ~flag : flag;
-    }
+    const uint32_t asks = mask & guarded(test.barrier, warp);
     uint32_t held = 0;
     if (asks) {
         const AsInstruction as(*this, test.barrier.source);
