@@ -148,7 +148,7 @@ class Batch {
     void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, int64_t address, uint32_t bytes);
     void watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind);
     // Append a request of a warp: addresses of atomic operations, or sectors.
-    void watch_request(uint32_t warp, std::vector<int64_t>& places, AccessKind kind);
+    void watch_request(uint32_t warp, std::vector<int64_t> places, AccessKind kind);
     // Append the distinct sectors in a vector, which this function sorts.
     void watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read);
     std::map<int64_t, BlockWatch>* watched = nullptr;  // keyed by block number; a block is in one batch at a time

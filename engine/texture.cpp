@@ -10,6 +10,20 @@
 namespace kernrec {
 namespace {
 
+// Integer coordinates of a texel.
+struct Texel {
+    std::array<int64_t, 3> at;
+    int64_t layer;
+    int64_t level;
+};
+
+// Texel that a fetch reads.
+struct Corner {
+    Texel texel;
+    bool inside;  // if false, the texel reads as the border
+    double weight;
+};
+
 constexpr double kFurthest = double(int64_t(1) << 40);  // all larger coordinates map to the same texel
 
 // Texel along one axis, whether it exists, and its weight in a fetch.
@@ -76,6 +90,61 @@ bool is_signed(NumberType type) {
     return type == NumberType::kS8 || type == NumberType::kS16 || type == NumberType::kS32;
 }
 
+int64_t texel_number(const Image& image, const Texel& texel) {
+    const auto [width, height, depth] = image.extents_at(texel.level);
+    return image.first_texel(texel.level) + ((texel.layer * depth + texel.at[2]) * height + texel.at[1]) * width +
+           texel.at[0];
+}
+
+// Return the byte of a texel in the hardware's layout, for counting sectors; below `bytes()`.
+int64_t stored_byte(const Image& image, const Texel& texel) {
+    const int64_t size = image.texel_bytes();
+    if (image.axes == 1) return texel_number(image, texel) * size;
+    const auto [width, height, depth] = image.extents_at(texel.level);
+    const int64_t column = texel.at[0] * size, y = texel.at[1];
+    const int64_t across = (width * size + 63) / 64, down = (height + 7) / 8;
+    const int64_t block = ((texel.layer * depth + texel.at[2]) * down + y / 8) * across + column / 64;
+    const int64_t inside = column % 64 / 32 * 256 + y % 8 / 2 * 64 + column % 32 / 16 * 32 + y % 2 * 16 + column % 16;
+    return (image.first_texel(texel.level) * size + block * 512 + inside) % image.bytes();
+}
+
+// Return the texels of a fetch, last axis fastest. `whole` is true if the coordinates are texel indices.
+std::vector<Corner> corners(const Image& image, const ImagePlace& place, int64_t level, bool linear, bool whole) {
+    const auto extents = image.extents_at(level);
+    std::vector<Corner> result{{{{0, 0, 0}, place.layer, level}, true, 1.0}};
+    for (uint32_t axis = 0; axis < image.axes; ++axis) {
+        AxisTexel texels[2];
+        const int count = axis_texels(image.sampler, place.coordinates[axis], extents[axis], linear, whole, texels);
+        std::vector<Corner> next;
+        for (const Corner& corner : result)
+            for (int i = 0; i < count; ++i) {
+                Corner more = corner;
+                more.texel.at[axis] = texels[i].index;
+                more.inside = corner.inside && texels[i].inside;
+                more.weight = corner.weight * texels[i].weight;
+                next.push_back(more);
+            }
+        result = std::move(next);
+    }
+    return result;
+}
+
+// Read four channels of a texel, as stored or as numbers up to 1. Missing channels are 0.
+std::array<double, 4> read_texel(const Image& image, const Corner& corner) {
+    std::array<double, 4> values{};
+    if (!corner.inside) return values;
+    const int64_t bytes = number_bits(image.element) / 8;
+    const uint8_t* texel = image.data + texel_number(image, corner.texel) * image.texel_bytes();
+    const bool is_float = image.element == NumberType::kF16 || image.element == NumberType::kF32;
+    const int value_bits = number_bits(image.element) - (is_signed(image.element) ? 1 : 0);
+    const double largest = std::ldexp(1.0, value_bits) - 1;
+    for (uint32_t i = 0; i < image.channels; ++i) {
+        values[i] = stored_number(image.element, texel + i * bytes);
+        if (image.sampler.unit_range && !is_float) values[i] = std::max(values[i] / largest, -1.0);
+    }
+    return values;
+}
+
 }  // namespace
 
 std::array<int64_t, 3> Image::extents_at(int64_t level) const {
@@ -91,23 +160,6 @@ int64_t Image::first_texel(int64_t level) const {
         texels += x * y * z * layers;
     }
     return texels;
-}
-
-int64_t texel_number(const Image& image, const Texel& texel) {
-    const auto [width, height, depth] = image.extents_at(texel.level);
-    return image.first_texel(texel.level) + ((texel.layer * depth + texel.at[2]) * height + texel.at[1]) * width +
-           texel.at[0];
-}
-
-int64_t stored_byte(const Image& image, const Texel& texel) {
-    const int64_t size = image.texel_bytes();
-    if (image.axes == 1) return texel_number(image, texel) * size;
-    const auto [width, height, depth] = image.extents_at(texel.level);
-    const int64_t column = texel.at[0] * size, y = texel.at[1];
-    const int64_t across = (width * size + 63) / 64, down = (height + 7) / 8;
-    const int64_t block = ((texel.layer * depth + texel.at[2]) * down + y / 8) * across + column / 64;
-    const int64_t inside = column % 64 / 32 * 256 + y % 8 / 2 * 64 + column % 32 / 16 * 32 + y % 2 * 16 + column % 16;
-    return (image.first_texel(texel.level) * size + block * 512 + inside) % image.bytes();
 }
 
 Geometry geometry(const Modifiers& modifiers) {
@@ -139,41 +191,6 @@ ImagePlace image_place(const Image& image, const Geometry& geometry, const std::
     }
     place.layer = std::clamp<int64_t>(place.layer, 0, image.layers - 1);
     return place;
-}
-
-std::vector<Corner> corners(const Image& image, const ImagePlace& place, int64_t level, bool linear, bool whole) {
-    const auto extents = image.extents_at(level);
-    std::vector<Corner> result{{{{0, 0, 0}, place.layer, level}, true, 1.0}};
-    for (uint32_t axis = 0; axis < image.axes; ++axis) {
-        AxisTexel texels[2];
-        const int count = axis_texels(image.sampler, place.coordinates[axis], extents[axis], linear, whole, texels);
-        std::vector<Corner> next;
-        for (const Corner& corner : result)
-            for (int i = 0; i < count; ++i) {
-                Corner more = corner;
-                more.texel.at[axis] = texels[i].index;
-                more.inside = corner.inside && texels[i].inside;
-                more.weight = corner.weight * texels[i].weight;
-                next.push_back(more);
-            }
-        result = std::move(next);
-    }
-    return result;
-}
-
-std::array<double, 4> read_texel(const Image& image, const Corner& corner) {
-    std::array<double, 4> values{};
-    if (!corner.inside) return values;
-    const int64_t bytes = number_bits(image.element) / 8;
-    const uint8_t* texel = image.data + texel_number(image, corner.texel) * image.texel_bytes();
-    const bool is_float = image.element == NumberType::kF16 || image.element == NumberType::kF32;
-    const int value_bits = number_bits(image.element) - (is_signed(image.element) ? 1 : 0);
-    const double largest = std::ldexp(1.0, value_bits) - 1;
-    for (uint32_t i = 0; i < image.channels; ++i) {
-        values[i] = stored_number(image.element, texel + i * bytes);
-        if (image.sampler.unit_range && !is_float) values[i] = std::max(values[i] / largest, -1.0);
-    }
-    return values;
 }
 
 int64_t nearest_level(const Image& image, double level) {

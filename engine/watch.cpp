@@ -61,7 +61,7 @@ void Batch::watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKin
     watch_request(lane / kWarp, sectors, kind == AccessKind::kRead ? kind : AccessKind::kWrite);
 }
 
-void Batch::watch_request(uint32_t warp, std::vector<int64_t>& places, AccessKind kind) {
+void Batch::watch_request(uint32_t warp, std::vector<int64_t> places, AccessKind kind) {
     BlockWatch* watch = watch_of(warp);
     if (room_ <= 0 || !watch) return;
     if (kind == AccessKind::kAtomic) watch->atomics.insert(watch->atomics.end(), places.begin(), places.end());
