@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from enum import StrEnum
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.interop.model_config import LEAST_GROUP, UNQUANTIZED, Quantization, ServedModel
 from kernrec.interop.moe_configs import ExpertLayer
@@ -42,14 +42,18 @@ class Deployment:
     triton: str = ""
     """Release of Triton, such as `3.6.0`. SGLang has a folder of tuned files for each release."""
     lora_rank: int | None = None
-    device: str = ""
-    """Name of the GPU as its driver reports it; empty for the name in kernrec's GPU catalog."""
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise unknown("engine", self.engine, ENGINES)
+        for name, value, most in (("tp", self.tp, 1024), ("ep", self.ep, 1024), ("lora rank", self.lora_rank, 4096)):
+            if value is not None and not (type(value) is int and 1 <= value <= most):
+                raise UsageError(f"{name} is {value!r:.40}; a whole number from 1 to {most} is expected")
 
     @property
     def device_name(self) -> str:
         """Name of the GPU as the engine writes it in file names."""
-        name = self.device or self.gpu.title
-        return re.sub(r"[\s/]+", "_", name) if self.engine == "vllm" else name.replace(" ", "_")
+        return re.sub(r"[\s/]+", "_", self.gpu.title) if self.engine == "vllm" else self.gpu.title.replace(" ", "_")
 
 
 @dataclass(frozen=True)
