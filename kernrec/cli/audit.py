@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.serving.audit import AuditedFile, ServingAudit
     from kernrec.recommender.serving.compared import Comparison
     from kernrec.recommender.serving.engine_defaults import Tiles
-    from kernrec.recommender.serving.tuned_files import JudgedFile
+    from kernrec.recommender.serving.judgments import JudgedFile
 
 
 class AuditOptions(options.Options):
@@ -53,8 +53,8 @@ def audit(wanted: AuditOptions) -> None:
     from kernrec.gpu import find_gpu
     from kernrec.recommender.serving.audit import serve_audit as run
     from kernrec.recommender.serving.audit import setting, write_folder
-    from kernrec.recommender.serving.cache_judgments import judge_files
     from kernrec.recommender.serving.engines import Deployment
+    from kernrec.recommender.serving.judgments import judge_files
 
     gpu, pins = find_gpu(wanted.gpu), _pins(wanted.engine)
     judged = judge_files([Path(place) for place in wanted.model], gpu, pins)
@@ -108,7 +108,7 @@ def audit(wanted: AuditOptions) -> None:
 
 def _print_entries(files: "Sequence[JudgedFile]", as_json: bool) -> None:
     """Print for each config in tuned files whether it is a good choice."""
-    from kernrec.recommender.serving.cache_judgments import config_text
+    from kernrec.recommender.serving.judgments import config_text
 
     if as_json:
         print_json(files[0].as_dict() if len(files) == 1 else {"files": [judged.as_dict() for judged in files]})

@@ -169,17 +169,17 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     count, width = expert_split(model, served)
     fused = model.fused_experts if served.engine == "sglang" and served.ep == 1 else 0
     count += fused
-    dtype, block, note = quantization.kind, quantization.block, ""
+    dtype, block, note, sglang = quantization.kind, quantization.block, "", served.engine == "sglang"
     if dtype is None and model.dtype == "float32":
         dtype = "float32"
-    if served.engine == "vllm" and dtype == "int8_w8a8":
+    if dtype == "int8_w8a8" and not sglang:
         dtype = None  # vLLM's file names do not state this type.
-    if served.engine == "vllm" and block and (width % block[0] or (served.tp > 1 and width % block[1])):
+    if not sglang and block and (width % block[0] or (served.tp > 1 and width % block[1])):
         refined = math.gcd(*block, width, model.hidden)
         if refined < _LEAST_REFINED:
             raise UsageError(f"{model.title}: {width} columns per GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
-    group, sglang = _group(model, width), served.engine == "sglang"
+    group = _group(model, width)
     # SGLang states widths in bytes instead of columns. A byte contains two 4-bit weights.
     stored = width // 2 if sglang and dtype == "int4_w4a16" else width
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
@@ -188,8 +188,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     products = (ProductShape(2 * width, model.hidden, count, top), ProductShape(model.hidden, width, count, top))
     if fused:
         note = f"E counts {fused} shared expert (--disable-shared-experts-fusion leaves it out)"
-    name = _named(layer.file_name(served.engine), served)
-    on_gpu = replace(quantization, block=block, group=group)
+    name, on_gpu = layer.file_name(served.engine), replace(quantization, block=block, group=group)
     return [TunedFile(Kind.EXPERTS, name, "mixture of experts", products, dtype, on_gpu, note=note)]
 
 
@@ -218,13 +217,6 @@ def _group(model: ServedModel, width: int) -> int:
                 f"{model.title}: {width} columns per GPU cannot be divided into groups of {model.quantization.group}"
             )
     return group
-
-
-def _named(name: str, served: Deployment) -> str:
-    device = served.device_name
-    if served.engine == "vllm" and "H200" in device.split("_"):
-        return name
-    return re.sub(r"device_name=[^,]*?(?=,|\.json$)", lambda _: f"device_name={device}", name)
 
 
 def _block_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
