@@ -13,7 +13,7 @@ from kernrec.gpu import GPU
 from kernrec.model.analytical.spread import SPREAD, Estimate, Source
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.recommender.analyze.kernel import analyze
-from kernrec.recommender.analyze.profile_configs import ProfilingOptions, profiles_with
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import sum_of
 from kernrec.recommender.serving.engine_calls import Step, calls, own_kernel
@@ -182,7 +182,7 @@ class Comparer:
         for call, group in launches:
             kernel, _ = kernel_of_triton(call)
             query = Query(Objective.LATENCY, top=len(group), each_config=True)
-            options = ProfilingOptions(folder=call.path.parent, profiles=profiles_with(self.processors))
+            options = ProfilingOptions(folder=call.path.parent, processes=self.processors)
             try:
                 analysis = analyze(kernel, kernel.definition.problem(), gpu, self.database, query, options)
             except KernrecError:
