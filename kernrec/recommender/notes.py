@@ -13,6 +13,7 @@ from kernrec.model.analytical.power import ZEROS
 from kernrec.model.analytical.spread import SPREAD, Source
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import POWER_LIMIT, CandidateSet, KernelCandidates
+from kernrec.recommender.estimate.launch_table import column_of
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.estimate.operating_point import WARM, Conditions
 from kernrec.recommender.infeasible import refusing_constraint
@@ -278,7 +279,8 @@ def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[st
             "How often the spills run is estimated. Another version of the compiler may spill more or less.",
         )
     for metric, name in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
-        if count := sum(_with_metric(launch.profiles, f"depends.{metric}") for launch in table.launches):
+        columns = [column_of(launch.profiles, f"depends.{metric}") for launch in table.launches]
+        if count := sum(int(np.count_nonzero(column > 0)) for column in columns):
             values = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
             yield Note(
                 f"{_configs(count)}: {name} depend on data; other inputs may cost more or less",
@@ -293,18 +295,14 @@ def _extrapolated(considered: KernelCandidates, metric: str) -> tuple[int, float
     """
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
-        profiles = launch.profiles
-        if metric in profiles.metrics:
-            left_out, issued = (profiles.counts[:, profiles.metrics.index(m), 0] for m in (metric, "issue"))
-            configs = max(configs, int(np.count_nonzero(left_out > 0)))
-            greatest = max(greatest, float((left_out / issued).max()))
+        left_out, issued = (column_of(launch.profiles, name) for name in (metric, "issue"))
+        configs = max(configs, int(np.count_nonzero(left_out > 0)))
+        greatest = max(greatest, float((left_out / issued).max()))
     return configs, greatest
 
 
 def _source_of_counts(profiles: ProfileTable) -> str:
-    share = 0.0
-    if "from_code" in profiles.metrics:
-        share = float(profiles.counts[:, profiles.metrics.index("from_code"), 0].min())
+    share = float(column_of(profiles, "from_code").min())
     if share <= 0.0:
         return "Instructions: counts from PTX."
     rest = "" if share > _WHOLE else f", counts from PTX for the other {100 * (1 - share):.0f} %"
@@ -312,12 +310,6 @@ def _source_of_counts(profiles: ProfileTable) -> str:
 
 
 _WHOLE = 0.995  # A larger fraction leaves 0 % after rounding, so do not mention the rest.
-
-
-def _with_metric(profiles: ProfileTable, metric: str) -> int:
-    if metric not in profiles.metrics:
-        return 0
-    return int(np.count_nonzero(profiles.counts[:, profiles.metrics.index(metric), 0] > 0))
 
 
 def _configs(count: int) -> str:
