@@ -273,10 +273,10 @@ class Answer(JsonForm):
         return tabular.summary(self)
 
     def __str__(self) -> str:
-        return tabular.text(self)
+        return tabular.text(tabular.title(self, self.problem), tabular.cells(self))
 
     def _repr_html_(self) -> str:
-        return tabular.html(self)
+        return tabular.html(tabular.title(self, self.problem), self.notes, tabular.cells(self))
 
     def to_arrow(self) -> Any:
         """Return the recommendations, then the baselines, as a `pyarrow.Table` with the columns of `--format csv`.

@@ -261,10 +261,11 @@ class NetworkAnswer(JsonForm):
         return f"<NetworkAnswer {self.workload.name} {kind} on {self.gpu.name}: {len(self.layers)} layers, {cost}>"
 
     def __str__(self) -> str:
-        return tabular.network_text(self)
+        return tabular.text(tabular.title(self, self.workload), tabular.totals(self), tabular.layers(self))
 
     def _repr_html_(self) -> str:
-        return tabular.network_html(self)
+        title = tabular.title(self, self.workload)
+        return tabular.html(title, self.notes, tabular.totals(self), tabular.layers(self))
 
     def to_arrow(self) -> Any:
         """Return a `pyarrow.Table` with a row for each layer: its top recommendation, or a baseline if it has none.
