@@ -159,9 +159,7 @@ class GpuContext:
     def tables(self, problem: Problem) -> tuple[StaticTable, ...]:
         """Return the static table of each library kernel that implements a problem.
 
-        Raises:
-            KernrecError: no kernel implements the problem, the GPU cannot compute in its data type, or profiles are
-                missing.
+        Raise `KernrecError` if there is none, if the GPU cannot compute in the data type, or if profiles are missing.
         """
         key, gpu = kind_of(problem), self.gpu
         if (joint := self._of_op.get(key)) is None:
@@ -187,9 +185,7 @@ class GpuContext:
     def kernel_table(self, kernel: Kernel, problem: Problem) -> StaticTable:
         """Return the static table of a kernel of the user or the library.
 
-        Raises:
-            KernrecError: there are no profiles for the GPU's architecture or the problem. The message names the command
-                that creates profiles.
+        Raise `KernrecError` without profiles for the problem on the architecture. The message says how to create them.
         """
         problem = kernel.form(problem)
         key = kernel.name, kernel.hash, problem.dtype, problem.layout

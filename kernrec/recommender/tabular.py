@@ -20,11 +20,7 @@ def plain_rows(answer: Any) -> list[dict[str, Any]]:
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Convert rows to a `pyarrow.Table`.
-
-    Raises:
-        KernrecError: PyArrow is not installed.
-    """
+    """Convert rows to a `pyarrow.Table`. Raise `KernrecError` if PyArrow is not installed."""
     arrow = import_optional("pyarrow", "a table of Arrow", "arrow")
     return arrow.Table.from_pylist(flat_rows(rows))
 

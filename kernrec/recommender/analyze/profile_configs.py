@@ -192,8 +192,7 @@ def outcomes_of(
 def recorded_configs(database: Path, kernel: Kernel, problem: Problem) -> list[Config]:
     """Return the configs of a kernel with rows about a problem, on any GPU, in random but reproducible order.
 
-    Raises:
-        UsageError: the file is not a database, or has no such rows. The message describes similar rows.
+    Raise `UsageError` if there are none. The message describes similar rows.
     """
     with Database.open(database) as opened:
         problems = {row["problem_id"]: str(row["key"]) for row in opened.rows("problem")}

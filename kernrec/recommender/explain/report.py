@@ -220,8 +220,7 @@ def tunables_of(name: str, text: str | None) -> dict[str, int]:
 def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective: Objective, point: int) -> int:
     """Return the index of the best candidate among those with given values of some tunables.
 
-    Raises:
-        UsageError: a tunable or a value is unknown, or no candidate has these values.
+    Raise `UsageError` if a tunable or a value is unknown, or if no candidate has these values.
     """
     (kernel,) = candidates.kernels
     spec, columns, problem = kernel.table.kernel, kernel.table.space.columns, candidates.problem

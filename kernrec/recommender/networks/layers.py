@@ -58,15 +58,9 @@ class NetworkRequest:
 
 
 def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, layout: str | None = None) -> Workload:
-    """Return a network with one independent layer for each shape of an op.
+    """Return a network with one independent layer for each shape of an op, such as `m=1,n=2,k=3`.
 
-    Args:
-        shapes: shapes such as `m=1,n=2,k=3`; at least one.
-        dtype: data type; None for the op's default.
-        layout: layout; None for the best one on each GPU.
-
-    Raises:
-        UsageError: the op, the data type or the layout is unknown, or a shape is invalid.
+    If `layout` is None, each GPU uses its best layout. Raise `UsageError` for an unknown name or an invalid shape.
     """
     free = layout is None and len(find_op(op).layouts) > 1
     layers = tuple(

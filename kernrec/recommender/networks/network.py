@@ -127,11 +127,7 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return the query with a power limit that keeps its maximum power (`max_power_w`).
-
-    Raises:
-        UsageError: the GPU does not accept a power limit this low.
-    """
+    """Return the query with a power limit that keeps `max_power_w`. Raise `UsageError` if the GPU accepts none."""
     if (most_w := query.max_power_w) is None or query.point.limit_w(gpu) <= most_w:
         return query
     if most_w < gpu.power_min_w:

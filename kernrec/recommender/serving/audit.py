@@ -152,20 +152,8 @@ def serve_audit(
 ) -> ServingAudit:
     """Audit a deployment: find its tuned files and compare configs for the missing ones.
 
-    Args:
-        model: folder with a `config.json`, or that file, or a model's name on the Hugging Face Hub if `download` is
-            true.
-        served: deployment. An empty release of Triton stands for the installed release, or for SGLang's newest if
-            Triton is not installed.
-        release: release of the engine; None for the installed release, or the newest that kernrec knows if there is
-            none.
-        compare: whether to compare configs for missing files instead of only listing the files.
-        everything: whether to also compare configs for files that the engine has, and for files whose kernel it does
-            not run.
-
-    Raises:
-        UsageError: a name or release is unknown, or the model's config lacks a field, which the message names.
-        KernrecError: the model's config cannot be downloaded.
+    For the other arguments and for errors, see `kernrec.serve_audit`. If `served` states no release of Triton, it is
+    the installed release, or SGLang's newest if Triton is not installed.
     """
     if not tokens or not all(type(t) is int and 1 <= t <= _MOST_TOKENS for t in tokens):
         raise UsageError(f"tokens are {list(tokens)!r:.60}; whole numbers from 1 to {_MOST_TOKENS} are expected")

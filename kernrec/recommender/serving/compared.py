@@ -143,8 +143,7 @@ class Comparer:
     def compare(self, file: TunedFile, served: Deployment, tokens: int) -> Comparison:
         """Compare the engine's default config with candidate configs.
 
-        Raises:
-            KernrecError: Triton is not installed, or no config could be compiled.
+        Raise `KernrecError` if Triton is not installed, or if no config could be compiled.
         """
         own = default_config(served.engine, file, tokens, served.gpu)
         tried = list(distinct(served.engine, file, [own, *candidates(file, tokens, served.gpu)]).values())

@@ -199,8 +199,7 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
 def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
     """Return the name of each parameter of a function, and whether it has a default value, without executing the file.
 
-    Raises:
-        UsageError: the file has no such function.
+    Raise `UsageError` if the file has no such function.
     """
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
     for node in tree.body:

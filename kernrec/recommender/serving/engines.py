@@ -120,10 +120,9 @@ class TunedFile:
 
 
 def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
-    """Return the tuned files that an engine looks for when it serves a model.
+    """Return the tuned files that an engine looks for.
 
-    Raises:
-        UsageError: the model cannot be divided among the deployment's number of GPUs.
+    Raise `UsageError` if the model cannot be divided among the deployment's number of GPUs.
     """
     files = [*_expert_files(model, served), *_block_files(model, served)]
     return [*files, *_state_files(model, served), *_lora_files(model, served)]
@@ -133,9 +132,7 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
     """Return the number of experts on one GPU, and the width of an expert on one GPU.
 
     vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a group.
-
-    Raises:
-        UsageError: the experts cannot be divided this way.
+    Raise `UsageError` if the experts cannot be divided this way.
     """
     experts = model.experts
     assert experts is not None

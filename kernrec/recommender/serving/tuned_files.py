@@ -82,12 +82,9 @@ def release(name: str) -> tuple[int, ...]:
 
 
 def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
-    """Return the tuned files that the release `wanted` of an engine (`vllm` or `sglang`) contains.
+    """Return the tuned files that the release `wanted` of an engine contains. Raise `UsageError` for unknown releases.
 
     None means the installed release, or the newest in kernrec's table if the engine is not installed.
-
-    Raises:
-        UsageError: the release is neither installed nor in kernrec's table.
     """
     installed = installed_package(engine)
     if installed is not None and wanted in (None, installed[1]):
