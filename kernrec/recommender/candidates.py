@@ -60,11 +60,6 @@ class KernelCandidates:
         return self.table.space.at(self._kernel.forms[self._problem])
 
     @cached_property
-    def scope(self) -> "ModelScope | None":
-        """Trained model that corrects the costs; None if none applies."""
-        return self._kernel.scope_on(self._problem)
-
-    @cached_property
     def runnable(self) -> Array:
         """Row indices, in ascending order, of the configs that can run the problem and did not fail when measured."""
         rows: Array = self._ranked.in_engine.runnable(self.number, self._problem)
@@ -237,11 +232,6 @@ class CandidateSet:
     def energy_j(self) -> Array:
         """Expected energy in joules, (points, C)."""
         return self.costs.energy.value
-
-    @property
-    def power_w(self) -> Array:
-        """Expected mean power in watts while a candidate runs, (points, C)."""
-        return self.costs.power_w
 
     @cached_property
     def latency_source(self) -> Array:
