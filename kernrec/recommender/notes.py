@@ -221,10 +221,11 @@ def of_measurements(considered: KernelCandidates, predicts: bool) -> Iterator[st
     recorded = [row.measured_by or "others" for row in measured.measured if row.protocol_version == 0]
     for recorder, count in sorted(Counter(recorded).items()) if recorded else ():
         yield f"{name}: {_configs(count)} measured by {recorder}, with another protocol"
-    if apart := [row for row in measured.measured if row.others_s and not _agrees(row.latency_s, row.others_s)]:
-        most = max(apart, key=lambda row: abs(math.log(row.latency_s / (row.others_s or row.latency_s))))
+    log_ratios = [abs(math.log(row.latency_s / row.others_s)) if row.others_s else 0.0 for row in measured.measured]
+    if apart := sum(log_ratio > math.log(DISAGREE) for log_ratio in log_ratios):
+        most = measured.measured[int(np.argmax(log_ratios))]
         yield Note(
-            f"{name}: measurements of others differ from yours for {_configs(len(apart))}; yours are used",
+            f"{name}: measurements of others differ from yours for {_configs(apart)}; yours are used",
             f"Largest difference: {human(most.latency_s, 's')} (you), {human(most.others_s or 0.0, 's')} (others) with"
             f" {config_text(most.config)}. `kernrec db withdraw --merged` removes theirs.",
         )
@@ -234,10 +235,6 @@ def of_measurements(considered: KernelCandidates, predicts: bool) -> Iterator[st
             f"{name}: predictions are scaled to {_configs(scale.configs)} measured here",
             f"Latency x {scale.latency:.3g}, power x {scale.power:.3g}.",
         )
-
-
-def _agrees(first_s: float, second_s: float) -> bool:
-    return max(first_s, second_s) <= DISAGREE * min(first_s, second_s)
 
 
 def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[str]:

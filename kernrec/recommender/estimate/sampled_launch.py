@@ -261,20 +261,16 @@ def footprints(
             if metric in table.metrics:
                 x, y, z = (column_of(table, f"{metric}.{axis}").take(variants) for axis in "xyz")
                 sectors = column_of(table, metric).take(variants)
-                window = [] if written else _window(table, name)
-                in_window = tuple(column_of(table, metric).take(variants) for metric in window)
+                # The metrics `wave.<buffer>.<n>` are about n consecutive blocks.
+                counts = [m.removeprefix(f"wave.{name}.") for m in table.metrics if not written]
+                window = sorted(int(count) for count in counts if count.isdigit())
+                in_window = tuple(column_of(table, f"wave.{name}.{n}").take(variants) for n in window)
                 stored: Array = np.full(len(variants), np.inf)
                 if written and f"touch.{name}.read" not in table.metrics:
                     stored = column_of(table, f"global.{name}.write_bytes").take(variants)
                 shares = (x, y, z), size, written, name in in_l2, in_window, stored
                 touched.append(Footprint(sectors * _SECTOR_BYTES, *shares))
     return touched
-
-
-def _window(table: ProfileTable, buffer: str) -> list[str]:
-    """Return the metrics `wave.<buffer>.<n>`, ascending in n, a number of consecutive blocks."""
-    sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
-    return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 
 
 def _read_buffers(table: ProfileTable) -> list[str]:

@@ -104,7 +104,9 @@ def answer_network(
         for each, baseline, others in zip(answered, baselines, alternatives, strict=True)
     )
     exchange = exchange_of(workload, layers, gpu)
-    compared = backend if _baselines_cover(network) else ""
+    flops = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in network]
+    enough = COVERED * sum(count for count, _ in flops)
+    compared = backend if sum(count for count, has_baseline in flops if has_baseline) >= enough else ""
     # The headline is the backend's total if the layers form one network, or if the user requested backends. The same
     # holds if kernrec has no recommendation for any layer.
     chosen = query.backends or wanted.backend == MIXED or not any(layer.best for layer in network)
@@ -168,11 +170,6 @@ def _totals(layers: Sequence[LayerAnswer], backend: str, exchange: Exchange | No
     totals = [Total.of(name, [(count, of.get(name, own)) for count, of, own in costs], exchange) for name in names]
     value = query.objective.scalar.value_of
     return tuple(sorted(totals, key=lambda total: value(total.latency_s, total.energy_j)))
-
-
-def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
-    flops = [layer.count * layer.answer.problem.flops for layer in layers]
-    return sum(flops[n] for n, layer in enumerate(layers) if layer.baseline is not None) >= COVERED * sum(flops)
 
 
 def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> Iterator[str]:

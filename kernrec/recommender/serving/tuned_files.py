@@ -12,7 +12,7 @@ A name of an SGLang file begins with a folder, which states the release of Trito
 import importlib.util
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -89,7 +89,10 @@ def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
     installed = installed_package(engine)
     if installed is not None and wanted in (None, installed[1]):
         folder, number = installed
-        names = {kind: frozenset(names_below(folder / place)) for kind, place in FOLDERS[engine].items()}
+        names = {
+            kind: frozenset(path.relative_to(folder / place).as_posix() for path in (folder / place).rglob("*.json"))
+            for kind, place in FOLDERS[engine].items()
+        }
         return Shipped(engine, number, f"the installed {engine} {number}", names, folder)
     releases = table()[engine]["dates"]
     if wanted is None:
@@ -123,11 +126,6 @@ def installed_package(engine: str) -> tuple[Path, str] | None:
         return None
     places = list(spec.submodule_search_locations or ()) if spec else []
     return (Path(places[0]), number) if places else None
-
-
-def names_below(folder: Path) -> Iterable[str]:
-    """Return the paths of all .json files below a folder, relative to the folder."""
-    return (path.relative_to(folder).as_posix() for path in folder.rglob("*.json"))
 
 
 @cache
