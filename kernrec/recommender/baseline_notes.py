@@ -133,7 +133,7 @@ def _padding(
     plain = [(each.latency_s.value, each.backend) for each in predictions if each.backend in fastest]
     if plain:
         plain_s, backend = min(plain)
-        latency_s, other = fastest[backend]
-        if (saved := 1 - latency_s / plain_s) > WORTH_PADDING:
+        padded_s, other = fastest[backend]
+        if (saved := 1 - padded_s / plain_s) > WORTH_PADDING:
             changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
             yield f"{backend} would take {100 * saved:.0f} % less time with aligned rows: padded to {changed}"

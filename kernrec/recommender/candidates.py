@@ -60,6 +60,11 @@ class KernelCandidates:
         return self.table.space.at(self._kernel.forms[self._problem])
 
     @cached_property
+    def scope(self) -> "ModelScope | None":
+        """Trained model that corrects the costs; None if none applies."""
+        return self._kernel.scope_on(self._problem)
+
+    @cached_property
     def runnable(self) -> Array:
         """Row indices, in ascending order, of the configs that can run the problem and did not fail when measured."""
         rows: Array = self._ranked.in_engine.runnable(self.number, self._problem)

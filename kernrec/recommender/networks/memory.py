@@ -98,7 +98,7 @@ def shortage(
         except UsageError:  # The network does not support this batch size or number of GPUs.
             return False
 
-    remedies = []
+    remedies = list[str]()
     if workload.one_network:
         batches = (workload.batch >> power for power in range(1, workload.batch.bit_length()))
         counts = (2**power for power in range(_MOST_GPUS.bit_length()) if 2**power > workload.tp)
