@@ -199,7 +199,7 @@ def _analysis(
     processors: "Processors | None",
 ) -> "Analysis":
     from kernrec.recommender.analyze.kernel import analyze as run
-    from kernrec.recommender.analyze.profile_configs import ProfilingOptions, profiles_with
+    from kernrec.recommender.analyze.profile_configs import ProfilingOptions, recorded_configs
 
     def report(done: int, total: int) -> None:
         whole = f" of {total}" if total else ""
@@ -211,20 +211,14 @@ def _analysis(
             print_recommendations(answer)
 
     database, folder = files
-    only = None
-    if wanted.effort == _RECORDED:
-        from kernrec.recommender.recorded_configs import recorded_configs
-
-        only = recorded_configs(database, kernel, problem)
     profiling = ProfilingOptions(
         folder=folder,
-        processes=_usable_cpus(),
+        processes=processors or _usable_cpus(),
         budget=wanted.budget,
-        only=only,
+        only=recorded_configs(database, kernel, problem) if wanted.effort == _RECORDED else None,
         whole=wanted.effort == "exhaustive",
         progress=report,
         first_front=first_front,
-        profiles=profiles_with(processors) if processors else None,
     )
     return run(kernel, problem, gpu, database, wanted.query, profiling)
 

@@ -139,7 +139,7 @@ def _print(subject: "Explanation") -> None:
     if recommendation.latency_s.value != subject.analytical["latency_s"]:
         latency, energy, power = (human(subject.analytical[name], unit) for name, unit in _PRIOR)
         print_line(f"  analytical model only: {latency}, {energy}, {power}")
-    print_line(f"  bottleneck: {subject.bottleneck}; expected core clock {human(recommendation.clock_hz, 'Hz')}")
+    print_line(f"  bottleneck: {recommendation.bottleneck}; expected core clock {human(recommendation.clock_hz, 'Hz')}")
     for launch in subject.launches:
         print()
         print_line(f"{launch.entry}: {counted(launch.blocks, 'block')} of {launch.threads} threads")

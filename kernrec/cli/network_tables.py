@@ -80,8 +80,8 @@ def _print_totals(answer: "NetworkAnswer") -> None:
     columns = [
         Column("runs", "left", [total.name for total in shown]),
         *_cost_columns(shown),
-        Column("time vs the first", "right", ["-", *(percent(time) for time, _ in versus)], SELDOM),
-        Column("energy vs the first", "right", ["-", *(percent(energy) for _, energy in versus)], SELDOM),
+        Column("time vs the first", "right", ["-", *(percent(each.slowdown) for each in versus)], SELDOM),
+        Column("energy vs the first", "right", ["-", *(percent(-each.energy_saved) for each in versus)], SELDOM),
     ]
     print_columns(f"{_subject(answer)}, objective {answer.query.objective}, {limit}: {which}", columns)
     if answer.advice:

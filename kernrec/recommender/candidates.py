@@ -238,11 +238,6 @@ class CandidateSet:
         """Expected energy in joules, (points, C)."""
         return self.costs.energy.value
 
-    @property
-    def power_w(self) -> Array:
-        """Expected mean power in watts while a candidate runs, (points, C)."""
-        return self.costs.power_w
-
     @cached_property
     def latency_source(self) -> Array:
         """Index in `SOURCES` of the source of each latency, (points, C)."""

@@ -60,11 +60,11 @@ def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused
         entries, _ = read_moe_configs((files / file.name).read_text(), file.name)
         tuned, default = entries[entry_for(entries, tokens)], default_config("vllm", file, tokens, served.gpu)
         tried = [tuned, default, *candidates(file, tokens, served.gpu)]
-        costs = ranked_by_formula(file, tokens, served.gpu, distinct("vllm", file, tried))
+        costs = ranked_by_formula(file, tokens, served.gpu, list(distinct("vllm", file, tried).values()))
         ranked = [(launched("vllm", file, config), cost) for config, cost in costs]
         keys, times = (
             [config for config, _ in ranked],
-            [cost.latency_s / ranked[0][1].latency_s for _, cost in ranked],
+            [cost / ranked[0][1] for _, cost in ranked],
         )
         rank = keys.index(launched("vllm", file, tuned))
         ranks.append(rank + 1)
