@@ -155,8 +155,6 @@ peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of a
 the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of rounds in which the SMs run the
 blocks, and `rounds` is `waves` rounded up to an integer."""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
-LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
-"""Indices in `QUANTITIES` of the quantities from `LimitedCosts`, from `NominalCosts`, and from the longest launch."""
 _PIPES = slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
 """Row index in `QUANTITIES`, keyed by field of `ModelInputs`."""
