@@ -299,8 +299,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Return the result of `fit_multipliers` for the `shares` of all members of `rows`. Every problem has the same
-    total weight."""
+    """Return the result of `fit_multipliers` for all members of `rows`, with an equal total weight of each problem."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}

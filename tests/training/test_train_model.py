@@ -13,7 +13,7 @@ from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, on_dtype
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.loss_weights import loss_weights
-from kernrec.model.learn.model import Model, least_log_ratio
+from kernrec.model.learn.model import Model, least_seconds
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
@@ -143,7 +143,8 @@ def test_unmeasured_gpu_gets_only_corrections_of_config_ratios():
     far = trained.log_ratio(far_inputs, gpu_known=False)[0]["latency"]
     assert np.abs(far).max() < 0.5 * np.abs(ratios["latency"]).max()
     slow = replace(inputs, clock_hz=np.full(200, inputs.gpu.boost_clock_hz / 2.0))
-    assert (trained.log_ratio(slow, gpu_known=False)[0]["latency"] >= least_log_ratio(slow)).all()
+    least = np.log(least_seconds(slow) / slow.latency_s)
+    assert (trained.log_ratio(slow, gpu_known=False)[0]["latency"] >= least).all()
     assert set(trained.log_ratio(inputs)[0]) == {"latency", "power"}
     assert trained.helps_new_gpus
     differences, of_analytical = (

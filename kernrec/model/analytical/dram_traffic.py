@@ -34,14 +34,8 @@ class TensorAccess:
         writes: Iterable[str],
         scratch: Collection[str] = (),
     ) -> None:
-        """Create the accesses from the declarations of a kernel's spec.
-
-        Args:
-            order: Axis of each step of the tile order, as in `covered`.
-            reads: Axes of the grid that select the tile to read, keyed by name of the tensor.
-            writes: Names of the tensors that are written.
-            scratch: Names of temporary tensors between launches. Only data that does not fit in L2 reaches DRAM.
-        """
+        """Create the accesses from `order`, `reads` and `writes` of a kernel's spec. Data of the tensors in `scratch`,
+        which are temporary, reaches DRAM only if it does not fit in L2."""
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
         """Names of all tensors, in the order in which the engine expects their sizes."""
         number = {name: place for place, name in enumerate(self.tensors)}

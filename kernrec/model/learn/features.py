@@ -113,12 +113,6 @@ class Feature:
     def logarithmic(self) -> bool:
         return self.unit.startswith("log2")
 
-    @property
-    def formula(self) -> str:
-        """Return the feature's formula, written with the names in `QUANTITIES`."""
-        ratio = self.above if self.below == "1" else f"{self.above} / {self.below}"
-        return f"log2({ratio})" if self.logarithmic else ratio
-
 
 def _pipe_features() -> list[Feature]:
     features = []

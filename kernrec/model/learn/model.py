@@ -31,17 +31,12 @@ def least_seconds(inputs: ModelInputs) -> Array:
     return seconds
 
 
-def least_log_ratio(inputs: ModelInputs) -> Array:
-    """Return log(minimum time / time according to the analytical model) of each of C candidates."""
-    return np.asarray(np.log(least_seconds(inputs) / inputs.latency_s))
-
-
 def bounded(log_ratio: Array, least: Array) -> Array:
     """Raise corrections smoothly, so that each is at least `least`.
 
     Args:
         log_ratio: log(corrected time / analytical time) of each candidate, (C,).
-        least: Result of `least_log_ratio`, (C,).
+        least: log(minimum time / analytical time) of each candidate, (C,).
     """
     raised = np.empty(len(log_ratio))
     query.bounded(log_ratio, least, raised)
@@ -178,9 +173,3 @@ def top1_score(by: str) -> str:
     """Return the name of the score for the efficiency of the top recommendation on held-out GPUs. The argument `by` is
     that of `transfer_score`."""
     return f"efficiency@1{by} on held-out GPUs"
-
-
-def faded(correction: Array, distance: Array) -> Array:
-    """Reduce the corrections of C candidates on an unmeasured GPU. Corrections shrink with a candidate's `distance`
-    from the training data."""
-    return np.asarray(correction * np.exp(-distance))
