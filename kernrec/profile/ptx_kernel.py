@@ -24,6 +24,7 @@ from kernrec.kernel.cuda_signature import Parameter, signatures, source_name
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import CompileFlags, read_source, read_text
 from kernrec.kernel.spec_reader import kernel_from
+from kernrec.kernel.tensor_map import ImageLayout
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.code_facts import CodeFacts, device_variables, facts_of, taken_out, unset_note
 from kernrec.profile.emulated_launch import argument_mismatch
@@ -334,7 +335,7 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
                 tensors[name] = _tensor(buffer)
                 tensors[name]["shape"] = [str(math.prod(tensors[name]["shape"]))]
                 passed.append(name)
-            case BufferDescription(view=layout) as buffer:
+            case BufferDescription(view=ImageLayout() as layout) as buffer:
                 name = identifier(buffer.name)
                 tensors[name] = _tensor(buffer)
                 tensors[name]["shape"] = list(map(str, tensors[name]["shape"]))

@@ -139,7 +139,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         if core_s * power.boost_hz > dram_s * power.running_hz:
             return None  # The core clock is the bottleneck, so a lower limit costs time.
         points = _lower_limits(gpu)
-        costs = LimitedCosts(*power.setting(points).costs(np.array(nominal)[:, np.newaxis])[..., 0], nominal[4])
+        costs = LimitedCosts._make([*power.setting(points).costs(np.array(nominal)[:, np.newaxis])[..., 0], nominal[4]])
         slowdown, saved = (1.0 - values / values[0] for values in (costs.latency_s, costs.energy_j))
         free = np.where(-slowdown <= NO_LOSS, saved, -1.0)
         place = int(free.argmax())

@@ -55,7 +55,7 @@ class LimitedCosts(NamedTuple):
 
     def at(self, point: int | slice) -> "LimitedCosts":
         """Return the costs at one or more pairs of power limit and clock. `point` is their index or slice."""
-        return LimitedCosts(*(row[point] for row in self[:-1]), self.dram_j)
+        return LimitedCosts._make([*(row[point] for row in self[:-1]), self.dram_j])
 
     def part(self, part: slice) -> "LimitedCosts":
         return LimitedCosts(*(row[..., part] for row in self))

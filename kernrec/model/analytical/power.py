@@ -244,7 +244,7 @@ class PowerModel:
         point = self._limit(limit_w), self._clock(clock_hz)
         setting = self._setting((point,)) if np.ndim(point[0]) else self.setting((point,))
         launches = nominal.columns()
-        return LimitedCosts(*setting.costs(launches)[:, 0], launches[4])
+        return LimitedCosts._make([*setting.costs(launches)[:, 0], launches[4]])
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
         """Return a cached engine object for P pairs of power limit (W) and highest clock (Hz). None in a pair stands

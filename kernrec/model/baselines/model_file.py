@@ -99,10 +99,14 @@ def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
     heads = {}
     for quantity in _QUANTITIES:
         for gpu, head in entry["heads"].get(quantity, {}).items():
-            columns, intervals = tuple(head["columns"]), map(interval_from, (head["recorded"], head["between"]))
-            overheads_s = {str(name): float(seconds) for name, seconds in head.get("overheads_s", {}).items()}
-            rest = bool(head.get("sustained")), overheads_s
-            heads[quantity, str(gpu)] = Head(columns, arrays[head["trees"]], *intervals, *rest)
+            heads[quantity, str(gpu)] = Head(
+                tuple(head["columns"]),
+                arrays[head["trees"]],
+                interval_from(head["recorded"]),
+                interval_from(head["between"]),
+                bool(head.get("sustained")),
+                {str(backend): float(seconds) for backend, seconds in head.get("overheads_s", {}).items()},
+            )
     sizes = {str(name): tuple(map(int, values)) for name, values in entry["sizes"].items()}
     bases = entry.get("power_bases")
     if bases is not None:

@@ -424,7 +424,7 @@ def test_batched_operating_points_equal_single_ones():
         [(200.0, power.boost_hz), (200.0, 0.6 * power.boost_hz), (None, power.boost_hz)],
     )
     together = power.setting(points).costs(nominal)
-    clock_hz = LimitedCosts(*together, nominal[4]).clock_hz
+    clock_hz = LimitedCosts._make([*together, nominal[4]]).clock_hz
     for number, point in enumerate(points):
         alone = power.setting([point]).costs(nominal)
         assert (together[:, number] == alone[:, 0]).all()
