@@ -154,7 +154,7 @@ def _costs(
     inputs, rank = group.inputs, _occupancy_rank(group)
     analytical = {"latency": inputs.latency_s, "energy": inputs.latency_s * inputs.power_w}
     calibration = calibrations.get(inputs.gpu.arch)
-    calibrated = predict_group(group, calibration) if calibration and inputs.core_s is not None else analytical
+    calibrated = predict_group(group, calibration) if calibration and np.isfinite(inputs.core_s).all() else analytical
     costs = {"predicted": analytical, "calibrated": calibrated, "occupancy": {"latency": rank, "energy": rank}}
     if model is None:
         return costs
@@ -174,8 +174,5 @@ def _costs(
 def _occupancy_rank(group: RowGroup) -> Array:
     """Rank configs by resident warps, largest first. Among equal numbers of warps, the larger block comes first. The
     rank is NaN if the occupancy is unknown."""
-    inputs = group.inputs
-    if inputs.threads is None or inputs.resident is None:
-        return np.full(len(group), np.nan)
-    warps = np.ceil(inputs.threads / 32.0)
-    return 1.0 / (inputs.resident * warps * 4096.0 + warps + 1.0)
+    warps = np.ceil(group.inputs.threads / 32.0)
+    return 1.0 / (group.inputs.resident * warps * 4096.0 + warps + 1.0)

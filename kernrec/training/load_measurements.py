@@ -297,11 +297,6 @@ def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping
     ]
     names = sorted({name for row in numbers for name in row})
     roofline = max(problem.flops / gpu.peak_flops("f32"), problem.bytes / gpu.memory_bandwidth)
-    return ModelInputs(
-        gpu=gpu,
-        flops=float(problem.flops),
-        bytes=float(problem.bytes),
-        tunables={name: np.array([row.get(name, np.nan) for row in numbers]) for name in names},
-        latency_s=np.full(len(configs), roofline),
-        power_w=np.full(len(configs), gpu.tdp_w),
-    )
+    tunables = {name: np.array([row.get(name, np.nan) for row in numbers]) for name in names}
+    known = {"flops": problem.flops, "bytes": problem.bytes, "latency_s": roofline, "power_w": gpu.tdp_w}
+    return ModelInputs.of(gpu, tunables, len(configs), **known)

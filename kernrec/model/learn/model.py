@@ -27,7 +27,7 @@ def least_seconds(inputs: ModelInputs) -> Array:
     """Return the minimum time of each of C candidates in seconds. Blocks are assumed to run in the modeled number of
     rounds, and arithmetic at the clock under the power limit. Unknown parts of the time count as zero."""
     gpu, seconds = inputs.gpu, np.empty(len(inputs))
-    query.least_seconds(inputs.quantities(), gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
+    query.least_seconds(inputs.quantities, gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
     return seconds
 
 
@@ -104,7 +104,7 @@ class Model:
             the training data, (C,).
         """
         in_engine = learned_model([(self, gpu_known)], inputs.gpu, inputs.tunables, [0] * len(inputs))
-        latency, power, distance = in_engine.predict(inputs.quantities())
+        latency, power, distance = in_engine.predict(inputs.quantities)
         return {"latency": latency} | ({"power": power} if "power" in self.parts(gpu_known) else {}), distance
 
     def parts(self, gpu_known: bool) -> tuple[str, ...]:
