@@ -24,7 +24,7 @@ from kernrec.kernel.expression import identifier
 from kernrec.kernel.spec import SCALAR_RANGES
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.code_facts import CodeFacts, unset_note
-from kernrec.profile.launch_arguments import BytesDescription, read_description, read_structure
+from kernrec.profile.launch_arguments import read_description, read_structure
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx.analysis.indexes import Index
 
@@ -331,7 +331,7 @@ def _special(text: str) -> str:
         return f"{identifier(match[1])} + {match[2]}"
     if text.startswith(("struct(", "bytes:")):
         described = read_description(text)
-        return f"bytes {described.raw.hex()}" if isinstance(described, BytesDescription) else ""
+        return f"bytes {described.hex()}" if isinstance(described, bytes) else ""
     return ""
 
 

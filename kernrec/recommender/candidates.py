@@ -87,7 +87,8 @@ class KernelCandidates:
 
     def launch_times(self, position: int) -> list[LaunchTime]:
         """Return a `LaunchTime` for each launch that the config at `position` performs."""
-        return [LaunchTime(*times) for times in self._ranked.in_engine.launches(self.number, self._start + position)]
+        launches = self._ranked.in_engine.launches(self.number, self._start + position)
+        return [LaunchTime._make([pipe_clk, *times, dram_bytes]) for pipe_clk, times, dram_bytes in launches]
 
     def model_inputs(self, positions: Array) -> "ModelInputs":
         """Return a trained model's inputs for the candidates at `positions`, at the first operating point."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.baselines.bound import RATIOS, features, features_of, has_physical_power, power_base, rate_of, used
+from kernrec.model.baselines.bound import RATIOS, features, features_of, power_base, rate_of, used
 from kernrec.model.baselines.operating_point import LEEWAY, least_s, rates_of
 from kernrec.model.baselines.recorded_set import BACKEND, RecordedSet
 
@@ -129,7 +129,7 @@ class _Columns:
         dims = {name: sizes[rows] for name, sizes in recording.dims.items()}
         bound, made = features(recording.recorded.op, gpu, dtype, layout, dims, recording.recorded.timing)
         self.bound_s[rows], self.base_w[rows] = bound.total_s, gpu.tdp_w
-        if has_physical_power(recording.recorded.op):
+        if getattr(features_of(recording.recorded.op), "PHYSICAL_POWER", False):
             self.base_w[rows] = power_base(gpu).watts(bound, recording.latency_s[rows], gpu.tdp_w)
         if bound.work_s is not None:
             self.work_s[rows] = bound.work_s

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.baselines.bound import features_of, has_physical_power, power_base
+from kernrec.model.baselines.bound import features_of, power_base
 from kernrec.model.baselines.compact_trees import Trees
 from kernrec.model.baselines.recorded_set import OTHER, log_sizes
 from kernrec.model.learn.conformal import Extent, Interval, calibrate
@@ -59,7 +59,7 @@ def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any],
         if quantity == "latency":
             named = fastest_named(table, together)
         _add_any_heads(table if quantity == "power" else _sustained(recording), quantity, of_quantity, trees)
-    has_bases = "power" in table.matrix and has_physical_power(recorded.op)
+    has_bases = "power" in table.matrix and getattr(features_of(recorded.op), "PHYSICAL_POWER", False)
     dims = features_of(recorded.op).DIMS
     extent = Extent.of(log_sizes({name: recording.dims[name] for name in dims}))
     working_sets = recorded.timing.working_sets
