@@ -70,11 +70,11 @@ def import_(wanted: ImportOptions) -> None:
     if file.suffix == ".zip":
         raise UsageError(f"{file} is not a bundle: it is not a zip file")
     done, left_out = _import_results(wanted, path)
-    for part in done.parts:
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(part.outcomes.items()))
-        best = "" if part.best_s is None else f", best {human(part.best_s, 's')}"
-        about = f"{part.kernel} for {part.problem.key} on {done.gpu.title}"
-        print(f"{about}: {counted(part.results, 'result')} ({counts}){best}")
+    for each in done.kernels:
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(each.outcomes.items()))
+        best = "" if each.best_s is None else f", best {human(each.best_s, 's')}"
+        about = f"{each.kernel} for {done.problem.key} on {done.gpu.title}"
+        print(f"{about}: {counted(each.results, 'result')} ({counts}){best}")
     print_notes((*left_out, *done.notes))
     if done.added < done.results:
         print_notes([f"{done.results - done.added} of them were there already"])
