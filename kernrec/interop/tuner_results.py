@@ -116,7 +116,7 @@ def _closed(text: str) -> tuple[Any, int]:
     stripped = text.rstrip().rstrip(",")
     before = stripped[: max(stripped.rfind("\n"), 0)].rstrip().rstrip(",")
     for closed, dropped in ((stripped + "}", 0), (stripped + "}}", 0), (before + "}}", 1)):
-        with suppress(CutShort, ValueError):
+        with suppress(ValueError):
             if (document := whole_document(closed)).get("cache"):
                 return document, dropped
     raise ValueError("it is cut short before its first complete entry")

@@ -15,7 +15,7 @@ from typing import Any
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, file_errors, unknown
 from kernrec.gpu import find_gpu
-from kernrec.interop.model_config import ServedModel, read_model
+from kernrec.interop.model_config import ModelConfig, read_model
 from kernrec.interop.moe_configs import write_moe_configs
 from kernrec.recommender.serving.compared import Comparer, Comparison, Verdict, comparer, verdict_of, worth
 from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_alone, own_kernel
@@ -115,7 +115,7 @@ def _comparison(made: Comparison) -> dict[str, Any]:
 class ServingAudit:
     """Result of an audit: the tuned files that an engine looks for to serve a model on a GPU."""
 
-    model: ServedModel
+    model: ModelConfig
     served: Deployment
     shipped: Shipped
     files: tuple[AuditedFile, ...]
@@ -230,7 +230,7 @@ def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]
         return newest[0], [f"files are for Triton {newest[0]}, the newest that SGLang has files for; {other}"]
 
 
-def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]) -> list[str]:
+def _notes_on(model: ModelConfig, served: Deployment, files: Sequence[TunedFile]) -> list[str]:
     notes = []
     if not reads_files(model.quantization, served.engine):
         notes.append(
