@@ -200,7 +200,7 @@ def measured_problem(stated: StatedProblem, wanted: StatedProblem, kernel: Kerne
     if kernel is not None:
         definition, usual = kernel.definition, (kernel.dtypes[0], kernel.layouts[0])
     elif (name := wanted.op or stated.op) is not None:
-        definition, usual = find_op(name), (None, None)
+        definition, usual = find_op(name), ("", "")
     else:
         raise UsageError("it does not say what was measured: give --kernel SOURCE --spec SPEC, or --op and --shape")
     first, second = (canonical_dtype(each) if each else None for each in (wanted.dtype, stated.dtype))
@@ -213,7 +213,7 @@ def measured_problem(stated: StatedProblem, wanted: StatedProblem, kernel: Kerne
         shown = " ".join(part for part in (stated.op, sizes, stated.dtype) if part)
         raise UsageError(f"none of its results is for the given problem; they are for {shown:.300}")
     dims = dict(wanted.dims) | dict(stated.dims)
-    return definition.problem(first or second or usual[0], wanted.layout or usual[1], **dims)
+    return definition.problem(first or second or usual[0] or None, wanted.layout or usual[1] or None, **dims)
 
 
 SAMPLE = 6
