@@ -1,9 +1,7 @@
 """`kernrec analyze` for programs with several kernels, or for several GPUs. The table has a row per kernel and GPU."""
 
-import re
 import sys
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kernrec.cli.kernel_argument import AnalyzeOptions
+from kernrec.cli.kernel_argument import CORRECT, AnalyzeOptions
 from kernrec.cli.output import USUALLY, Column, print_columns, print_json, print_notes, quantities
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze.kernel import Analysis
 
 Analyze = Callable[[AnalyzeOptions], "Analysis"]
-
-_CORRECT = "; if the values are wrong, correct them in:"
 
 
 @dataclass(frozen=True)
@@ -103,8 +99,7 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
 def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze) -> _Row:
     from kernrec.recommender.request import Objective
 
-    single = copy(wanted)
-    single.gpu, single.source = gpu, Path(f"{wanted.file}:{entry}") if entry else wanted.file
+    single = wanted.single(gpu, Path(f"{wanted.file}:{entry}") if entry else wanted.file)
     objective = Objective.LATENCY if wanted.query.objective is Objective.PARETO else wanted.query.objective
     single.query = replace(wanted.query, objective=objective, top=sys.maxsize, each_config=True)
     draft = analysis = failure = None
@@ -115,50 +110,19 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
         analysis = run(single)
     except KernrecError as error:
         failure = error
-    if draft and single.assumed:  # The analysis assumed larger buffers.
-        draft = single.draft
+    draft = draft and single.draft  # The analysis may have assumed larger buffers.
     name = (draft.entry if draft else entry) or single.file.stem
     if analysis is None:
         from kernrec.interop.draft import analyze_command
 
         command = draft.command(gpu) if draft and draft.chosen else analyze_command(single.file, name, gpu)
-        return _Row(name, gpu, error=str(failure).removesuffix(f"{_CORRECT} {command}"), command=command)
+        return _Row(name, gpu, error=str(failure).removesuffix(f"{CORRECT} {command}"), command=command)
     block = draft.launch.block if draft and draft.launch else None
     launched = None
     for each in analysis.answer.recommendations if block else ():
         if each.launches[0].block == (*(block or ()), 1, 1)[:3] and each.point == analysis.answer.point:
             launched = each
     return _Row(name, gpu, analysis, launched, notes=tuple(filter(None, [draft.note, draft.unset])) if draft else ())
-
-
-def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
-    """Enlarge a buffer of assumed size in the options if a kernel accessed memory beyond the buffer's end.
-
-    Args:
-        wanted: Options of the analysis that failed.
-        error: Message of the emulator.
-
-    Returns:
-        Whether the options changed.
-
-    Raises:
-        UsageError: The emulator refused an access that depends on other assumed values. The message contains the
-            command, in which the user should correct these values.
-    """
-    from kernrec.interop.assumed_words import enlarged_words
-
-    access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) accesses .*?(?:bytes(?= \(address )|in no buffer)", error)
-    if access is None:
-        return False
-    if (draft := wanted.draft) is None:
-        return False
-    if (words := enlarged_words(wanted.words, draft, error)) is not None:
-        wanted.assumed = tuple(words.assumed)
-        return True
-    if draft.note:
-        command = draft.command(wanted.gpu)
-        raise UsageError(f"{draft.entry} does not run with assumed values: {access[0]}{_CORRECT} {command}")
-    return False
 
 
 def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:

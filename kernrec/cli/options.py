@@ -133,8 +133,6 @@ class Options:
     backend: list[str] | None = None
     estimated_by: str | None = None
     printed: "Printed | None" = None
-    assumed: tuple[str, ...] = ()
-    """Arguments that kernrec added to the user's kernel arguments (see `LaunchWords.assumed`)."""
 
     def __init__(self, values: Mapping[str, Any], databases: Sequence[Path] = ()) -> None:
         self.databases = list(databases) or None
