@@ -77,7 +77,8 @@ def analyze(wanted: AnalyzeOptions) -> None:
 def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
     """Analyze call files for each GPU. Continue after a failure, and raise `KernrecError` at the end."""
     from kernrec.capture.call_file import is_cuda_call, read_cuda_call
-    from kernrec.cli.analyze_program import ProgramTimes
+    from kernrec.cli.analyze_program import print_times
+    from kernrec.gpu import find_gpu
 
     calls = [wanted.source, *map(Path, wanted.arguments or ())]
     if wanted.source.is_dir():
@@ -89,7 +90,8 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
     answers: list[dict[str, Any]] = []
     failed = 0
     for gpu in gpus:
-        times = ProgramTimes(wanted.single(gpu, wanted.source))
+        on_gpu = find_gpu(gpu)
+        times: dict[str, list[tuple[int, float]]] = {}
         for path in calls:
             single = wanted.single(gpu, path)
             single.arguments = None
@@ -97,7 +99,9 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
                 print(f"{path}:")
             try:
                 if is_cuda_call(path):
-                    times.add(read_cuda_call(path))
+                    call = read_cuda_call(path)
+                    seconds = call.seconds(on_gpu, wanted.database, wanted.budget)
+                    times.setdefault(call.entry, []).append((call.launches, seconds))
                 analysis = _analyze(single)
                 answers.append({"call": str(path), **analysis.as_dict()})
                 _print(single, analysis, as_json=None if wanted.as_json else False)
@@ -106,8 +110,8 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
                 answers.append({"call": str(path), "gpu": gpu, "error": str(error)})
                 print(f"kernrec: {path}: {error}", file=sys.stderr)
             sys.stdout.flush()
-        if not wanted.as_json:
-            times.print_table()
+        if times and not wanted.as_json:
+            print_times(times, on_gpu)
     if wanted.as_json:
         print_json(answers)
     if failed:

@@ -1,7 +1,7 @@
 """`kernrec analyze` for programs with several kernels, or for several GPUs. The table has a row per kernel and GPU."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +15,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
-    from kernrec.capture.call_file import CudaCall
+    from kernrec.gpu import GPU
     from kernrec.recommender import Recommendation
     from kernrec.recommender.analyze.kernel import Analysis
 
@@ -180,42 +180,26 @@ def _config(row: _Row, best: "Recommendation") -> str:
     return " ".join(f"{name}={value}" for name, value in best.config.items())
 
 
-class ProgramTimes:
-    """Collects the captured calls of a CUDA program, and prints their predicted times per kernel."""
+def print_times(times: Mapping[str, Sequence[tuple[int, float]]], gpu: "GPU") -> None:
+    """Print the predicted times of a program's kernels on a GPU.
 
-    def __init__(self, wanted: AnalyzeOptions) -> None:
-        self._wanted = wanted
-        self._times: dict[str, list[tuple[int, float]]] = {}  # for each kernel, (launches, seconds per launch) of calls
+    Args:
+        times: (launches, seconds per launch) of each captured call, keyed by kernel.
+    """
+    from kernrec.capture.call_file import short_name
 
-    def add(self, call: "CudaCall") -> None:
-        """Predict the time of a captured call with the block size of the program, and add it to the table."""
-        from kernrec import paths
-        from kernrec.gpu import find_gpu
-
-        database = self._wanted.db or paths.user_database()
-        seconds = call.seconds(find_gpu(self._wanted.gpu), database, self._wanted.budget)
-        self._times.setdefault(call.entry, []).append((call.launches, seconds))
-
-    def print_table(self) -> None:
-        """Print a table of the predicted times per kernel, if any calls were added."""
-        from kernrec.capture.call_file import short_name
-        from kernrec.gpu import find_gpu
-
-        if not self._times:
-            return
-        totals = {name: sum(count * each for count, each in times) for name, times in self._times.items()}
-        launches = {name: sum(count for count, _ in times) for name, times in self._times.items()}
-        names, whole = sorted(totals, key=lambda name: -totals[name]), sum(totals.values())
-        columns = [
-            Column("time", "right", [f"{100 * totals[name] / whole:.1f} %" for name in names]),
-            quantities("total", "s", [totals[name] for name in names]),
-            Column("launches", "right", [f"{launches[name]}" for name in names]),
-            quantities("mean", "s", [totals[name] / launches[name] for name in names]),
-            quantities("least", "s", [min(each for _, each in self._times[name]) for name in names]),
-            quantities("most", "s", [max(each for _, each in self._times[name]) for name in names]),
-            Column("kernel", "left", [short_name(name) for name in names]),
-        ]
-        title = find_gpu(self._wanted.gpu).title
-        print_columns(f"GPU time of the program on {title}, by kernel", columns)
-        launched = counted(sum(launches.values()), "launch")
-        print_notes([f"{launched}, {whole * 1e3:.4g} ms in all: predicted, never measured; without copies and gaps"])
+    totals = {name: sum(count * each for count, each in calls) for name, calls in times.items()}
+    launches = {name: sum(count for count, _ in calls) for name, calls in times.items()}
+    names, whole = sorted(totals, key=lambda name: -totals[name]), sum(totals.values())
+    columns = [
+        Column("time", "right", [f"{100 * totals[name] / whole:.1f} %" for name in names]),
+        quantities("total", "s", [totals[name] for name in names]),
+        Column("launches", "right", [f"{launches[name]}" for name in names]),
+        quantities("mean", "s", [totals[name] / launches[name] for name in names]),
+        quantities("least", "s", [min(each for _, each in times[name]) for name in names]),
+        quantities("most", "s", [max(each for _, each in times[name]) for name in names]),
+        Column("kernel", "left", [short_name(name) for name in names]),
+    ]
+    print_columns(f"GPU time of the program on {gpu.title}, by kernel", columns)
+    launched = counted(sum(launches.values()), "launch")
+    print_notes([f"{launched}, {whole * 1e3:.4g} ms in all: predicted, never measured; without copies and gaps"])

@@ -120,7 +120,6 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
     from kernrec.gpu import find_gpu
 
     checks = LaunchChecks(wanted.seconds)
-    build = [*(f"-I{folder.absolute()}" for folder in wanted.include or ()), *(f"-D{m}" for m in wanted.define or ())]
     command = [str(wanted.source), *(wanted.arguments or ())]
     if "/" not in command[0] and Path(command[0]).is_file() and wanted.source.suffix != ".cu":
         command[0] = f"./{command[0]}"  # Restore the `./` that the parser has removed.
@@ -128,7 +127,7 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
     own = os.dup(1)
     os.dup2(2, 1)
     try:
-        gpu, recorder = find_gpu(wanted.gpu), Recorder(checks=checks)
+        gpu, recorder, build = find_gpu(wanted.gpu), Recorder(checks=checks), options.build_options(wanted)
         status = run_program(command, gpu, Path("calls").absolute(), recorder, build, LAUNCH_BUDGET)
     finally:
         os.dup2(own, 1)

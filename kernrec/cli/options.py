@@ -275,6 +275,12 @@ def _is_group(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Options)
 
 
+def build_options(wanted: Any) -> list[str]:
+    """Return the options --include and -D in the notation of nvcc."""
+    folders, macros = wanted.include or (), wanted.define or ()
+    return [*(f"-I{folder.absolute()}" for folder in folders), *(f"-D{macro}" for macro in macros)]
+
+
 def open_dimensions(shapes: Sequence[str]) -> dict[str, int]:
     """Parse the symbolic dimensions of an ONNX model from texts such as `batch=1,seq=128`."""
     values: dict[str, int] = {}

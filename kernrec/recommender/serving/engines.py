@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
-from kernrec.interop.model_config import LEAST_GROUP, UNQUANTIZED, Quantization, ModelConfig
+from kernrec.interop.model_config import LEAST_GROUP, UNQUANTIZED, ModelConfig, Quantization
 from kernrec.interop.moe_configs import ExpertLayer
 from kernrec.kernel.expression import parse
 from kernrec.util.light_dataclass import dataclass
