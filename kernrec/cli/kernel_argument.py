@@ -5,7 +5,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.check import extents, with_entry
 from kernrec.cli.options import argument, option
@@ -74,10 +73,6 @@ class AnalyzeOptions(options.Options):
         from kernrec.gpu import find_gpu
 
         return find_gpu(self.gpu)
-
-    @property
-    def database(self) -> Path:
-        return self.db or paths.user_database()
 
     @cached_property
     def words(self) -> "LaunchWords":

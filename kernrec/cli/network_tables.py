@@ -11,7 +11,6 @@ from kernrec.cli.output import (
     Form,
     NotePrinter,
     digits,
-    estimates,
     print_columns,
     print_csv,
     print_json,
@@ -104,8 +103,8 @@ def _print_layers(answer: "NetworkAnswer", most: int | None) -> None:
         Column("layer", "left", [_shortened(layer.name) for layer in shown]),
         Column("count", "right", [str(layer.count) for layer in shown]),
         Column("time", "right", [f"{layer.latency_s / seconds * 100:.0f} %" for layer in shown]),
-        estimates("latency", "s", [latency for latency, _ in costs], intervals=False),
-        estimates("energy", "J", [energy for _, energy in costs], USUALLY, intervals=False),
+        quantities("latency", "s", [latency for latency, _ in costs], intervals=False),
+        quantities("energy", "J", [energy for _, energy in costs], USUALLY, intervals=False),
         Column("runs", "left", [_runs(layer) for layer in shown]),
         Column(f"kernrec vs {answer.backend}", "right", saved, SELDOM),
         Column("config", "left", configs, ALWAYS if any(configs) else USUALLY, below=True),
@@ -131,8 +130,8 @@ def _runs(layer: "LayerAnswer") -> str:
 
 def _cost_columns(totals: "Sequence[Total]") -> list[Column]:
     return [
-        estimates("latency", "s", [total.latency_s for total in totals]),
-        estimates("energy", "J", [total.energy_j for total in totals]),
+        quantities("latency", "s", [total.latency_s for total in totals]),
+        quantities("energy", "J", [total.energy_j for total in totals]),
         quantities("power", "W", [total.power_w for total in totals], importance=USUALLY),
         Column("source", "left", [total.source for total in totals], USUALLY),
     ]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from kernrec import paths
 from kernrec.cli import quantity
 from kernrec.cli.output import AsJson, Form
 from kernrec.errors import UsageError, unknown
@@ -143,6 +144,11 @@ class Options:
     def db(self) -> Path | None:
         """Return the database that --db names, or None if the command uses the user's own database."""
         return self.databases[0] if self.databases else None
+
+    @property
+    def database(self) -> Path:
+        """Return the database that --db names, or else the user's own."""
+        return self.db or paths.user_database()
 
     @cached_property
     def query(self) -> "Query":
