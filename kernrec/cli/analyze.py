@@ -245,7 +245,6 @@ def _print(wanted: AnalyzeOptions, analysis: "Analysis", as_json: bool | None) -
 
 
 def _counts(analysis: "Analysis") -> list[str]:
-    """Return notes on the number of profiled, skipped and failed configs."""
     notes = [
         f"{counted(analysis.answer.candidates, 'config')}: {analysis.profiled} profiled now,"
         f" {analysis.cached} before, {len(analysis.failed)} failed, {analysis.analysis_s:.1f} s"

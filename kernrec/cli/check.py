@@ -52,14 +52,12 @@ class CheckOptions(options.Options):
 
     @cached_property
     def flags(self) -> "CompileFlags":
-        """Return the flags to compile the file with."""
         from kernrec.kernel.source_files import compile_flags
 
         return compile_flags(with_entry(self.source)[0], self.define or (), self.include or ())
 
     @property
     def seconds(self) -> float:
-        """Return the time limit for checking a launch, in seconds."""
         return duration("--time", self.time)
 
 
@@ -150,7 +148,6 @@ def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
 
 
 def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str, Checked]":
-    """Check one kernel with the user's grid, block and arguments."""
     import numpy as np
 
     from kernrec.checking.check_launch import LaunchLimits, check_launch

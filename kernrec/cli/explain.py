@@ -80,7 +80,6 @@ def explain(wanted: ExplainOptions) -> None:
 
 
 def _explain_source(wanted: ExplainOptions, source: Path) -> None:
-    """Explain a kernel in a CUDA file, and print advice for source lines."""
     from kernrec.checking.analyze_source import explain_source
     from kernrec.cli.check import with_entry
     from kernrec.gpu import find_gpu

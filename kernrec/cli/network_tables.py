@@ -88,7 +88,6 @@ def _print_totals(answer: "NetworkAnswer") -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", most: int | None) -> None:
-    """Print the `most` slowest layers of a network. None selects the layers that take most of the time."""
     shown, count = answer.longest(most), len(answer.layers)
     seconds = sum(layer.latency_s for layer in answer.layers)
     share = sum(layer.latency_s for layer in shown) / seconds

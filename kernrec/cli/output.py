@@ -47,7 +47,6 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Return the length of the longest text in the column, in characters."""
         return max(map(len, (self.name, *self.cells)))
 
 

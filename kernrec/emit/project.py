@@ -68,7 +68,6 @@ def function_name(problem: Problem) -> str:
 
 
 def _variant(recommendations: Sequence[Recommendation], number: int) -> str:
-    """Return the C++ source file for one compiled variant of a kernel, with a launch function per recommendation."""
     first = recommendations[0]
     # Rename the kernels, so that several variants can be linked into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
@@ -243,7 +242,6 @@ static cudaError_t kernrec_encode(CUtensorMap* map, CUtensorMapDataType type, cu
 
 
 def _case(recommendation: Recommendation) -> str:
-    """Return the C++ initializer of the `kernrec::Case` that checks a launch function."""
     problem = recommendation.problem
     values = problem.definition.values(problem.sizes)
     tensors = []

@@ -125,7 +125,6 @@ class DraftedCode:
         return self._results[key]
 
     def _undefined(self, error: CompileError) -> list[str]:
-        """Return the undefined names in a compiler's messages that look like macros, in order."""
         names = dict.fromkeys(_UNDEFINED.findall(error.log))
         in_directives = set(re.findall(r"\w+", " ".join(re.findall(r"^[ \t]*#(.*)", self.text, re.MULTILINE))))
         return [name for name in names if _MACRO.fullmatch(name) or name in in_directives]
@@ -141,7 +140,6 @@ class DraftedCode:
             )
 
     def _explained(self, error: CompileError) -> UsageError | CompileError:
-        """Return the compiler's error, with its cause or remedy if kernrec knows it."""
         source = self._source.name
         if re.search(r'identifier "cuda[A-Z]\w+" is undefined', str(error)):
             return UsageError(f"{error}: kernrec does not emulate kernels that call the CUDA runtime")

@@ -160,7 +160,6 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements of a pointer's buffer. Raise `UnknownError` if no allocation is found."""
         function, variable = function_of(pointer), stripped(pointer)
         for _ in range(8):
             for name in _ALLOCATIONS:

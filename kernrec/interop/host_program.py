@@ -155,7 +155,6 @@ class HostProgram:
 
     @cached_property
     def dim3_declarations(self) -> "list[Node]":
-        """Declarations of `dim3` variables, in the order of the text."""
         declarations = nodes(self.root, "declaration")
         return [node for node in declarations if text_of(child(node, "type")) == "dim3"]
 

@@ -192,7 +192,6 @@ class HostValues(HostProgram):
         raise UnknownError
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
-        """Evaluate a call of a known function such as `min`, of a macro, or of a function with a return statement."""
         function_or_type = child(node, "function", "type")
         name = text_of(function_or_type).removeprefix("std::").partition("<")[0]
         inputs = inputs_of(node)

@@ -158,7 +158,6 @@ def _by_kernel(file: ForeignResults, wanted: str | None = None) -> dict[str, For
 def _bound(
     file: ForeignResults, ignored: tuple[str, ...], kernel: Kernel, problem: Problem, gpu: GPU
 ) -> ForeignResults:
-    """Match a file's results with a kernel's configs, and add notes on results that were dropped."""
     kernel.require(problem.dtype, problem.layout, gpu.sm)
     excluded = 0
     if file.results[0].launch is not None:

@@ -295,7 +295,6 @@ class ModelConfig:
         return Quantization(None, None, method + " with desc_act" * bool(fields.get("desc_act")), elsewhere=True)
 
     def _compressed(self, fields: Mapping[str, Any], method: str) -> Quantization:
-        """Read a `compressed-tensors` quantization: 8-bit weights and activations, or groups of integer weights."""
         groups = fields.get("config_groups")
         first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
         weights = first.get("weights") if isinstance(first, dict) else None

@@ -60,7 +60,6 @@ class StatedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "StatedProblem":
-        """Convert a complete problem to a `StatedProblem`."""
         return cls(problem.op, problem.dims, problem.dtype, problem.layout)
 
 
@@ -153,7 +152,6 @@ class ForeignResults:
 
     @property
     def tunables(self) -> tuple[str, ...]:
-        """Names of the tunables in the configs."""
         return tuple(self.results[0].config) if self.results else ()
 
 

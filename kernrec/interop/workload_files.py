@@ -103,7 +103,6 @@ def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
 
 
 def _csv(path: Path) -> Workload:
-    """Read a CSV file with columns for `op` and dimensions, and optionally `name`, `count`, `dtype` and `layout`."""
     with _opened(path) as lines:
         reader = csv.DictReader(lines, strict=True)
         try:

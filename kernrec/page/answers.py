@@ -138,7 +138,6 @@ class Answers:
         }
 
     def _network(self, parameters: Parameters) -> dict[str, Any]:
-        """Return a network's layers and totals at the default power limit, and its totals at several power limits."""
         name = parameters.get("workload", "")
         names = [*self._own, *workloads()]
         if name not in names:  # Accept names only, because a URL must not open a file.
