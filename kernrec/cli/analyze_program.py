@@ -165,10 +165,9 @@ def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
 
 
 def _extents(extents: tuple[int, ...]) -> str:
-    shown = list(extents)
-    while len(shown) > 1 and shown[-1] == 1:
-        shown.pop()
-    return "x".join(map(str, shown))
+    from kernrec.interop.spec_text import short_extents
+
+    return "x".join(map(str, short_extents(extents)))
 
 
 def _config(row: _Row, best: "Recommendation") -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kernrec.interop.host_expressions import UnknownError, by_block, divided, is_number, number
 from kernrec.interop.host_program import child, function_of, inputs_of, last_word, stripped, stripped_node
 from kernrec.interop.host_values import HostValues
+from kernrec.interop.spec_text import short_extents
 from kernrec.kernel.cuda_program import nodes, text_of
 from kernrec.op.dtype import ELEMENT_BYTES
 
@@ -106,9 +107,7 @@ class _Launch:
         block = block if block and 0 not in block else None
         names = template | self.dimensions | self._block_names()
         with suppress(UnknownError, IndexError):
-            axes = self._axes(self.configuration[0], names)
-            while len(axes) > 1 and axes[-1] == "1":
-                axes = axes[:-1]
+            axes = short_extents(self._axes(self.configuration[0], names))
             extents = zip(axes, "xyz", (*(block or ()), 0, 0, 0), strict=False)
             grid = ", ".join(by_block(text, axis, extent) for text, axis, extent in extents)
         with suppress(UnknownError, IndexError):

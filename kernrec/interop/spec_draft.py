@@ -27,6 +27,7 @@ from kernrec.interop.spec_text import (
     listed,
     one_line,
     quoted,
+    short_extents,
     split_expressions,
     three_extents,
 )
@@ -266,10 +267,9 @@ class _Drafter:
         if not blocks and not self.facts.reads_block:
             self.missing.append("--block, which the code never reads")
             return [MARK], {}
-        own = self.launch.block if self.launch and self.launch.block else ()  # Block of the host code's launch
-        while own and own[-1] == 1 and len(own) > 1:
-            own = own[:-1]
         if not blocks:
+            # Block of the host code's launch
+            own = short_extents(self.launch.block) if self.launch and self.launch.block else ()
             usual = _BLOCKS.get(len(own) or self.facts.block_axes, ())
             blocks = [some for some in dict.fromkeys((own, *usual)) if some and math.prod(some) <= (most or 1024)]
             blocks = blocks or [(most or 32,) + (1,) * (self.facts.block_axes - 1)]
