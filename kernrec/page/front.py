@@ -300,15 +300,6 @@ def rounded(value: Any) -> Any:
     return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """Return the index of an operating point in `candidates.points`, or -1 if there is none. A power limit of None is
-    the default, and a clock of None is unlocked."""
-    for number, point in enumerate(candidates.points):
-        if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
-            return number
-    return -1
-
-
 def config_text(config: Mapping[str, int]) -> str:
     """Return a config as text for the option `--config`."""
     return ",".join(f"{name}={value}" for name, value in config.items())
