@@ -107,7 +107,6 @@ def audit(wanted: AuditOptions) -> None:
 
 
 def _print_entries(files: "Sequence[JudgedFile]", as_json: bool) -> None:
-    """Print for each config in tuned files whether it is a good choice."""
     from kernrec.recommender.serving.judgments import config_text
 
     if as_json:

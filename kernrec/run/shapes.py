@@ -62,7 +62,6 @@ class Shapes:
         return shapes
 
     def problem(self, values: Mapping[str, int]) -> Problem:
-        """Return the problem, given a value for each dimension that has several values."""
         return self.op.problem(self.dtype, self.layout, **self.fixed, **values)
 
     @cached_property

@@ -15,7 +15,7 @@ from typing import Any
 from kernrec import paths
 from kernrec.compile.pool import processors_of
 from kernrec.errors import KernrecError, UsageError, file_errors, unknown
-from kernrec.interop.model_config import ServedModel, read_model
+from kernrec.interop.model_config import ModelConfig, read_model
 from kernrec.interop.moe_configs import write_moe_configs
 from kernrec.model.analytical.spread import Source
 from kernrec.recommender.serving.compared import Comparer, Comparison, Verdict
@@ -111,7 +111,7 @@ def _comparison(made: Comparison) -> dict[str, Any]:
 class ServingAudit:
     """Result of an audit: the tuned files that an engine looks for to serve a model on a GPU."""
 
-    model: ServedModel
+    model: ModelConfig
     served: Deployment
     shipped: Shipped
     files: tuple[AuditedFile, ...]
@@ -194,7 +194,7 @@ def _with_triton(served: Deployment, shipped: Shipped) -> tuple[Deployment, list
     return replace(served, triton=installed), [f"{note}; --engine sglang,triton==RELEASE chooses another"]
 
 
-def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]) -> list[str]:
+def _notes_on(model: ModelConfig, served: Deployment, files: Sequence[TunedFile]) -> list[str]:
     notes = []
     if not reads_files(model.quantization, served.engine):
         notes.append(

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.interop.model_config import LEAST_GROUP, UNQUANTIZED, Quantization, ServedModel
+from kernrec.interop.model_config import LEAST_GROUP, UNQUANTIZED, ModelConfig, Quantization
 from kernrec.interop.moe_configs import ExpertLayer
 from kernrec.kernel.expression import parse
 from kernrec.util.light_dataclass import dataclass
@@ -119,8 +119,8 @@ class TunedFile:
         return tokens * (self.state.heads if self.state is not None else 1)
 
 
-def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
-    """Return the tuned files that an engine looks for.
+def tuned_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
+    """Return the tuned files that an engine looks for when it serves a model.
 
     Raise `UsageError` if the model cannot be divided among the deployment's number of GPUs.
     """
@@ -128,7 +128,7 @@ def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     return [*files, *_state_files(model, served), *_lora_files(model, served)]
 
 
-def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
+def expert_split(model: ModelConfig, served: Deployment) -> tuple[int, int]:
     """Return the number of experts on one GPU, and the width of an expert on one GPU.
 
     vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a group.
@@ -159,7 +159,7 @@ def _divisors_near(size: int, gpus: int) -> str:
     return f"use {below}" if above is None else f"use {below} or {above}"
 
 
-def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+def _expert_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     quantization = model.quantization
     if model.experts is None or not reads_files(quantization, served.engine):
         return []
@@ -204,7 +204,7 @@ def reads_files(quantization: Quantization, engine: str) -> bool:
     return not quantization.elsewhere
 
 
-def _group(model: ServedModel, width: int) -> int:
+def _group(model: ModelConfig, width: int) -> int:
     """Return how many weights along k share a scale on one GPU. The number divides the depth of both matmuls."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
@@ -216,7 +216,7 @@ def _group(model: ServedModel, width: int) -> int:
     return group
 
 
-def _block_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+def _block_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     kind, block = model.quantization.kind, model.quantization.block
     if kind != "fp8_w8a8" or block is None:
         return []
@@ -236,7 +236,7 @@ def _block_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     return list(by_name.values())
 
 
-def _state_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+def _state_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     space = model.state_space
     if space is None or served.engine != "vllm":
         return []
@@ -254,7 +254,7 @@ def _state_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     return [TunedFile(Kind.STATE_SPACE, name, "state space, one token a sequence", state=shape)]
 
 
-def _lora_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+def _lora_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     rank = served.lora_rank
     if rank is None:
         return []

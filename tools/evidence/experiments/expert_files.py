@@ -26,7 +26,7 @@ from front import Table
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop.model_config import Experts, Quantization, ServedModel
+from kernrec.interop.model_config import ModelConfig
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.compared import candidates, distinct, ranked_by_formula
 from kernrec.recommender.serving.engine_defaults import default_config, entry_for, launched
@@ -55,7 +55,8 @@ def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused
     table, ranks, ratios = Table(), list[int](), list[float]()
     for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES):
         served = Deployment("vllm", find_gpu(gpu))
-        model = ServedModel("", hidden, "bfloat16", Quantization(None), Experts(experts, top, width), None, ())
+        sizes = {"num_experts": experts, "num_experts_per_tok": top, "moe_intermediate_size": width}
+        model = ModelConfig({"hidden_size": hidden, **sizes}, "", "")
         file = tuned_files(model, served)[0]
         entries, _ = read_moe_configs((files / file.name).read_text(), file.name)
         tuned, default = entries[entry_for(entries, tokens)], default_config("vllm", file, tokens, served.gpu)
