@@ -18,13 +18,13 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
+from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, recorded_device
 from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import WorkerClient
-from kernrec.store.measurement import Limits, Measurement
+from kernrec.store.measurement import Limits
 from kernrec.util.files import files_hash
 from kernrec.version import __version__
 
@@ -105,7 +105,6 @@ class GpuActor:
         self._answer = Answer(socket.gethostname())
         self._records: queue.SimpleQueue[Mapping[str, Any] | Answer] = queue.SimpleQueue()
         self._campaign: Campaign | None = None
-        self._earlier: tuple[Measurement, ...] = ()
 
     def hello(self) -> Greeting:
         return Greeting(socket.gethostname(), sources_hash())
@@ -122,8 +121,9 @@ class GpuActor:
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
             self,
-            device.settings(request, CampaignBudget(request.budget.seconds)),
-            CampaignHooks(lambda problem: self._earlier, report=self._take),
+            # The driver counts the configs.
+            device.settings(replace(request, budget=CampaignBudget(request.budget.seconds))),
+            self._take,
             device.compile_queue(),
         )
         campaign.begin()
@@ -140,7 +140,6 @@ class GpuActor:
 
         def make() -> None:
             begun_s = campaign.session.clock()
-            self._earlier = visit.earlier
             if not campaign.spent:
                 campaign.measure(with_own_kernels(visit))
             self._answer.seconds = campaign.session.clock() - begun_s

@@ -14,7 +14,7 @@ from kernrec.kernel import Kernel
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.plan import check_memory
-from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, CampaignSettings
+from kernrec.measure.campaign.results import EFFORTS, CampaignSettings
 from kernrec.measure.device.gpu_limits import restore_abandoned
 from kernrec.measure.device.nvml import LocalGpu, local_gpu
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
@@ -48,12 +48,12 @@ class MeasuringDevice:
         """Whether the device replays a recording."""
         return self.uuid_hash is None
 
-    def settings(self, request: CollectRequest, budget: CampaignBudget) -> CampaignSettings:
+    def settings(self, request: CollectRequest) -> CampaignSettings:
         """Return the settings of a new campaign on this device."""
         return CampaignSettings(
             session=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}",
-            effort=request.campaign_effort,
-            budget=budget,
+            finals=request.finals,
+            budget=request.budget,
             seed=request.seed,
             measured_by=f"kernrec {__version__}",
             protocol_version=REPLAY_VERSION if self.replayed else VERSION,

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from kernrec.measure.campaign import device_session
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
+from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort, Progress
+from kernrec.measure.campaign.results import CampaignSettings, Progress
 from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op
@@ -83,7 +83,7 @@ def test_interrupted_config_is_measured_first_in_the_next_run(tmp_path):
             measured.append(progress.measurement.identity.config["i"])
 
     with Journal(journal_path(database)) as journal:
-        run = campaign(journal, database, report, stopping=lambda: len(measured) == 3)
+        run = campaign(journal, report, stopping=lambda: len(measured) == 3)
         with pytest.raises(Stopped):
             run.run([target(6)])
         ingest(journal, database)
@@ -138,8 +138,7 @@ def test_abandoning_a_problem_closes_its_measurement_block(tmp_path):
     tasks = tuple(replace(task, problem=other) for task in plan.tasks)
     with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
         targets = [plan, replace(plan, problem=other, tasks=tasks)]
-        settings = CampaignSettings("s", MeasuringEffort(None, 0))
-        run = Campaign(client, journal, settings, CampaignHooks(report=report))
+        run = Campaign(client, journal, CampaignSettings("s"), report)
         run.run(targets)
         ingest(journal, tmp_path / "k.duckdb")
     with Database.open(tmp_path / "k.duckdb") as database:

@@ -62,7 +62,7 @@ def test_killed_child_loses_at_most_the_config_in_flight(tmp_path):
 
     holder: list[rig.Campaign] = []
     with rig.Journal(rig.journal_path(database)) as journal:
-        holder.append(rig.campaign(journal, database, report))
+        holder.append(rig.campaign(journal, report))
         holder[0].run([rig.target(count)])
         rig.ingest(journal, database)
     by_config = rig.outcomes(database)
