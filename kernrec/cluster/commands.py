@@ -107,7 +107,7 @@ def collect_on(
             result = Driver(cluster, request, chooser, journal, report, stopping).run()
             results = [each for kind in kinds.values() if isinstance(kind, SharedProblems) for each in kind.results]
             result = replace(result, results=tuple(results), leftover=leftover)
-            ended = concluded(result, journal, request.database)
+            ended = concluded(result, journal)
         outcomes = ((gpu, kind.outcome()) for gpu, kind in kinds.items())
         return replace(ended, outcomes=tuple((gpu, outcome) for gpu, outcome in outcomes if outcome is not None))
     finally:

@@ -21,7 +21,8 @@ from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
-from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, recorded_device
+from kernrec.measure.device import nvml
+from kernrec.measure.measuring_device import MeasuringDevice, device_of
 from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import Limits
@@ -179,11 +180,10 @@ def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
 
 
 def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
-    if request.recording is not None:
-        return recorded_device(request.recording, request.gpu, request.seed)
-    from kernrec.measure.device.nvml import choose_gpu
-
-    present = choose_gpu("auto")
-    if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(present.name).name:
-        raise UsageError("")  # A request for other GPUs is not an error of this GPU, so there is no message.
-    return gpu_device(present, scratch)
+    if request.recording is None:
+        if request.gpu not in ("auto", "all"):
+            present = find_gpu(nvml.choose_gpu("auto").name)
+            if find_gpu(request.gpu).name != present.name:
+                raise UsageError("")  # A request for other GPUs is not an error of this GPU, so there is no message.
+        request = replace(request, gpu="auto")
+    return device_of(request, scratch)

@@ -11,17 +11,15 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.compile_queue import VARIANTS_AHEAD
 from kernrec.measure.campaign.ingest import check_takes_rows, ingest
-from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
-from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.gpu_plan import USUAL_BUDGET_S, GpuPlan
-from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, inputs_of, recorded_device
+from kernrec.measure.measuring_device import device_of
 from kernrec.measure.refine_planner import RefinePlanner
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping, Strategy
 from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.measure.search_rounds import SearchRounds
-from kernrec.measure.worker.worker import write_kernel
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 
@@ -47,12 +45,9 @@ def collect(
     if request.strategy is Strategy.PLAN and request.budget == CampaignBudget():
         request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
     request.check()
-    database = request.database
-    with (
-        open_journal(database, report) as (journal, leftover),
-        TemporaryDirectory(prefix="kernrec-") as scratch,
-    ):
-        device, stored = device_of(request, Path(scratch)), 0
+    scratch = TemporaryDirectory(prefix="kernrec-")
+    with open_journal(request.database, report) as (journal, leftover), scratch as folder:
+        device, stored = device_of(request, Path(folder)), 0
         chooser = chooser_of(RequestOnGpu(request, device.gpu))
 
         def take(progress: Progress) -> None:
@@ -66,14 +61,14 @@ def collect(
             if chooser.needs_energy and not session.probe.measures_energy:
                 raise KernrecError("energy is not measured on this device; --objective latency needs none")
             for problem in chooser.recalled:
-                chooser.begin(filter(session.is_present, device.earlier(database, problem)))
+                chooser.begin(filter(session.is_present, device.earlier(journal.database, problem)))
             while (visit := chooser.next()) is not None:
                 begun_s = session.clock()
-                yield replace(visit, earlier=tuple(device.earlier(database, visit.problem)))
+                yield replace(visit, earlier=tuple(device.earlier(journal.database, visit.problem)))
                 chooser.done(visit, session.clock() - begun_s)
                 # If another process uses the database, the rows stay in the journal and are stored later.
                 with suppress(UsageError):
-                    stored += ingest(journal, database)
+                    stored += ingest(journal)
 
         client = WorkerClient(device.opening, stopping)
         campaign = Campaign(client, journal, device.settings(request), take, device.compile_queue())
@@ -87,7 +82,7 @@ def collect(
         outcome = chooser.outcome()
         outcomes = () if outcome is None else ((device.gpu, outcome),)
         result = CollectResult(tuple(campaign.results), stored, leftover, stopped, error, outcomes)
-        return concluded(result, journal, database)
+        return concluded(result, journal)
 
 
 class _InTurn(Chooser):
@@ -163,37 +158,21 @@ def open_journal(database: Path, report: Report) -> Iterator[tuple[Journal, int]
     def note(text: str) -> None:
         report(Progress("", "", "", 0, 0, note=text))
 
-    with Journal(journal_path(database)) as journal:
+    with Journal(database) as journal:
         check_takes_rows(database)
         if (old := database.with_name(f"{database.name}.journal")).exists():
             note(f"{old} was written by kernrec 0.1: only `kernrec collect` of that version adds its rows")
-        yield journal, ingest(journal, database, note)
+        yield journal, ingest(journal, note)
 
 
-def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
+def concluded(result: CollectResult, journal: Journal) -> CollectResult:
     """Move the journal's remaining rows to the database. Return the result with their number, and with any error."""
     error, stored = result.error, result.stored
     try:
-        stored += ingest(journal, database)
+        stored += ingest(journal)
     except KernrecError as failure:
         error = error or f"{failure}; the measurements are safe in {journal.path}: the next `kernrec collect` adds them"
     tried = any(problem.measured for problem in result.results)
     if error is None and not result.stopped and tried and not any(problem.best for problem in result.results):
         error = "no config could be measured; the reasons are above"
     return replace(result, stored=stored, error=error)
-
-
-def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
-    """Return the device that a request names. Its temporary files go to `scratch`. Raise the same errors as
-    `collect`."""
-    if request.recording is not None:
-        (gpu,) = chosen_gpus(request.recording, request.gpu)
-        return recorded_device(request.recording, gpu, request.seed)
-    from kernrec.measure.device.nvml import choose_gpu
-
-    present = choose_gpu(request.gpu)
-    if request.kernel is None:
-        return gpu_device(present, scratch)
-    spec = scratch / "kernel.json"
-    write_kernel(request.kernel, request.folder, spec)
-    return gpu_device(present, scratch, inputs_of(request.kernel), {"spec": str(spec)})

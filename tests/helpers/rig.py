@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.ingest import earlier_measurements, ingest
-from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.results import CampaignSettings, Progress
 from kernrec.measure.worker.worker import WorkerSession
@@ -46,13 +46,13 @@ def collect(
     database: Path, plan: PlannedProblem, report: Callable[[Progress], None] = lambda progress: None
 ) -> Campaign:
     """Run a whole campaign that skips measurements in the database, and move journal rows there before and after it."""
-    with Journal(journal_path(database)) as journal:
-        ingest(journal, database)
+    with Journal(database) as journal:
+        ingest(journal)
         run = campaign(journal, report)
         try:
             run.run([replace(plan, earlier=tuple(earlier_measurements(database, plan.problem, "h200-sxm")))])
         finally:
-            ingest(journal, database)
+            ingest(journal)
         return run
 
 
