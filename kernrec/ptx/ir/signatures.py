@@ -122,11 +122,8 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
         raise ValueError(f".{modifiers[-1]} is not a type" if modifiers else f"{opcode} without a type")
     if opcode in ("bar", "barrier") and "cluster" not in modifiers:
         _check_barrier(opcode, modifiers)
-    for needed, operands in _TYPED.get(opcode) or _OTHER.get(opcode, ()):
-        if [name for name in modifiers if name in needed] == needed:
-            break
-    else:
-        return None
+    forms = _TYPED.get(opcode) or _OTHER.get(opcode, [])
+    operands = next((each for needed, each in forms if [m for m in modifiers if m in needed] == needed), None)
     if operands is None:
         return None
     named = {operand.partition(":")[2][:1] for operand in operands}
