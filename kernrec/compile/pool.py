@@ -25,7 +25,8 @@ from kernrec.compile.nvrtc import cached_result, compiler
 from kernrec.compile.together import MOST_TOGETHER, Together, can_be_together, together_key
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError
-from kernrec.util.process import collect_rarely, keep_freed, not_inherited, safe_path, settle, start_context
+from kernrec.util.patch import environment
+from kernrec.util.process import collect_rarely, keep_freed, not_inherited, settle, start_context
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
@@ -286,7 +287,7 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
     Their parent handles both signals. The processes import nothing from the working folder. Windows has no signal
     masks.
     """
-    with safe_path():
+    with environment(PYTHONSAFEPATH="1"):
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return

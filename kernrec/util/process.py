@@ -15,8 +15,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,20 +30,6 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a kernrec module in a child process that imports nothing from the working folder."""
     return [sys.executable, "-P", "-m", module, *arguments]
-
-
-@contextmanager
-def safe_path() -> Iterator[None]:
-    """Keep processes that start in a `with` block from importing Python modules of their working folder."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("PYTHONSAFEPATH", None)
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
 
 
 def module_environment() -> dict[str, str]:
