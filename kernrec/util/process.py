@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
@@ -54,6 +54,25 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
+
+
+def run_in_group(
+    command: Sequence[str], request: bytes, limit_s: float | None, environment: Mapping[str, str]
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run a command in its own process group, with `request` as standard input, and return its outputs.
+
+    All processes that the command started are killed at its end, and on POSIX also at its time limit.
+
+    Raises:
+        subprocess.TimeoutExpired: the command runs for more than `limit_s` seconds.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **own_group()) as process:
+        try:
+            output, errors = process.communicate(request, limit_s)
+        finally:
+            kill_group(process)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def end_with_parent() -> None:

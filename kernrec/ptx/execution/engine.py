@@ -120,8 +120,8 @@ class _Encoder:
             blocks.append((first, count, *map(int, flags)))
             first += count
         widths = [register_width(function.register_type(name) or "b32") for name in self._registers]
-        arrays = map(_flat, (instructions, self._operands, blocks))
-        return Code(list(self._names), *arrays, widths, list(self._specials), list(self._symbols))
+        code, operands = _flat(instructions), _flat(self._operands)
+        return Code([*self._names], code, operands, _flat(blocks), widths, [*self._specials], [*self._symbols])
 
     def _register(self, name: str) -> int:
         return self._registers.setdefault(name, len(self._registers))

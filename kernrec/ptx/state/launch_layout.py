@@ -309,9 +309,9 @@ class Clusters:
         if self.size == 1 or not len(block_numbers):
             return block_numbers
         clusters = np.unique(self._cluster_and_rank(np.asarray(block_numbers))[0])
-        places = np.unravel_index(clusters[:, None], self._counts, order="F")
+        corners = np.unravel_index(clusters[:, None], self._counts, order="F")
         offsets = np.unravel_index(np.arange(self.size), self.extents, order="F")
-        places = [place * along + offset for place, along, offset in zip(places, self.extents, offsets, strict=True)]
+        places = [corner * along + offset for corner, along, offset in zip(corners, self.extents, offsets, strict=True)]
         blocks: list[int] = np.ravel_multi_index(tuple(places), self.grid, order="F").reshape(-1).tolist()
         return blocks
 
