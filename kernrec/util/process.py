@@ -81,6 +81,24 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
+def limit_resources(**limits: tuple[int, int]) -> None:
+    """Limit resources of this process and its children, as far as the system allows. On Windows, do nothing.
+
+    Args:
+        limits: soft and hard limit of each resource, keyed by its name without `RLIMIT_`.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    for name, (soft, most) in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        _, hard = resource.getrlimit(kind)
+        hard = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        with suppress(ValueError, OSError):  # macOS does not enforce a limit on the address space.
+            resource.setrlimit(kind, (min(soft, hard), hard))
+
+
 _lockless: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 _not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
 
