@@ -47,7 +47,8 @@ def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
 
 def python(program: str, *words: object, environment: Mapping[str, str]) -> str:
     """Run a Python program in a new process, and return its standard output. Raises `RuntimeError` if it fails."""
-    command = [sys.executable, "-c", program, *map(str, words)]
+    # Without -P, the process would import kernrec from the working directory.
+    command = [sys.executable, "-P", "-c", program, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(environment), check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip()[-500:])

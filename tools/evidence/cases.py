@@ -3,10 +3,10 @@ a table row per part with the cells of metrics (`evidence.metrics`)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -20,74 +20,57 @@ Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/ev
 
 @dataclass(frozen=True)
 class Cases:
-    """Recorded and predicted times (or another quantity) of N launches, in seconds. Arrays are (N,)."""
+    """Recorded and predicted times (or another quantity) of N launches.
 
-    kernel: Array
-    gpu: Array
-    problem: Array
-    recorded: Array
-    predicted: Array
-    more: Mapping[str, Array] = field(default_factory=dict)
-    """Further columns, keyed by name, such as the ends `low_s` and `high_s` of the 90 % interval."""
+    Cases have the columns `kernel`, `gpu`, `problem`, `recorded` and `predicted` (times in seconds), and further ones,
+    such as the ends `low_s` and `high_s` of the 90 % interval.
+    """
 
-    @classmethod
-    def of(cls, columns: Sequence[Array], more: Mapping[str, Array] | None = None) -> "Cases":
-        """Create cases from the columns `kernel`, `gpu`, `problem`, `recorded` and `predicted`, in this order."""
-        kernel, gpu, problem, recorded, predicted = columns
-        return cls(kernel, gpu, problem, recorded, predicted, more or {})
+    columns: Mapping[str, Array]
+    """Columns, (N,) each, keyed by name."""
 
     @classmethod
-    def single(
-        cls, kernel: str, gpu: str, problem: str, recorded: Array, predicted: Array,
-        more: Mapping[str, Array] | None = None,
-    ) -> "Cases":  # fmt: skip
-        """Create cases that all have the same kernel, GPU and problem."""
-        count = len(recorded)
-        names = [np.full(count, name, dtype=object) for name in (kernel, gpu, problem)]
-        return cls.of([*names, np.asarray(recorded), np.asarray(predicted)], more)
+    def of(cls, **columns: Any) -> "Cases":
+        """Create cases from columns, (N,) each or one value for all N cases."""
+        arrays = [np.asarray(column, object if isinstance(column, str) else None) for column in columns.values()]
+        return cls(dict(zip(columns, np.broadcast_arrays(*arrays), strict=True)))
 
     def __len__(self) -> int:
-        return len(self.recorded)
+        return len(self["recorded"])
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name]
 
     @property
     def error(self) -> Array:
-        """Logarithm of recorded time over predicted time, (N,)."""
-        return np.asarray(np.log(self.recorded / self.predicted))
-
-    def column(self, name: str) -> Array:
-        """Return the column with this name, (N,)."""
-        own: Array | None = vars(self).get(name)
-        return self.more[name] if own is None else own
+        """Logarithm of recorded time over predicted time, or the column `error`, (N,)."""
+        return np.asarray(self.columns.get("error", np.log(self["recorded"] / self["predicted"])))
 
     def take(self, rows: Array) -> "Cases":
         """Return the cases of some rows, given by their indices or by a mask."""
-        columns = [self.column(name)[rows] for name in _COLUMNS]
-        return Cases.of(columns, {name: column[rows] for name, column in self.more.items()})
+        return Cases({name: column[rows] for name, column in self.columns.items()})
+
+    def rows(self, *names: str) -> dict[tuple[object, ...], Array]:
+        """Return the indices of the cases with each combination of values in the columns, in order of appearance."""
+        rows: dict[tuple[object, ...], list[int]] = {}
+        for row, key in enumerate(zip(*(self[name].tolist() for name in names), strict=True)):
+            rows.setdefault(key, []).append(row)
+        return {key: np.array(members) for key, members in rows.items()}
 
     def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
-        """Yield (values keyed by column, cases) for each combination of values in the columns, in order of
-        appearance."""
-        keys = list(zip(*(self.column(name).tolist() for name in names), strict=True))
-        rows: dict[tuple[object, ...], list[int]] = {}
-        for row, key in enumerate(keys):
-            rows.setdefault(key, []).append(row)
-        for key, members in rows.items():
-            yield dict(zip(names, key, strict=True)), self.take(np.array(members))
+        """Yield (values keyed by column, cases) for each combination of values in the columns."""
+        for key, rows in self.rows(*names).items():
+            yield dict(zip(names, key, strict=True)), self.take(rows)
 
     def write(self, path: Path) -> None:
         """Write all columns to a JSON file."""
-        columns = {name: self.column(name) for name in _COLUMNS} | dict(self.more)
-        path.write_text(json.dumps({name: column.tolist() for name, column in columns.items()}))
-
-
-_COLUMNS = ("kernel", "gpu", "problem", "recorded", "predicted")
+        path.write_text(json.dumps({name: column.tolist() for name, column in self.columns.items()}))
 
 
 def joined(parts: Sequence[Cases]) -> Cases:
-    """Concatenate cases. Keep the further columns that all parts have."""
-    more = [name for name in parts[0].more if all(name in part.more for part in parts)]
-    columns = [np.concatenate([part.column(name) for part in parts]) for name in (*_COLUMNS, *more)]
-    return Cases.of(columns[:5], dict(zip(more, columns[5:], strict=True)))
+    """Concatenate cases. Keep the columns that all parts have."""
+    names = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
+    return Cases({name: np.concatenate([part[name] for part in parts]) for name in names})
 
 
 def read_cases(paths: Sequence[Path]) -> Cases:
@@ -96,10 +79,9 @@ def read_cases(paths: Sequence[Path]) -> Cases:
     for path in paths:
         if not path.is_file():
             raise UsageError(f"there is no file {path}; `tools/evidence analytical --json` writes one")
-        columns = {name: np.array(column) for name, column in json.loads(path.read_text()).items()}
-        if not len(columns.get("recorded", ())):
+        parts.append(Cases({name: np.array(column) for name, column in json.loads(path.read_text()).items()}))
+        if not len(parts[-1].columns.get("recorded", ())):
             raise UsageError(f"{path} has no cases; `tools/evidence analytical --json` writes them")
-        parts.append(Cases.of([columns.pop(name) for name in _COLUMNS], columns))
     return joined(parts)
 
 
@@ -116,7 +98,7 @@ def report(title: str, cases: Cases, by: Sequence[str], *metrics: Metric) -> Non
 
 def held_out(cases: Cases, column: str) -> Iterator[tuple[str, Array]]:
     """Yield each value of a column, such as `kernel` or `gpu`, with a mask (N,) of the cases that have this value."""
-    values = cases.column(column)
+    values = cases[column]
     for value in dict.fromkeys(values.tolist()):
         yield value, np.asarray(values == value)
 

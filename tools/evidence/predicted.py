@@ -70,8 +70,8 @@ class Sample:
             more[f"energy at {name}"] = np.log(at_recorded_j / each["energy_j"])
         joules = np.full(len(self.configs), np.nan) if self.recorded_j is None else self.recorded_j
         more["recorded_j"] = joules[rows]
-        name, recorded_s = kernel or self.table.kernel.name, self.recorded_s[rows]
-        return Cases.single(name, self.title, self.problem.key, recorded_s, columns["latency_s"], more)
+        names = {"kernel": kernel or self.table.kernel.name, "gpu": self.title, "problem": self.problem.key}
+        return Cases.of(**names, recorded=recorded_s, predicted=columns["latency_s"], **more)
 
     def predicted_s(self) -> np.ndarray:
         """Return the predicted time of each config in seconds, (N,). It is NaN for configs that cannot run."""

@@ -6,8 +6,7 @@ recordings: a 90 % interval of `INTERVAL`, of which the fraction `OWN` is indivi
 as in `kernrec.model.learn.conformal`). All bottlenecks share one width.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import erf, log, sqrt
 
 import numpy as np
@@ -23,79 +22,52 @@ _UNKNOWN = log(INTERVAL) / DEVIATIONS
 _MOST, _HALVINGS = float(np.log(8.0)), 40
 
 
-@dataclass(frozen=True)
-class Errors:
-    """Logarithmic errors of N rows, with kernel, GPU and problem. Arrays are (N,)."""
-
-    kernel: Array
-    gpu: Array
-    problem: Array
-    error: Array
-
-    @classmethod
-    def of_cases(cls, cases: Cases, error: Array) -> "Errors":
-        """Create errors from cases, with the kernel, GPU and problem of each case."""
-        return cls(cases.kernel, cases.gpu, cases.problem, error)
-
-    def take(self, rows: Array) -> "Errors":
-        """Return the errors of some rows."""
-        return Errors(*(column[rows] for column in (self.kernel, self.gpu, self.problem, self.error)))
-
-    @property
-    def kernels(self) -> int:
-        """Number of kernels."""
-        return len(set(self.kernel.tolist()))
-
-    def scores(self, pairs: bool) -> tuple[Array, Array]:
-        """Return (errors in ascending order, weights), or differences between two configs of a problem on a GPU if
-        `pairs`."""
-        score, weight = self._pairs() if pairs else (self.error, self._weights(np.ones(len(self.error), dtype=bool)))
-        order = np.argsort(score, kind="stable")
-        return score[order], weight[order]
-
-    def _pairs(self) -> tuple[Array, Array]:
-        apart, weights, counted = [np.zeros(0)], [np.zeros(0)], np.zeros(len(self.error), dtype=bool)
-        groups = [group for group in self._groups() if len(group) > 1]
-        for group in groups:
-            counted[group] = True
-        weight = self._weights(counted)
-        for group in groups:
-            first, second = np.triu_indices(len(group), 1)
-            apart.append(self.error[group][first] - self.error[group][second])
-            weights.append(np.full(len(first), weight[group].sum() / len(first)))
-        return np.concatenate(apart), np.concatenate(weights)
-
-    def _weights(self, counted: Array) -> Array:
-        """Return the weight of each row, (N,). All kernels, all GPUs of a kernel and all rows of a GPU have equal
-        weights. Rows outside the mask `counted` have weight 0."""
-        weight = np.zeros(len(self.error))
-        for kernel in set(self.kernel.tolist()):
-            rows = (self.kernel == kernel) & counted
-            _, place, counts = np.unique(self.gpu[rows].astype(str), return_inverse=True, return_counts=True)
-            weight[rows] = 1.0 / (len(counts) * counts[place]) if len(counts) else 0.0
-        return weight
-
-    def _groups(self) -> Iterator[Array]:
-        keys = ["\n".join(map(str, key)) for key in zip(self.kernel, self.gpu, self.problem, strict=True)]
-        _, number = np.unique(keys, return_inverse=True)
-        order = np.argsort(number, kind="stable")
-        yield from np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
+Parts = Sequence[Cases]
+"""Cases with independent parts of an error."""
 
 
-Parts = Sequence[Errors]
-"""Independent parts of an error."""
+def _scores(cases: Cases, pairs: bool) -> tuple[Array, Array]:
+    """Return (errors in ascending order, weights), or differences between two configs of a problem on a GPU if
+    `pairs`."""
+    score, weight = _pairs(cases) if pairs else (cases.error, _weights(cases, np.ones(len(cases), dtype=bool)))
+    order = np.argsort(score, kind="stable")
+    return score[order], weight[order]
+
+
+def _pairs(cases: Cases) -> tuple[Array, Array]:
+    groups = [group for group in cases.rows("kernel", "gpu", "problem").values() if len(group) > 1]
+    counted = np.isin(np.arange(len(cases)), np.concatenate([[], *groups]))
+    error, weight = cases.error, _weights(cases, counted)
+    apart, weights = [np.zeros(0)], [np.zeros(0)]
+    for group in groups:
+        first, second = np.triu_indices(len(group), 1)
+        apart.append(error[group][first] - error[group][second])
+        weights.append(np.full(len(first), weight[group].sum() / len(first)))
+    return np.concatenate(apart), np.concatenate(weights)
+
+
+def _weights(cases: Cases, counted: Array) -> Array:
+    """Return the weight of each row, (N,). All kernels, all GPUs of a kernel and all rows of a GPU have equal weights.
+    Rows outside the mask `counted` have weight 0."""
+    weight = np.zeros(len(cases))
+    for kernel in set(cases["kernel"].tolist()):
+        rows = (cases["kernel"] == kernel) & counted
+        _, place, counts = np.unique(cases["gpu"][rows].astype(str), return_inverse=True, return_counts=True)
+        weight[rows] = 1.0 / (len(counts) * counts[place]) if len(counts) else 0.0
+    return weight
 
 
 def covered(parts: Parts, pairs: bool, width: float) -> float:
     """Return the fraction of errors inside a logarithmic half-width, or NaN if there are no errors. If `pairs`, count
     the differences of two errors."""
-    inside, weight = _inside([part.scores(pairs) for part in parts], width)
+    inside, weight = _inside([_scores(part, pairs) for part in parts], width)
     return inside / weight if weight > 0.0 else float("nan")
 
 
 def half_width(parts: Parts, pairs: bool) -> float:
     """Return the logarithmic half-width of the 90 % interval of errors or, if `pairs`, of differences of two."""
-    sides, more = [part.scores(pairs) for part in parts], 1.0 / (min(part.kernels for part in parts) + 1)
+    sides = [_scores(part, pairs) for part in parts]
+    more = 1.0 / (min(len(set(part["kernel"].tolist())) for part in parts) + 1)
     unknown = _UNKNOWN * (sqrt(2.0 * OWN) if pairs else 1.0)
     low, high = 0.0, _MOST
     for _ in range(_HALVINGS):

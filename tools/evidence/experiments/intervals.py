@@ -18,7 +18,7 @@ import typer
 from front import Table
 
 from evidence.cases import Cases, Files, held_out, read_cases
-from evidence.widths import Errors, Parts, covered, half_width
+from evidence.widths import Parts, covered, half_width
 from kernrec.model.analytical.spread import SPREAD
 
 
@@ -28,22 +28,21 @@ def run(
 ) -> None:  # fmt: skip
     """Print widths and coverage. If `free`, use predictions at the default clock."""
     rows, clock = read_cases(cases), "free" if free else "predicted"
-    time = Errors.of_cases(rows, np.log(rows.recorded / rows.more["free_s"]) if free else rows.error)
+    time = rows if not free else _with_error(rows, np.log(rows["recorded"] / rows["free_s"]))
     quantities: dict[str, tuple[Parts, bool]] = {"time": ([time], False), "ratio": ([time], True)}
     loads = [] if power is None else [read_cases([power])]
     if loads:
-        both = [Errors.of_cases(rows, rows.more[f"energy at {clock}"]), Errors.of_cases(loads[0], loads[0].error)]
+        both = [_with_error(rows, rows[f"energy at {clock}"]), loads[0]]
         quantities |= {"energy": (both, False), "energy_ratio": (both, True)}
     shipped = {what: float(np.log(getattr(SPREAD, what))) for what in quantities}
     table = Table("half-widths of 90 % intervals as factors")
     for what, quantity in quantities.items():
         width = float(np.exp(half_width(*quantity)))
-        table.row({"of": what, "rows": len(time.error), "width": width, "ships": f"{np.exp(shipped[what]):g}"})
+        table.row({"of": what, "rows": len(time), "width": width, "ships": f"{np.exp(shipped[what]):g}"})
     table = Table("\nrecordings; share of their rows, and of their pairs, inside the widths that ship")
-    for names, own in rows.parts("kernel", "gpu"):
-        part = time.take((rows.kernel == names["kernel"]) & (rows.gpu == names["gpu"]))
+    for names, part in time.parts("kernel", "gpu"):
         inside = {what: covered([part], pairs, shipped[what]) for what, pairs in (("time", False), ("ratio", True))}
-        cells = names | {"rows": len(own), "level": float(np.median(part.error))}
+        cells = names | {"rows": len(part), "level": float(np.median(part.error))}
         table.row(cells | {what: f"{share:.0%}" for what, share in inside.items()})
     table = Table("\nheld out; share inside the widths of the others, inside those that ship, and the least share")
     for what, quantity in quantities.items():
@@ -53,10 +52,10 @@ def run(
             sides["a GPU"] = "gpu", [rows, *loads]
         for title, (column, some) in sides.items():
             table.row({"held out": title, "of": what} | _coverage(quantity, column, some, shipped[what]))
-    recorded = rows.take(np.isfinite(rows.more["recorded_j"])) if loads else rows.take(np.zeros(0, dtype=int))
+    recorded = rows.take(np.isfinite(rows["recorded_j"])) if loads else rows.take(np.zeros(0, dtype=int))
     for kernel, mask in held_out(recorded, "kernel"):
         own = recorded.take(mask)
-        direct = Errors.of_cases(own, np.log(own.more["recorded_j"] / own.more["free_j" if free else "predicted_j"]))
+        direct = _with_error(own, np.log(own["recorded_j"] / own["free_j" if free else "predicted_j"]))
         table = Table(f"\n{kernel}: its energy was recorded; inside the widths of other kernels")
         cells = {"rows": len(own), "level": float(np.exp(np.median(direct.error)))}
         for what in ("energy", "energy_ratio"):
@@ -66,13 +65,17 @@ def run(
         table.row(cells)
 
 
+def _with_error(cases: Cases, error: np.ndarray) -> Cases:
+    return Cases({**cases.columns, "error": error})
+
+
 def _without(parts: Parts, column: str, name: str) -> Parts:
     return [part.take(_names(part, column) != name) for part in parts]
 
 
-def _names(part: Errors | Cases, column: str) -> np.ndarray:
+def _names(part: Cases, column: str) -> np.ndarray:
     """Return the kernel or the GPU of each row, (N,). Recordings of one GPU have different labels after its name."""
-    names = getattr(part, column)
+    names = part[column]
     return np.array([name.split()[0] for name in names]) if column == "gpu" else names
 
 
@@ -83,7 +86,7 @@ def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shi
     factors, shares = [], []
     for name in names:
         some = [(part, part.take(_names(part, column) == name)) for part in parts]
-        own = [only if len(only.error) else part for part, only in some]
+        own = [only if len(only) else part for part, only in some]
         width = half_width(_without(parts, column, name), pairs)
         factors.append(width)
         shares.append((covered(own, pairs, width), covered(own, pairs, shipped)))

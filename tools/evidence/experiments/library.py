@@ -8,7 +8,6 @@ row for each part of a set.
 from dataclasses import replace
 from typing import Annotated, Literal
 
-import numpy as np
 import typer
 from front import DATA, Data
 
@@ -47,15 +46,13 @@ def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]
             best = [recommender.recommend(*subject, each).best for each in (query, replace(query, source="predicted"))]
         except KernrecError:
             continue
-        answered_s, model_s = (np.array([recommendation.latency_s.value]) for recommendation in best)
-        more = {"group": shape.group, "chosen": best[0].kernel.name}
-        columns = {key: np.array([text], dtype=object) for key, text in more.items()}
+        answered_s, model_s = ([recommendation.latency_s.value] for recommendation in best)
         dims = " ".join(f"{key}={size}" for key, size in shape.dims.items())
-        measured = np.array([shape.measured_s])
-        result.append(Cases.single(name, gpu, dims, measured, answered_s, {"model_s": model_s, **columns}))
+        names = {"kernel": name, "gpu": gpu, "problem": dims, "group": shape.group, "chosen": best[0].kernel.name}
+        result.append(Cases.of(**names, recorded=[shape.measured_s], predicted=answered_s, model_s=model_s))
     return result
 
 
 def model(cases: Cases) -> dict[str, object]:
     """Return the geometric mean of the analytical model's time / recorded time."""
-    return {"model": geometric_mean(cases.more["model_s"] / cases.recorded)}
+    return {"model": geometric_mean(cases["model_s"] / cases["recorded"])}

@@ -65,13 +65,13 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> Non
 
 def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases:
     """Return recorded and predicted power in watts. `held_out` has coefficients fitted without a GPU, keyed by GPU."""
-    names = [(kernel_of(load), load.gpu, f"{load.clock_hz * 1e-6:.0f} MHz") for load in loads]
     watts, predicted = np.array([load.power_w for load in loads]), np.zeros(len(loads))
     for gpu in dict.fromkeys(load.gpu for load in loads):
         rows = np.array([i for i, load in enumerate(loads) if load.gpu == gpu])
         predicted[rows] = (1.0 + off([loads[i] for i in rows], held_out.get(gpu, shipped()))) * watts[rows]
-    columns = [np.array(column, dtype=object) for column in zip(*names, strict=True)]
-    return Cases.of([*columns, watts, predicted])
+    kernels, clocks = [kernel_of(load) for load in loads], [f"{load.clock_hz * 1e-6:.0f} MHz" for load in loads]
+    gpus = [load.gpu for load in loads]
+    return Cases.of(kernel=kernels, gpu=gpus, problem=clocks, recorded=watts, predicted=predicted)
 
 
 def kernel_of(load: Load) -> str:

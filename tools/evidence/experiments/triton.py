@@ -58,11 +58,10 @@ def run(data: Data = DATA, problems: int = 0) -> None:
 
 
 def _cases(way: str, group: RowGroup, predicted: Array, low: Array, high: Array) -> Cases:
-    problem, count = problem_from_key(group.problem), len(predicted)
-    names = {"way": way, "dtype": problem.dtype, "row kind": rows_of(problem)}
-    more = {name: np.full(count, text, dtype=object) for name, text in names.items()}
-    more |= {"low_s": low, "high_s": high}
-    return Cases.single(group.kernel, group.gpu, group.problem, group.latency_s, predicted, more)
+    problem = problem_from_key(group.problem)
+    names = {"kernel": group.kernel, "gpu": group.gpu, "problem": group.problem, "way": way, "dtype": problem.dtype}
+    times = {"recorded": group.latency_s, "predicted": predicted, "low_s": low, "high_s": high}
+    return Cases.of(**names, **{"row kind": rows_of(problem)}, **times)
 
 
 def learned(groups: Sequence[RowGroup]) -> list[Cases]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -121,12 +122,12 @@ class RecordedSet:
 
     name: str
     """Name of the spec in the folder `kernels`."""
-    source: tuple[str, ...]
+    source: Sequence[str]
     """Ends of the paths of the source files. The files are concatenated in this order."""
-    recordings: tuple[Recording, ...]
+    recordings: Sequence[Recording]
     most: int = 10_000
     """Maximum number of configs to profile, because the emulator takes minutes per config of some kernels."""
-    replace: tuple[tuple[str, str], ...] = ()
+    replace: Sequence[tuple[str, str]] = ()
     """(Text in the source, replacement) pairs, applied before compilation."""
 
     def kernel(self, sources: Path | None) -> Kernel:
@@ -146,24 +147,17 @@ class RecordedSet:
         return kernel_from(read_toml(spec, spec.name), spec.name, text)
 
 
-def _read_sets() -> dict[str, RecordedSet]:
-    sets = {}
-    for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items():
-        recordings = tuple(Recording(**recording) for recording in table["recordings"])
-        replace = tuple((old, new) for old, new in table.get("replace", ()))
-        sets[name] = RecordedSet(name, tuple(table["source"]), recordings, table.get("most", 10_000), replace)
-    return sets
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SETS = {
+    name: RecordedSet(name, **table | {"recordings": [Recording(**each) for each in table["recordings"]]})
+    for name, table in _TABLES.items()
+}
 
 
-SETS = _read_sets()
-
-
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """Measured times and energies of N configs of a public kernel on one GPU."""
 
-    configs: Sequence[Config]
-    """Values of the spec's tunables, for each config."""
+    configs: list[Config]
     latency_s: Array
     energy_j: Array
     """Energy of a launch in joules, (N,), or NaN if it was not recorded."""
@@ -174,9 +168,8 @@ def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
     space = read_space(folder / recording.file, recording.times)
     for name, value in recording.columns.items():
         space = space.take(np.flatnonzero(space.tunables[name] == value))
-    count = len(space)
+    count, names = len(space), [tunable.name for tunable in kernel.tunables]
     columns = [space.tunables.get(t.name, np.full(count, t.values[0])).astype(int).tolist() for t in kernel.tunables]
-    names = [tunable.name for tunable in kernel.tunables]
-    configs = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    configs: list[Config] = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
     energy = space.measured.get("nvml_energy", np.full(count, np.nan))
     return Rows(configs, space.measured["latency_s"] * recording.unit_s, np.where(energy > 0, energy, np.nan))
