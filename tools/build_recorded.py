@@ -13,27 +13,31 @@ PyTorch that were recorded for NeuSight (MIT). `contents.json` counts the exclud
 Times are rounded to four digits and powers to 0.1 W. Each row has an interval (`tools/evidence/recordings/spread.py`).
 """
 
-import argparse
 import gzip
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import duckdb
 import numpy as np
+import pyarrow as pa
+import typer
 from evidence.recordings.files import EXCLUSIONS, SERVING_DTYPES, excluded, named, power_of, recorded_dicts
 from evidence.recordings.spread import Spread, coverage, interval, neighbors, power_width
 from evidence.recordings.vendor import BACKENDS, DEVICES, SYSTEMS
-from front import DATA, ROOT
+from front import DATA, ROOT, Data, script
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.model.baselines.operating_point import LEEWAY, least_s, rates_of, work_of
-from kernrec.op import Op, Problem, find_op
-from kernrec.store.connection import connect_memory, exchange_folder, quoted
+from kernrec.op import Op, find_op
+from kernrec.store.connection import quoted
 from kernrec.store.recorded import ORIGIN, WIDTHS
 
 AICONFIGURATOR = {
@@ -47,66 +51,63 @@ NEUSIGHT = {
 POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
 Row = dict[str, Any]
-
-IMPOSSIBLE = "faster than physically possible"
-ABOVE_LIMIT, AT_LIMIT = "power above the limit", "with power lowered to the limit"
-NO_PROBLEM, SLOWER = "of no problem that kernrec supports", "slower than another kernel of the backend"
+Key = tuple[object, ...]
 
 
-def main() -> None:
+def run(
+    ops: Annotated[list[str] | None, typer.Argument(help="ops by name; all by default")] = None,
+    data: Data = DATA, out: Path = ROOT / "db/prebuilt/recorded",
+) -> None:  # fmt: skip
     """Write a Parquet file for each op, and `contents.json`."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("ops", nargs="*", help="ops by name; all by default")
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--out", type=Path, default=ROOT / "db/prebuilt/recorded")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    described = arguments.out / "contents.json"
-    for name in arguments.ops or SOURCES:
-        built = build(find_op(name), arguments.data / "library", arguments.out)
+    out.mkdir(parents=True, exist_ok=True)
+    described = out / "contents.json"
+    for name in ops or SOURCES:
+        built = build(find_op(name), data / "library", out)
         print(name, built)
         contents = json.loads(described.read_text(encoding="utf-8")) if described.exists() else {}
         text = json.dumps(dict(sorted((contents | {name: built}).items())), indent=1)
         described.write_text(text + "\n", encoding="utf-8")
-    if not arguments.ops:
-        replayed_space(arguments.data / "spaces", arguments.out.parent / "replay")
-    total = sum(path.stat().st_size for path in arguments.out.glob("*.parquet"))
-    print(f"{total / 1e6:.2f} MB in all")
+    if not ops:
+        replayed_space(data / "spaces", out.parent / "replay")
+    print(f"{sum(path.stat().st_size for path in out.glob('*.parquet')) / 1e6:.2f} MB in all")
 
 
 def build(op: Op, library: Path, out: Path) -> dict[str, object]:
     """Write the Parquet file of an op, and return the op's entry in `contents.json`."""
-    counted = dict.fromkeys((IMPOSSIBLE, ABOVE_LIMIT, AT_LIMIT, NO_PROBLEM, SLOWER), 0)
-    best: dict[tuple[object, ...], Row] = {}
-    works: dict[tuple[object, ...], tuple[Problem, tuple[float, float]] | None] = {}
+    counted: Counter[str] = Counter()
+    best: dict[Key, Row] = {}
+    newer: dict[Key, Row] = {}
     spread = Spread()
 
-    def key_of(row: Row) -> tuple[object, ...]:
+    def key_of(row: Row) -> Key:
         dims = (row[dim.name] for dim in op.dims if dim.name in row)
         return row["gpu"], row["stack"], row["variant"], row["dtype"], row["layout"], *dims
 
+    @cache
+    def work(kernel: str | None, dtype: str, layout: str, *sizes: int) -> tuple[float, float] | None:
+        try:
+            return work_of(op.problem(dtype, layout, **dict(zip(names, sizes, strict=True))), kernel)
+        except UsageError:
+            return None
+
     for row in read_rows(library, op):
-        key = key_of(row)
-        if (identity := key[3:]) not in works:
-            problem = _problem(op, row)
-            works[identity] = None if problem is None else (problem, work_of(problem))
-        if (problem_work := works[identity]) is None:
-            counted[NO_PROBLEM] += 1
+        names = [dim.name for dim in op.dims if dim.name in row]
+        key: Any = key_of(row)
+        flops_and_bytes = work(row["kernel"] if op.name == "conv2d" else None, *key[3:])
+        if flops_and_bytes is None:
+            counted["of no problem that kernrec supports"] += 1
             continue
-        if op.name == "conv2d":
-            problem_work = problem_work[0], work_of(problem_work[0], row["kernel"])
-        row["least_s"] = float(least_s(*problem_work[1], rates_of(find_gpu(row["gpu"]), row["dtype"])))
+        row["least_s"] = float(least_s(*flops_and_bytes, rates_of(find_gpu(row["gpu"]), row["dtype"])))
         if row["least_s"] > LEEWAY * row["latency_s"]:
-            counted[IMPOSSIBLE] += 1
+            counted["faster than physically possible"] += 1
             continue
         if (other := best.get(key)) is not None:
-            counted[SLOWER] += 1
+            counted["slower than another kernel of the backend"] += 1
             fast, slow = sorted((row, other), key=itemgetter("latency_s"))
             if (fast["kernel"], fast["version"]) == (slow["kernel"], slow["version"]):
                 spread.add(fast, slow["latency_s"])
             row = fast
         best[key] = row
-    newer: dict[tuple[object, ...], Row] = {}
     for later in later_rows(library, op):
         key, latency_s = key_of(later), later["latency_s"]
         if (shipped := best.get(key)) is not None and latency_s != shipped["latency_s"]:
@@ -115,27 +116,32 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
             if possible and (key not in newer or latency_s < newer[key]["latency_s"]):
                 newer[key] = shipped | later
     spread.remove_drift()
-    best |= newer
-    rows = list(best.values())
-    names = [dim.name for dim in op.dims if dim.name in rows[0]]
+    rows = list((best | newer).values())
     for row in rows:
-        _limit_power(row, counted)
+        limit_w = find_gpu(row["gpu"]).tdp_w
+        if row[POWER] is not None and row[POWER] > limit_w:
+            above = row[POWER] > LEEWAY * limit_w
+            counted["power above the limit" if above else "with power lowered to the limit"] += 1
+            row[POWER] = None if above else limit_w
     widths = _add_widths(rows, names, spread)
     path = out / f"{op.name}.parquet"
     write(path, names, rows)
-    sources = {row["source"] for row in rows}
+
+    def each(text: str) -> list[str]:
+        return sorted({text.format_map(row) for row in rows})
+
     return {
         "rows": len(rows),
-        "gpus": sorted({str(row["gpu"]) for row in rows}),
-        "dtypes": sorted({str(row["dtype"]) for row in rows}),
-        "backends": sorted({f"{row['stack']} {row['version']}" for row in rows}),
-        "sources": sorted({f"{row['source']} ({row['licence']}), {row['recorded']}" for row in rows}),
-        "with_power": sum(row["power_w"] is not None for row in rows),
-        "left_out": {reason: count for reason, count in counted.items() if count},
+        "gpus": each("{gpu}"),
+        "dtypes": each("{dtype}"),
+        "backends": each("{stack} {version}"),
+        "sources": each("{source} ({licence}), {recorded}"),
+        "with_power": sum(row[POWER] is not None for row in rows),
+        "left_out": dict(sorted(counted.items())),
         "excluded": excluded_rows(library, [file for file, *_ in SOURCES[op.name]]),
         "intervals": {
             "narrowest, median, widest": [round(float(width), 3) for width in np.quantile(widths, (0, 0.5, 1))],
-            **{what: share for source in sorted(sources) for what, share in coverage(spread, source).items()},
+            **{what: share for source in each("{source}") for what, share in coverage(spread, source).items()},
         },
         "bytes": path.stat().st_size,
         "sha256": sha256(path.read_bytes()).hexdigest(),
@@ -152,14 +158,6 @@ def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
             name = f"{each.file}, {POWER if each.power_only else 'rows'}: {each.reason}"
             counts[name] = counts.get(name, 0) + int(rows[0]["n"])
     return counts
-
-
-def _limit_power(row: Row, counted: dict[str, int]) -> None:
-    limit_w = find_gpu(row["gpu"]).tdp_w
-    if row[POWER] is not None and row[POWER] > limit_w:
-        above = row[POWER] > LEEWAY * limit_w
-        counted[ABOVE_LIMIT if above else AT_LIMIT] += 1
-        row[POWER] = None if above else limit_w
 
 
 def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> list[float]:
@@ -195,34 +193,21 @@ def replayed_space(spaces: Path, out: Path) -> None:
     (out / "convolution-rtx-a4000.t4.json.gz").write_bytes(gzip.compress(text, 9, mtime=0))
 
 
-def _problem(op: Op, row: Row) -> Problem | None:
-    try:
-        return op.problem(
-            row["dtype"], row["layout"], **{dim.name: row[dim.name] for dim in op.dims if dim.name in row}
-        )
-    except UsageError:
-        return None
-
-
 def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
     """Write rows to a Parquet file, sorted by origin (GPU, backend, ...) and shape."""
     floats = ("latency_s", POWER, *WIDTHS)
     types = dict.fromkeys(ORIGIN, "VARCHAR") | dict.fromkeys(dims, "INTEGER") | dict.fromkeys(floats, "FLOAT")
-    columns = (*ORIGIN, *WIDTHS, *dims, "latency_s", POWER)
-    with connect_memory() as connection, exchange_folder(connection) as folder:
-        source = folder / "rows.json"
-        with source.open("w", encoding="utf-8") as file:
-            for row in rows:
-                watts = None if row[POWER] is None else round(row[POWER], 1)
-                rounded = row | {"latency_s": float(f"{row['latency_s']:.3e}"), POWER: watts}
-                file.write(json.dumps({name: rounded[name] for name in columns}) + "\n")
-        order = ", ".join(f'"{name}"' for name in (*ORIGIN, *reversed(dims)))
+    for row in rows:
+        row["latency_s"] = float(f"{row['latency_s']:.3e}")
+        row[POWER] = None if row[POWER] is None else round(row[POWER], 1)
+    columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in types.items())
+    order = ", ".join(f'"{name}"' for name in (*ORIGIN, *reversed(dims)))
+    with duckdb.connect() as connection:
+        connection.register("rows", pa.Table.from_pylist(rows))
         connection.execute(
-            f"COPY (FROM read_json({quoted(source)}, format='nd', columns={types}) ORDER BY {order}) "
-            f"TO {quoted(folder / 'rows.parquet')} "
+            f"COPY (SELECT {columns} FROM rows ORDER BY {order}) TO {quoted(path)} "
             "(FORMAT parquet, PARQUET_VERSION v2, COMPRESSION zstd, COMPRESSION_LEVEL 19, ROW_GROUP_SIZE 122880)"
         )
-        path.write_bytes((folder / "rows.parquet").read_bytes())
 
 
 _SERVING = f"""{named("system", SYSTEMS)} AS gpu, {named("framework", BACKENDS)} AS stack, version, latency_s,
@@ -294,4 +279,4 @@ def later_rows(library: Path, op: Op) -> Sequence[Row]:
 
 
 if __name__ == "__main__":
-    main()
+    script(run)
