@@ -12,7 +12,7 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from evidence.recordings.vendor import OPS, recordings
@@ -21,6 +21,7 @@ from library_training.table import FOLDS
 from library_training.train import train_set
 
 from kernrec.model.baselines import model_file
+from kernrec.model.baselines.compact_trees import Trees
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 
@@ -33,7 +34,8 @@ def run(
     """Train and write the models of some ops, or of all."""
     versions = {"kernrec": __version__, "xgboost": import_optional("xgboost", "training a model", "train").__version__}
     for name in op or OPS:
-        entries, trees = [], {}
+        entries: list[dict[str, Any]] = []
+        trees: dict[str, Trees] = {}
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
             for entry, own in pool.map(partial(train_set, folds=folds), recordings(data, name)):
                 print(f"{name}, {entry['name']}: {entry['problems']} problems", flush=True)

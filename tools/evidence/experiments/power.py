@@ -172,7 +172,7 @@ def _throughput(title: str, loads: Sequence[Load], held_out: Mapping[str, Coeffi
         table.row({"": f"{load.recording}, {load.power_w:.0f} W", "GHz": load.clock_hz * 1e-9, **ratios})
 
 
-def _ratio_at_limit(load: Load, model: PowerModel, more_j: float = 0.0) -> float:
+def _ratio_at_limit(load: Load, model: PowerModel, more_j: float | np.ndarray = 0.0) -> float:
     """Return predicted over recorded throughput at the power limit. The core takes `more_j` more energy per second than
     in the model."""
     core_j, dram_j = model.dynamic(load.rates)
