@@ -3,7 +3,7 @@
     python tools/train_library_model.py [--data ../shared/data] [--out db/prebuilt/models/vendor] [--op matmul]
 
 To calibrate the intervals, the tool holds out problems, sizes and GPUs of the recordings
-(`tools/evidence/recordings/vendor.py`) in turn. It writes a card and trees for each op
+(`tools/evidence/recordings/calls.py`) in turn. It writes a card and trees for each op
 (`kernrec.model.baselines.model_file`). With `--folds 1`, it holds out only one fifth of the problems. `--jobs` sets are
 trained at once.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from evidence.recordings.vendor import OPS, recordings
+from evidence.recordings.calls import OPS, recordings
 from front import DATA, ROOT, Data, script
 from library_training.table import FOLDS
 from library_training.train import train_set

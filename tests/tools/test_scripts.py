@@ -10,13 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from build_database import carry, same_code, shipped_variants
+from build_database import carry, same_code, shipped_variants, within_compiler_variation
 from equal_answers import PINNED, Change, json_differences
-from evidence.cases import Cases, held_out, joined, read_cases, report
+from evidence.cases import Cases, agreement, coverage, held_out, joined, read_cases, recommendations, report
 from evidence.experiments import intervals, library
-from evidence.metrics import agreement, coverage, recommendations
 from evidence.recordings.files import EXCLUSIONS, excluded, power_of, recorded_dicts
-from profile_files import within_compiler_variation
 
 from kernrec.errors import UsageError
 from kernrec.kernel import find_kernel

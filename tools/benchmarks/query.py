@@ -15,8 +15,7 @@ from statistics import median
 
 from front import ROOT, Table
 
-from benchmarks.shapes import matmuls
-from benchmarks.timing import environment_in, python, ratio
+from benchmarks.timing import environment_in, matmuls, python, ratio
 
 _KERNREC = """
 import json, sys, time

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 from front import DATA, Data, Sources, Table
 
-from evidence.cases import Cases, joined, report
-from evidence.metrics import agreement, heuristics, recommendations, spread
+from evidence.cases import Cases, agreement, heuristics, joined, recommendations, report, spread
 from evidence.predicted import TEXTBOOK, Sample, profile, sampled_space
 from evidence.recordings.files import recorded_dicts
 from evidence.recordings.spaces import SETS

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 import typer
 from front import DATA, Data
 
-from evidence.cases import Cases, joined, report
-from evidence.metrics import agreement, geometric_mean, spread
+from evidence.cases import Cases, agreement, geometric_mean, joined, report, spread
 from evidence.recordings.files import AbsentError
 from evidence.recordings.shapes import SETS, Shape
+from evidence.recordings.shapes import shapes as read_shapes
 from kernrec.errors import KernrecError
 from kernrec.recommender import Objective, Query, Recommender
 
@@ -25,10 +25,10 @@ def run(
 ) -> None:  # fmt: skip
     """Print a row for each set or for each of its parts, with at most `shapes` shapes per set."""
     recommender, parts = Recommender([]), []
-    for name, gpu, read in SETS:
+    for name, gpu in SETS:
         if not only or any(part in name for part in only):
             try:
-                parts += predicted(recommender, name, gpu, list(read(data, shapes)))
+                parts += predicted(recommender, name, gpu, list(read_shapes(data, name, gpu, shapes)))
             except AbsentError as error:
                 print(f"skipped {name} on {gpu}: {error}")
     if parts:

@@ -19,8 +19,7 @@ import numpy as np
 from front import DATA, Data
 from train_triton_model import SETTINGS
 
-from evidence.cases import Array, Cases, joined, report
-from evidence.metrics import agreement, coverage, recommendations
+from evidence.cases import Array, Cases, agreement, coverage, joined, recommendations, report
 from evidence.recordings.files import AbsentError
 from evidence.recordings.triton import FILES, recorded_groups, rows_of
 from kernrec.model.learn.adaptation import adapt

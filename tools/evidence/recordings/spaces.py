@@ -5,21 +5,58 @@
 were written for kernrec.
 """
 
+import gzip
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from evidence.recordings import clock
 from evidence.recordings.files import AbsentError, parquet_columns, present
 from kernrec.interop.read_results import read_results
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.source_files import read_text, read_toml
 from kernrec.kernel.spec_reader import kernel_from
+
+FILE = "convolution-a100.t4.json.gz"
+
+BUSY_S = 0.09
+"""Seconds of launches after which the clock rises: 100 ms in the recording, minus some work that was not recorded."""
+HOLD_S = 2.0
+"""Maximum time in seconds for which an idle GPU keeps a raised clock."""
+STEP = 1.1
+"""Ratio between times of a config's first and last launches above which the clock must have changed."""
+
+
+def raised_configs(path: Path) -> set[frozenset[tuple[str, int]]]:
+    """Return the keys (`config_key`) of the configs in a T4 file that may have run at a raised clock. The times in the
+    file are in milliseconds, and the measurements are in the order of measuring."""
+    with gzip.open(present(path)) as file:
+        valid = [row for row in json.load(file)["results"] if row["invalidity"] == "correct"]
+    launches_s = np.array([row["times"]["runtimes"] for row in valid]) / 1e3
+    busy_s = launches_s.sum(axis=1)
+    # Skip the first launch, which also warms up the GPU.
+    step = np.median(launches_s[:, 1:4], axis=1) / np.median(launches_s[:, -3:], axis=1)
+    stepped = np.maximum(step, 1.0 / step) > STEP
+    raised, until = set(), -np.inf
+    for row, seconds, is_marked in zip(valid, busy_s.tolist(), stepped.tolist(), strict=True):
+        end_s = datetime.fromisoformat(row["timestamp"]).timestamp()
+        if is_marked or end_s - seconds < until:
+            raised.add(config_key(row["configuration"]))
+        if seconds > BUSY_S:
+            until = end_s + HOLD_S
+    return raised
+
+
+def config_key(config: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
+    """Return a hashable key of a config, as used by `raised_configs`."""
+    return frozenset((name.lower(), int(value)) for name, value in config.items())
+
 
 Array = np.ndarray
 SPECS = Path(__file__).resolve().parent / "kernels"
@@ -74,9 +111,9 @@ def read_space(path: Path, times: str = "latency_s") -> Space:
             columns = {name: columns[name] for name in list(columns)[: list(table).index("outcome")]}
         return Space(path.name.split(".")[0], columns, measured)
     results = [result for result in read_results(present(path)).results if result.latency_s is not None]
-    if path.name == clock.FILE:
-        raised = clock.raised_configs(path)
-        results = [result for result in results if clock.config_key(result.config) not in raised]
+    if path.name == FILE:
+        raised = raised_configs(path)
+        results = [result for result in results if config_key(result.config) not in raised]
     columns = {name.lower(): np.array([float(r.config[name]) for r in results]) for name in results[0].config}
     samples = [result.samples_s or (float(result.latency_s or np.nan),) for result in results]
     measured = {
