@@ -10,7 +10,7 @@ PyTorch that were recorded for NeuSight (MIT). `contents.json` counts the exclud
   above the power limit (a smaller excess is cut off);
 - superseded backend versions of matmuls, invalid shapes, and all but a backend's fastest kernel for a problem.
 
-Times are rounded to four digits and powers to 0.1 W. Each row has an interval (`tools/evidence/recordings/spread.py`).
+Times are rounded to four digits and powers to 0.1 W. Each row has an interval (`Spread`).
 """
 
 import gzip
@@ -41,7 +41,7 @@ from kernrec.store.connection import quoted
 from kernrec.store.recorded import ORIGIN, WIDTHS
 
 Array = np.ndarray
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 LEAST = 0.03
 """Minimum relative half-width of an interval: the 90th percentile of differences between repeats (A100 and H100)."""
@@ -57,7 +57,16 @@ _LEAST_POWER = 0.05
 
 @dataclass
 class Spread:
-    """Factors between times of the same problem, for each GPU, backend and data type."""
+    """Logarithms of factors between times of the same problem, for each GPU, backend and data type:
+
+        repeats    the same version ran the same kernels again on a GPU of the same model
+        versions   a later version ran the problem; its common factor along `m` is removed by differences of neighbors
+        neighbors  times per unit of work of two problems with the same kernels and sizes within 8 %
+
+    Differences of two errors are divided by the square root of two. The interval of a time contains 90 % of the factors
+    of the GPU, backend and data type, or of a wider group if there are too few. It does not include differences between
+    versions. The interval of a power comes from neighbors that take equal times.
+    """
 
     again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
     """Logarithms of other times over the shipped time, keyed by (source, backend, data type, GPU)."""
@@ -163,7 +172,6 @@ NEUSIGHT = {
 }  # fmt: skip
 POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
-Row = dict[str, Any]
 Key = tuple[object, ...]
 
 

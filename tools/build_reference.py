@@ -198,7 +198,7 @@ def meaning_of(command: str, field: str) -> str:
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_recommendations)):
         for path in (name, f"recommendations[].{name}"):
             if text := about.get(path) or about.get(path.rpartition(".")[0]):
-                return text
+                return str(text)
     return ""
 
 

@@ -174,8 +174,8 @@ def _try(program: Program, made: Path, seconds: int, calls: Path | None) -> Outc
     )  # fmt: skip
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        kept = calls.absolute() / program.name if calls else Path(scratch, "calls")
-        capture = [sys.executable, "-m", "kernrec", "capture", "-o", str(kept), "--", str(binary)]
+        recorded = calls.absolute() / program.name if calls else Path(scratch, "calls")
+        capture = [sys.executable, "-m", "kernrec", "capture", "-o", str(recorded), "--", str(binary)]
         status, output = _captured([*capture, *shlex.split(program.arguments)], folder, seconds)
     took = time.monotonic() - start
     last = " | ".join(line for line in output.splitlines() if line.startswith(("kernrec:", "Usage", "usage")))[:300]

@@ -1,5 +1,5 @@
 """Recorded and predicted times: a loader creates `Cases`, `Cases.parts` or `held_out` splits them, and `report` prints
-a table row per part with the cells of metrics (`evidence.metrics`)."""
+a table row per part with the cells of metrics, which are functions of cases."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

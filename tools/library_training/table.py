@@ -7,6 +7,7 @@ features are the fractions of this time for which math, DRAM and L2 are busy.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -135,7 +136,7 @@ def _of_kind(recording: Recording) -> tuple[Array, dict[str, Mapping[str, Array]
     """
     recorded, gpu, dtype = recording.recorded, find_gpu(str(recording.gpu[0])), str(recording.dtype[0])
     bound, made = features(recorded.op, gpu, dtype, str(recording.layout[0]), recording.dims, recorded.timing)
-    base_w: object = gpu.tdp_w
+    base_w: Any = gpu.tdp_w
     if has_physical_power(recorded.op):
         base_w = power_base(gpu).watts(bound, recording.latency_s, gpu.tdp_w)
     flops, moved = bound.parts["math"] * rate_of(gpu, dtype), bound.parts["dram"] * gpu.memory_bandwidth
@@ -144,7 +145,10 @@ def _of_kind(recording: Recording) -> tuple[Array, dict[str, Mapping[str, Array]
     backends = tuple(recorded.backends)
     of_backend = {BACKEND + name: recording.backend == name for name in backends if len(backends) > 1}
     # Omit the backend from the features of power, because recordings of backends also read power differently.
-    both = {"latency": made | of_backend, "power": made | used(bound, recording.latency_s)}
+    both: dict[str, Mapping[str, Array]] = {
+        "latency": made | of_backend,
+        "power": made | used(bound, recording.latency_s),
+    }
     return np.column_stack([np.broadcast_to(each, len(recording)) for each in figures]), both
 
 

@@ -26,13 +26,13 @@ from evidence.recordings.files import AbsentError, recorded_dicts
 from kernrec.compile.compiled import CompileCache, CompileJob
 from kernrec.compile.nvrtc import compile_job
 from kernrec.gpu import find_gpu, l1_bytes, occupancy
-from kernrec.model.analytical.dram_traffic import Footprint, sampled_dram_bytes
+from kernrec.model.analytical.dram_traffic import sampled_dram_bytes
 from kernrec.profile.launch_profile import entry_name
 from kernrec.profile.sample_profile import AXES, SAMPLING, sampled_counts
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.ir.program import Function
-from kernrec.recommender.estimate.sampled_launch import held_by_l1
+from kernrec.recommender.estimate.sampled_launch import footprints, held_by_l1
 from kernrec.store import ProfileTable
 
 Row = Mapping[str, Any]
@@ -129,12 +129,10 @@ def _counted(kernel: Row, source: str, row: Row) -> dict[str, float]:
     blocks, threads, resources = int(np.prod(grid)), int(np.prod(block)), compiled.resources[entry]
     counts: dict[str, float] = {metric: value * blocks for metric, value in per_block.items()}
     held = int(occupancy(_GPU.limits, threads, resources.registers, resources.static_smem_bytes).blocks)
-    resident = max(min(held, -(-blocks // _GPU.sms)), 1)
     counts["registers"] = resources.registers
     counts["code_bytes"] = len(compiled.cubin)  # includes the file's headers, which are small
-    counts["dram_sectors"] = _dram_sectors(per_block, launch, held)
-    past_l1 = 1.0 - _held_by_l1(per_block, resident, resources.static_smem_bytes)
-    counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * past_l1
+    in_l1, counts["dram_sectors"] = _cached(per_block, launch, held, resources.static_smem_bytes)
+    counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * (1.0 - in_l1)
     return counts
 
 
@@ -148,27 +146,17 @@ def _dividing_zeros(function: Function) -> list[dict[str, int]]:
     return costs
 
 
-def _held_by_l1(per_block: Row, resident: int, shared_bytes: int) -> float:
+def _cached(per_block: Row, launch: KernelLaunch, held: int, shared_bytes: int) -> tuple[float, float]:
+    """Return (fraction of the requested sectors that hit in L1, sectors that move between L2 and DRAM). An SM holds
+    `held` blocks."""
     none, metrics = np.zeros(1, np.int64), tuple(per_block)
     counts = np.array([[[per_block[metric]] for metric in metrics]])
     table = ProfileTable(0, "", ("",), none, none, none, none, metrics, ("block",), counts)
-    cache = l1_bytes(_GPU.limits, np.array([resident]), np.array([shared_bytes])) / resident
-    return float(held_by_l1(table, cache)[0][0])
-
-
-def _dram_sectors(per_block: Row, launch: KernelLaunch, resident: int) -> float:
-    footprints = []
-    for written, direction in ((False, "read"), (True, "write")):
-        for name, array in launch.buffers.items():
-            metric = f"touch.{name}.{direction}"
-            if metric in per_block:
-                x, y, z = (np.float64(per_block.get(f"{metric}.{axis}", 0.0)) for axis in AXES)
-                own = np.float64(32.0 * per_block[metric])
-                # Predict as a query does: after a partial write, L2 reads the rest of the sector from DRAM, unless the
-                # block reads the tensor anyway.
-                reads = f"touch.{name}.read" in per_block
-                stored = per_block.get(f"global.{name}.write_bytes", 0.0) if written and not reads else np.inf
-                footprints.append(Footprint(own, (x, y, z), np.float64(array.nbytes), written, stored_bytes=stored))
+    resident = np.array([max(min(held, -(-int(np.prod(launch.grid)) // _GPU.sms)), 1)])
+    cache = l1_bytes(_GPU.limits, resident, np.array([shared_bytes])) / resident
+    touched = footprints(
+        table, none, {name: float(array.nbytes) for name, array in launch.buffers.items()}, frozenset()
+    )
     x, y, z = (np.float64(extent) for extent in launch.grid)
-    moved = sampled_dram_bytes((x, y, z), footprints, np.float64(max(resident, 1) * _GPU.sms), float(_GPU.l2_bytes))
-    return float(moved) / 32.0
+    moved = sampled_dram_bytes((x, y, z), touched, np.float64(max(held, 1) * _GPU.sms), float(_GPU.l2_bytes))
+    return float(held_by_l1(table, cache)[0][0]), float(np.ravel(moved)[0]) / 32.0

@@ -43,7 +43,7 @@ def _fitted() -> list[tuple[tuple[tuple[str, ...], ...], float, float]]:
     """Return (paths, start value, deviation) of each coefficient to fit. The values at the paths in `power.toml` equal
     the coefficient. The deviation is the standard deviation of log(coefficient / start value)."""
     starts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    fitted = []
+    fitted: list[Any] = []
     for chip in starts["chip"]:
         architectures = chip.pop("sm")
         fitted += [(tuple(("chip", sm, key) for sm in architectures), *map(float, chip[key])) for key in chip]

@@ -9,7 +9,7 @@ The tables show the cost of the best of the first k configs over the lowest cost
 the recording.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal
 
@@ -33,7 +33,7 @@ _SAMPLES, _MOST_NOISE = 10, 0.02
 only the range of times, which a single slow launch widens."""
 Trace = list[tuple[int, bool]]
 """(Index of a config, whether its energy was measured) pairs, in the order of measuring."""
-Searches = dict[str, Callable[[int], Trace]]
+Searches = Mapping[str, Callable[[int], Trace]]
 """Functions from a seed to the trace of a search, keyed by the search's name."""
 
 

@@ -34,8 +34,11 @@ STEP = 1.1
 
 
 def raised_configs(path: Path) -> set[frozenset[tuple[str, int]]]:
-    """Return the keys (`config_key`) of the configs in a T4 file that may have run at a raised clock. The times in the
-    file are in milliseconds, and the measurements are in the order of measuring."""
+    """Return the keys (`config_key`) of configs of the recorded A100 convolution that may have run at a raised clock.
+
+    The clock rose from 765 to 1,410 MHz after launches had kept the GPU busy for 100 ms, and fell if the next config
+    took more than two seconds to compile. No model of kernels can predict such times. The times in the T4 file are in
+    milliseconds, and the measurements are in the order of measuring."""
     with gzip.open(present(path)) as file:
         valid = [row for row in json.load(file)["results"] if row["invalidity"] == "correct"]
     launches_s = np.array([row["times"]["runtimes"] for row in valid]) / 1e3
