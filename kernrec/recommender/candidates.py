@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernrec.kernel import ProblemSpace
+from kernrec.kernel import Kernel, ProblemSpace
 from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.model.analytical.launch_time import RESOURCES, LaunchTime
 from kernrec.op import Problem
@@ -249,6 +249,12 @@ class CandidateSet:
         """Position of the candidate with the lowest product of latency and `risk` at the first operating point."""
         position: int = self.ranked.ranking.fastest(self.part)
         return position
+
+    @property
+    def fastest_kernel(self) -> tuple[Kernel, float]:
+        """Kernel of the candidate `fastest`, and its latency in seconds."""
+        number, latency_s = self.ranked.ranking.fastest_kernel(self.part)
+        return self.ranked.kernels[number].table.kernel, latency_s
 
     @cached_property
     def risk(self) -> Array | None:

@@ -132,7 +132,8 @@ class Query:
     @property
     def conditions(self) -> Conditions:
         """Return the input data and L2 state of the query, as `Conditions`."""
-        return Conditions(self.inputs, self.l2)
+        conditions: Conditions = vars(self)["_conditions"]
+        return conditions
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))
@@ -163,10 +164,10 @@ class Query:
         if self.max_power_w is not None and not self.max_power_w > 0:
             raise UsageError(f"max power is {self.max_power_w:g} W; expected a positive power")
 
-        # Compute the operating point and the hash only once, because every request uses them.
+        # Compute these values only once, because every request uses them.
         point = OperatingPoint(self.power_limit_w, self.clock_hz)
         hashed = hash((self.objective, self.max_slowdown, self.max_power_w, point, self.top, self.source))
-        vars(self).update(_point=point, _hash=hashed)
+        vars(self).update(_point=point, _hash=hashed, _conditions=Conditions(self.inputs, self.l2))
 
     def __hash__(self) -> int:
         hashed: int = vars(self)["_hash"]
@@ -249,6 +250,7 @@ def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
     return tuple([OperatingPoint(limit_w, float(step // CLOCK_STEP_HZ * CLOCK_STEP_HZ)) for step in steps])
 
 
+@lru_cache
 def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
     """Return the operating points of a request about an op: the requested point, then the sweep if there is one."""
     if query.clock_hz is not None:

@@ -178,12 +178,12 @@ def _has_most_of_the_time(
     recommender.prepare(list(there.values()), compared_at)
     gained = whole = 0.0
     for layer in layers:
-        best = recommender.fastest(there[layer.problem], compared_at)
-        if best is None:
+        candidates = recommender.candidates_if_any(there[layer.problem], compared_at)
+        if candidates is None:
             return False
-        seconds = layer.count * best.latency_s
-        whole += seconds
-        gained += seconds * lacks(layer.problem, best.kernel, recommender.gpu)
+        kernel, latency_s = candidates.fastest_kernel
+        whole += layer.count * latency_s
+        gained += layer.count * latency_s * lacks(layer.problem, kernel, recommender.gpu)
     return gained > 0.5 * whole
 
 
