@@ -319,7 +319,7 @@ class Clusters:
         """Sort blocks by cluster, and by rank within a cluster. Raise `UsageError` if a cluster is not complete."""
         if self.size == 1:
             return block_numbers
-        numbers = np.unique(np.asarray(block_numbers))
+        numbers = np.unique(np.asarray(block_numbers, np.int64))
         cluster, rank = self._cluster_and_rank(numbers)
         clusters, counts = np.unique(cluster, return_counts=True)
         if (counts != self.size).any():
