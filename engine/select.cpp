@@ -88,10 +88,6 @@ Run comparison(const std::string& name, const std::string& type, bool ftz, bool 
         type[0] == 'b' ? "u" + type.substr(1) : type, [&](auto t) { return test_run<decltype(t)>(name); });
 }
 
-constexpr auto kAnd = [](uint32_t a, uint32_t b) { return a & b; };
-constexpr auto kOr = [](uint32_t a, uint32_t b) { return a | b; };
-constexpr auto kXor = [](uint32_t a, uint32_t b) { return a ^ b; };
-constexpr auto kNot = [](uint32_t a, uint32_t) { return ~a; };
 constexpr auto kFirst = [](uint32_t a, uint32_t) { return a; };
 
 // Compare two operands into a scratch predicate.
@@ -267,15 +263,16 @@ struct Unpack {
 // Return Pack or Unpack for these widths of register and parts.
 template <template <class, class> class Move>
 Run run_of_widths(uint32_t whole, uint32_t part) {
-    if (whole == 64 && part == 64) return Move<uint64_t, uint64_t>::run;
-    if (whole == 64 && part == 32) return Move<uint64_t, uint32_t>::run;
-    if (whole == 64 && part == 16) return Move<uint64_t, uint16_t>::run;
-    if (whole == 64 && part == 8) return Move<uint64_t, uint8_t>::run;
-    if (whole == 32 && part == 32) return Move<uint32_t, uint32_t>::run;
-    if (whole == 32 && part == 16) return Move<uint32_t, uint16_t>::run;
-    if (whole == 32 && part == 8) return Move<uint32_t, uint8_t>::run;
-    if (whole == 16 && part == 8) return Move<uint16_t, uint8_t>::run;
-    refuse("a vector of " + std::to_string(part) + " bits");
+    const bool is_width = part == 8 || part == 16 || part == 32 || (part == 64 && whole == 64);
+    if (!is_width || whole < part || whole < 16) refuse("a vector of " + std::to_string(part) + " bits");
+    return for_width(whole, [&](auto register_bits) {
+        using W = decltype(register_bits);
+        return for_width(part, [](auto part_bits) -> Run {
+            using P = decltype(part_bits);
+            if constexpr (sizeof(P) <= sizeof(W)) return Move<W, P>::run;
+            else return nullptr;
+        });
+    });
 }
 
 const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
@@ -308,8 +305,7 @@ const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
         }
         return;
     }
-    const Row a = decoder.read(source, type), d = decoder.write(target, type);
-    decoder.emit(copy_run(width), d, a);
+    decoder.emit_typed(copy_run(width), {type, type});
 });
 
 constexpr auto kPlus = [](uint64_t a, uint64_t b) { return a + b; };
