@@ -263,16 +263,15 @@ struct Unpack {
 // Return Pack or Unpack for these widths of register and parts.
 template <template <class, class> class Move>
 Run run_of_widths(uint32_t whole, uint32_t part) {
-    const bool is_width = part == 8 || part == 16 || part == 32 || (part == 64 && whole == 64);
-    if (!is_width || whole < part || whole < 16) refuse("a vector of " + std::to_string(part) + " bits");
-    return for_width(whole, [&](auto register_bits) {
-        using W = decltype(register_bits);
-        return for_width(part, [](auto part_bits) -> Run {
-            using P = decltype(part_bits);
-            if constexpr (sizeof(P) <= sizeof(W)) return Move<W, P>::run;
-            else return nullptr;
-        });
-    });
+    if (whole == 64 && part == 64) return Move<uint64_t, uint64_t>::run;
+    if (whole == 64 && part == 32) return Move<uint64_t, uint32_t>::run;
+    if (whole == 64 && part == 16) return Move<uint64_t, uint16_t>::run;
+    if (whole == 64 && part == 8) return Move<uint64_t, uint8_t>::run;
+    if (whole == 32 && part == 32) return Move<uint32_t, uint32_t>::run;
+    if (whole == 32 && part == 16) return Move<uint32_t, uint16_t>::run;
+    if (whole == 32 && part == 8) return Move<uint32_t, uint8_t>::run;
+    if (whole == 16 && part == 8) return Move<uint16_t, uint8_t>::run;
+    refuse("a vector of " + std::to_string(part) + " bits");
 }
 
 const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
