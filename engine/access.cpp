@@ -18,7 +18,7 @@ uint32_t elements_of(const Source& ins) {
     return 1;
 }
 
-std::vector<Operand> items_of(const Operand& operand, uint32_t elements) {
+Operands items_of(const Operand& operand, uint32_t elements) {
     if (operand.kind == OperandKind::kVector) return operand.items;
     if (elements != 1) refuse("a vector access without a vector operand");
     return {operand};
@@ -140,7 +140,7 @@ const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
     const std::string& type = ins.type();
     const uint32_t elements = elements_of(ins), bits = width_of(type);
     if (bits < 8) refuse("a store of predicates");
-    const std::vector<Operand> items = items_of(ins.operands[1], elements);
+    const Operands items = items_of(ins.operands[1], elements);
     if (items.size() != elements) refuse("a vector of other length");
     std::vector<Row> rows;
     for (const Operand& item : items) rows.push_back(decoder.read(item, type));
@@ -220,7 +220,7 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
             if (mark == name) type = mark, run = of_type;
     if (reduction == Reduction::kNone || !run) refuse();
     if (type.find('f') != std::string::npos && reduction > Reduction::kMax && reduction != Reduction::kExch) refuse();
-    std::vector<Operand> operands = ins.operands;
+    Operands operands = ins.operands;
     std::vector<Row> targets;
     auto rows_of = [&](const Operand& operand, bool write) {
         std::vector<Row> rows;
@@ -362,7 +362,7 @@ const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
         refuse("a copy of other than 4, 8 or 16 bytes");
     const auto [to, to_offset] = decoder.address(ins.operands[0]);
     const auto [from, from_offset] = decoder.address(ins.operands[1]);
-    std::vector<Operand> extra(ins.operands.begin() + 3, ins.operands.end());
+    Operands extra(ins.operands.begin() + 3, ins.operands.end());
     if (ins.has("cache_hint") && !extra.empty()) extra.pop_back();
     Row amount, ignores;
     if (!extra.empty()) {

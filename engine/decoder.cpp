@@ -226,7 +226,7 @@ Row Decoder::value(const Operand& operand, std::string_view type) {
 }
 
 void Decoder::emit_typed(Run run, const std::vector<std::string_view>& types) {
-    const std::vector<Operand>& operands = ins().operands;
+    const Operands& operands = ins().operands;
     if (operands.size() != types.size()) refuse(std::to_string(operands.size()) + " operands");
     Row rows[4];
     for (size_t i = 1; i < types.size(); i++) rows[i - 1] = read(operands[i], types[i]);
@@ -384,7 +384,7 @@ void Decoder::end(BasicBlock& block) {
         for (const std::string& mark : from.modifiers)
             if (mark != "cta" && mark != "aligned") marks.push_back(mark);
         const std::string kind = marks.empty() ? "sync" : marks[0];
-        std::vector<Operand> operands = from.operands;
+        Operands operands = from.operands;
         block.end = End::kBarrier;
         if (kind == "red") {
             if (operands.size() < 3 || operands.size() > 4 || marks.size() != 3)
