@@ -167,7 +167,7 @@ class GpuContext:
             for form in equivalents(problem) if self._triton else ():
                 kernels = triton_kernels(form.op, form.dtype, form.layout, gpu.sm)
                 analyzed += [self.kernel_table(each, form) for each in kernels if self.find_profiles(each, form)]
-            triton = [table for table in analyzed if table.coverage.unprofiled < len(table.space.variants.keys)]
+            triton = [table for table in analyzed if table.unprofiled < len(table.space.variants.keys)]
             try:
                 kernels = kernels_of(problem, gpu.sm)
             except UsageError:

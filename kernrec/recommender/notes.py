@@ -61,7 +61,7 @@ def of_recommendations(
     if candidates.ranked.ranking.violated:
         refused = [f"{each.table.kernel.name}: {line}" for each in candidates.kernels for line in each.remarks]
     for number, kernel in enumerate(candidates.every_kernel):
-        if kernel.table.coverage.unprofiled or kernel.measured[0] is not NOTHING:
+        if kernel.table.unprofiled or kernel.measured[0] is not NOTHING:
             predicts = sources_of(recommendations) != {Source.MEASURED}
             measured += of_measurements(candidates.considered[number], predicts)
 
@@ -204,8 +204,8 @@ def of_measurements(considered: KernelCandidates, predicts: bool) -> Iterator[st
     """
     table, measured = considered.table, considered.measured_rows
     name = table.kernel.name
-    if table.coverage.unprofiled and not table.kernel.sampled:
-        yield f"{name}: {table.coverage.unprofiled} variants left out: no profile for {table.gpu.arch}"
+    if table.unprofiled and not table.kernel.sampled:
+        yield f"{name}: {table.unprofiled} variants left out: no profile for {table.gpu.arch}"
     if measured.stale:
         yield f"{name}: measurements of {_configs(measured.stale)} not used: other version of the source"
     if measured.elsewhere:
@@ -240,7 +240,7 @@ def of_measurements(considered: KernelCandidates, predicts: bool) -> Iterator[st
 def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[str]:
     """Yield notes on the profiles of a kernel, for an answer about this kernel only."""
     table = considered.table
-    kernel, coverage = table.kernel, table.coverage
+    kernel = table.kernel
     if unprofiled := considered.unprofiled:
         fastest = min(unprofiled, key=lambda row: row.latency_s)
         yield Note(
@@ -270,9 +270,9 @@ def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[st
                 f"{trips} trips are assumed to execute the same instructions. They are up to"
                 f" {100 * share:.0f} % of a config's machine instructions.",
             )
-    if coverage.spilling:
+    if table.spilling:
         yield Note(
-            f"{_configs(coverage.spilling)} spill registers",
+            f"{_configs(table.spilling)} spill registers",
             "How often the spills run is estimated. Another version of the compiler may spill more or less.",
         )
     for metric, name in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):

@@ -48,11 +48,6 @@ class NetworkSweep:
     rows: tuple[SweptTotal, ...]
     best: int
 
-    def __repr__(self) -> str:
-        answer, best = self.answer, point_text(self.rows[self.best].point, self.answer.gpu)
-        points = f"{len(self.rows)} points, {self.why_best} {best}"
-        return f"<NetworkSweep {answer.workload.name} on {answer.gpu.name}: {points}>"
-
     @property
     def why_best(self) -> str:
         """Criterion that selected the best row: `knee`, or the quantity that the row minimizes."""
