@@ -13,7 +13,6 @@ from kernrec.model.analytical.power import ZEROS
 from kernrec.model.analytical.spread import SPREAD, Source
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import POWER_LIMIT, CandidateSet, KernelCandidates
-from kernrec.recommender.estimate.launch_table import column_of
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.estimate.operating_point import WARM, Conditions
 from kernrec.recommender.infeasible import refusing_constraint
@@ -276,7 +275,7 @@ def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[st
             "How often the spills run is estimated. Another version of the compiler may spill more or less.",
         )
     for metric, name in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
-        columns = [column_of(launch.profiles, f"depends.{metric}") for launch in table.launches]
+        columns = [launch.profiles.column(f"depends.{metric}") for launch in table.launches]
         if count := sum(int(np.count_nonzero(column > 0)) for column in columns):
             values = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
             yield Note(
@@ -292,14 +291,14 @@ def _extrapolated(considered: KernelCandidates, metric: str) -> tuple[int, float
     """
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
-        left_out, issued = (column_of(launch.profiles, name) for name in (metric, "issue"))
+        left_out, issued = (launch.profiles.column(name) for name in (metric, "issue"))
         configs = max(configs, int(np.count_nonzero(left_out > 0)))
         greatest = max(greatest, float((left_out / issued).max()))
     return configs, greatest
 
 
 def _source_of_counts(profiles: ProfileTable) -> str:
-    share = float(column_of(profiles, "from_code").min())
+    share = float(profiles.column("from_code").min())
     if share <= 0.0:
         return "Instructions: counts from PTX."
     rest = "" if share > _WHOLE else f", counts from PTX for the other {100 * (1 - share):.0f} %"
