@@ -45,8 +45,8 @@ class NetworkSweep(JsonForm):
     """Totals of a network over a range of operating points."""
 
     JSON = (
-        "workload=answer.workload gpu=answer.gpu objective=answer.objective runs=answer.headline_name rows left_out=answer.left_out"
-        " notes=answer.notes"
+        "workload=answer.workload gpu=answer.gpu objective=answer.objective runs=answer.headline_name rows"
+        " left_out=answer.left_out notes=answer.notes"
     )
 
     answer: NetworkAnswer
