@@ -22,7 +22,7 @@ from front import DATA, ROOT, Data, script
 from kernrec.gpu import find_gpu
 from kernrec.model.baselines.compact_trees import MOST_CUTS, compact
 from kernrec.recommender.serving.engines import ProductShape
-from kernrec.recommender.serving.expert_ranking import SPACE, features, first_of_tiles, fits, formula, save
+from kernrec.recommender.serving.expert_ranking import SPACE, first_of_tiles, fits, formula, save
 from kernrec.util.optional import import_optional
 
 GPUS = {"a100": "a100-sxm4-80gb", "h20": "h20", "h800": "h800-sxm", "l40": "l40"}
@@ -45,7 +45,7 @@ class Recorded:
         gpu, shape = find_gpu(GPUS[name]), ProductShape(2 * width, hidden, experts, top)
         self.near = np.array([tuple(row) in near for row in SPACE.tolist()])
         self.tried = np.flatnonzero(fits(SPACE, gpu) | self.near)
-        self.features = features(shape, tokens, gpu, SPACE[self.tried])
+        _, self.features = formula(shape, tokens, gpu, SPACE[self.tried])
         self.near = self.near[self.tried]
         best = min(near, key=near.__getitem__)
         predicted_s = formula(shape, tokens, gpu, np.array([best]))[0][0]

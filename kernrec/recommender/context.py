@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from kernrec import paths
 from kernrec.errors import KernrecError, NoSuchKernelError, UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, find_kernel, kernel_names, kernels_of
@@ -167,7 +166,7 @@ class GpuContext:
             for form in equivalents(problem) if self._triton else ():
                 kernels = triton_kernels(form.op, form.dtype, form.layout, gpu.sm)
                 analyzed += [self.kernel_table(each, form) for each in kernels if self.find_profiles(each, form)]
-            triton = [table for table in analyzed if table.coverage.unprofiled < len(table.space.variants.keys)]
+            triton = [table for table in analyzed if table.unprofiled < len(table.space.variants.keys)]
             try:
                 kernels = kernels_of(problem, gpu.sm)
             except UsageError:
@@ -229,14 +228,6 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
         static_smem_bytes=table.static_smem_bytes[rows],
         counts=table.counts[rows],
     )
-
-
-def answering_with(database: Path) -> list[Path] | None:
-    """Return the `databases` argument of a `Context` that reads one database.
-
-    Return None for the user's own database, so that the context also includes rows that the user pulled.
-    """
-    return None if database.absolute() == paths.user_database().absolute() else [database]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from kernrec.model.learn.features import ModelInputs
 from kernrec.op import Problem, find_op
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.correction import inputs_of
-from kernrec.recommender.estimate.prediction import costs_of_rows
+from kernrec.recommender.estimate.space import costs_of_rows
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Stack
 from kernrec.store.gpu_scales import scales_among_few

@@ -27,7 +27,7 @@ from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.estimate.prediction import costs_of_rows
+from kernrec.recommender.estimate.space import costs_of_rows
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import ProfileTable
 from kernrec.util.files import try_lock

@@ -19,7 +19,7 @@ from kernrec.op import Problem, encode_elements, find_op, inputs
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import parse
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.prediction import costs_of_rows, predict
+from kernrec.recommender.estimate.space import costs_of_rows
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import shipped_profiles
 from kernrec.util.engine import query
@@ -36,7 +36,8 @@ def table_of(kernel: str, gpu: GPU, problem: Problem) -> StaticTable:
 
 def costs(table: StaticTable, problem: Problem, limit_w: float | None = None) -> LimitedCosts:
     problem_space = table.space.at(problem)
-    return predict(table, problem_space, table.runnable(problem_space), limit_w)
+    nominal = NominalCosts(*costs_of_rows(table, problem_space, table.runnable(problem_space)).nominal)
+    return table.power.apply_power_limit(nominal, limit_w)
 
 
 def changed(base: GPU, **change: float) -> GPU:

@@ -23,8 +23,7 @@ from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import predict
-from kernrec.recommender.estimate.space import Space
+from kernrec.recommender.estimate.space import Space, predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.report import explainable
 from kernrec.store import Stack

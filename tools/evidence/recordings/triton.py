@@ -128,7 +128,7 @@ def _table(gpu: str, dtype: str, layout: str) -> StaticTable | None:
     gpu_of_file, problem = find_gpu(gpu), KERNEL.definition.problem(dtype, layout, m=64, n=64, k=64)
     profiles = Stack([]).profiles(KERNEL.name, KERNEL.hash, gpu_of_file.sm)
     table = StaticTable.of(KERNEL, problem, gpu_of_file, profiles) if profiles else None
-    return table if table is not None and table.coverage.unprofiled < len(table.space.variants.keys) else None
+    return table if table is not None and table.unprofiled < len(table.space.variants.keys) else None
 
 
 def _key(config: Mapping[str, int]) -> Config:
