@@ -97,15 +97,9 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
 def taken_out(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Return the variables that arguments of a launch set, keyed by the argument's position.
-
-    If a launch has n more arguments than its kernel has parameters, n arguments set variables. They are the last n
-    arguments that are named like a variable.
-
-    Args:
-        order: arguments in order.
-        parameters: number of parameters of the kernel.
-    """
+    """Return the variables that arguments of a launch set, keyed by the argument's position in `order`. If a launch has
+    n more arguments than its kernel has parameters, n arguments set variables. They are the last n arguments that are
+    named like a variable."""
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
     further = max(len(order) - parameters, 0)

@@ -242,14 +242,8 @@ class Arguments:
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
-    """Create the arguments of a launch.
-
-    Args:
-        descriptions: descriptions in the order of the parameters.
-
-    Raises:
-        UsageError: a description cannot be read, or a file cannot be loaded.
-    """
+    """Create the arguments of a launch from descriptions in the order of the parameters. Raise `UsageError` if a
+    description cannot be read, or a file cannot be loaded."""
     draw = np.random.default_rng(seed)
     arguments = Arguments([], {})
     for text in descriptions:

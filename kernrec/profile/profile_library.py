@@ -54,15 +54,9 @@ def profile_variant(
     compiled: Compiled,
     counts: ProbeCounts | None = None,
 ) -> list[LaunchProfile]:
-    """Return the profiles of every launch of a compiled variant.
-
-    Args:
-        configs: configs of a `Space` that share the variant. A launch is probed with the first config that has it.
-        counts: counts of emulated launches, to which new counts are added.
-
-    Raises:
-        KernrecError: a probe cannot run, or the profile cannot be fitted.
-    """
+    """Return the profiles of every launch of a compiled variant, whose `configs` belong to one space. A launch is
+    probed with the first config that has it. Counts of emulated launches are added to `counts`. Raise `KernrecError` if
+    a probe cannot run, or the profile cannot be fitted."""
     counts = {} if counts is None else counts
     profiles = []
     for index, launch in enumerate(kernel.launches):

@@ -154,15 +154,9 @@ def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
 def profile_by_sampling(
     kernel: Kernel, config: Config, target: ProfileTarget, compiled: Compiled, tensors: Tensors
 ) -> list[LaunchProfile]:
-    """Emulate a sample of blocks of each launch of a compiled config, and return the launches' profiles.
-
-    Args:
-        tensors: tensors of the problem, to which blocks may write. Their values are zero unless an address or a branch
-            depends on data.
-
-    Raises:
-        KernrecError: a block cannot be emulated.
-    """
+    """Emulate a sample of blocks of each launch of a compiled config, and return the launches' profiles. Blocks may
+    write to `tensors`, whose values are zero unless an address or a branch depends on data. Raise `KernrecError` if a
+    block cannot be emulated."""
     problem, sm = target.problem, target.sm
     module, joined = _code(compiled.ptx)
     names = {launch.entry: entry_name(module.functions, launch.entry) for launch in kernel.launches}
@@ -301,11 +295,8 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
     """Return (waits for global memory, clock cycles) of the slowest warp between barriers, summed over thread blocks.
-
-    Args:
-        runs: executions of each basic block by each warp, as an array of shape (basic blocks, warps).
-        clk_of_pieces: clock cycles of one execution of each of `emulation.pieces`.
-    """
+    `runs` are the executions of each basic block by each warp, (basic blocks, warps), and `clk_of_pieces` the clock
+    cycles of one execution of each of `emulation.pieces`."""
     function, pieces = emulation.function, emulation.pieces
     waits = [waits_for_loads(piece, runs) for piece in pieces]
     ran = [runs[[block.index for block in piece]].max(axis=0) for piece in pieces]

@@ -114,12 +114,7 @@ def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int
 
 
 def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> TrainedHead:
-    """Train the trees of one head.
-
-    Args:
-        data: features and targets of N rows.
-        groups: group of each row, (N,). Cross-validation holds out whole groups.
-    """
+    """Train the trees of one head on N rows. Cross-validation holds out whole `groups`, (N,)."""
     # Let idle OpenMP threads sleep, because by default, they keep their CPU cores busy.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     rows = np.flatnonzero(data.measured)

@@ -71,13 +71,7 @@ class Judgement:
 
 
 def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
-    """Return the contradictions in N measurements of one kernel on one GPU and problem.
-
-    Args:
-        inputs: model inputs of the N configs.
-        latency_s: measured times in seconds, (N,).
-        stated: other measured quantities of the N configs.
-    """
+    """Return the contradictions in N measurements, (N,) each, of one kernel on one GPU and problem."""
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
     wrong_energy = contradicting(gpu, latency_s, stated.energy_j, stated.power_w)
     at_rest = ~wrong_energy & (stated.energy_j / latency_s < BELOW_REST * stated.rest_w)
@@ -93,13 +87,7 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
     """Return for each of N rows whether its energy contradicts the measured time and power, or exceeds the GPU's
-    highest power limit.
-
-    Args:
-        latency_s: measured times in seconds, (N,).
-        energy_j: measured energies in joules, (N,), or NaN.
-        power_w: measured powers in watts, (N,), or NaN.
-    """
+    highest power limit. Energies and powers that were not measured are NaN."""
     drawn_w = energy_j / latency_s
     # Ignore small differences, because energy and power come from different readings and runs.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)

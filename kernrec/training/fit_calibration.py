@@ -69,18 +69,9 @@ class CalibrationFit:
 
 
 def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[CalibrationFit], list[str]]:
-    """Fit a calibration for each measured architecture, and store those that help, for `kernrec train --calibrate`.
-
-    An earlier calibration is removed if the new one does not help. Calibrations of other architectures do not change.
-
-    Returns:
-        Path of the calibration file, results of fitted architectures, and notes for the user.
-
-    Raises:
-        UsageError: there is no measurement.
-        KernrecError: every architecture has too few measurements, a library of the extra `train` is not installed, or
-            the folder cannot be written.
-    """
+    """Fit a calibration for each measured architecture, and store those that help, for `kernrec train --calibrate`. An
+    earlier calibration is removed if the new one does not help. Return (path of the calibration file, results of fitted
+    architectures, notes for the user). Raise `KernrecError` if every architecture has too few measurements."""
     require_optional(("sklearn",), "calibrating the analytical model", "train")
     # Load predictions without the present calibration, because the new one replaces it.
     measurements = load_measurements(request, calibrated=False)
@@ -112,15 +103,9 @@ def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[Calibr
 
 
 def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> list[CalibrationFit]:
-    """Fit a calibration for each architecture with enough measurements.
-
-    Args:
-        groups: rows with inputs of the uncalibrated model. Groups without a static profile are ignored.
-        origin: provenance of the measurements.
-
-    Raises:
-        KernrecError: no architecture has `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs.
-    """
+    """Fit a calibration for each architecture with enough measurements. The groups have inputs of the uncalibrated
+    model, and groups without a static profile are ignored. Raise `KernrecError` if no architecture has
+    `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs."""
     by_arch: dict[str, list[_CalibrationRows]] = {}
     for group in groups:
         if np.isfinite(group.inputs.core_s).all():

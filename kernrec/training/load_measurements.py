@@ -162,13 +162,8 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
-    """Return the entry of a model card that describes the training data and the analytical model's version.
-
-    Args:
-        data: rows that the model was trained on.
-        measurements: all measurements that were read, including these rows.
-        calibrated: whether the calibrations in `measurements` were used.
-    """
+    """Return the entry of a model card that describes the training data, which is a part of the measurements, and the
+    analytical model's version. `calibrated` is whether the calibrations in `measurements` were used."""
     stack = Stack(measurements.databases)
     calibrations = measurements.calibrations if calibrated else {}
     analytical = {

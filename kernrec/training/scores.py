@@ -66,13 +66,8 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Return the hypervolume of the recommended configs as a fraction of the hypervolume of all configs.
-
-    Args:
-        latency: measured latency of all configs, (C,).
-        energy: measured energy of all configs, (C,).
-        recommended: indices of the recommended configs.
-    """
+    """Return the hypervolume of the configs with the indices `recommended` as a fraction of the hypervolume of all
+    configs."""
     worst = float(latency.max()) * 1.0000001, float(energy.max()) * 1.0000001
     chosen = np.asarray(recommended, dtype=np.int64)
     whole = hypervolume(latency, energy, worst)
@@ -113,12 +108,8 @@ def expected_random(measured: Array, k: int) -> tuple[float, float]:
 
 
 def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
-    """Assign groups to folds at random, and return the fold of each row, (N,), counted from 0.
-
-    Args:
-        groups: group of each row, (N,).
-        folds: number of folds. If there are fewer groups, each group is a fold.
-    """
+    """Assign groups to folds at random, and return the fold of each row, (N,), counted from 0. If there are fewer
+    groups than folds, each group is a fold."""
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))
     if folds < 2:

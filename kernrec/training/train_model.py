@@ -54,12 +54,8 @@ GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
-    """Train a model, calibrate its intervals, and score it on held-out rows.
-
-    Raises:
-        UsageError: too few configs have a measured latency.
-        KernrecError: a library of the extra `train` is not installed.
-    """
+    """Train a model, calibrate its intervals, and score it on held-out rows. Raise `UsageError` if too few configs have
+    a measured latency."""
     settings = settings or TrainingSettings()
     if (measured := int(np.isfinite(data.residual["latency"]).sum())) < _FEWEST_ROWS:
         raise UsageError(
