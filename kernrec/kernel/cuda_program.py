@@ -189,10 +189,8 @@ def _outer_condition(node: "Node") -> "Node | None":
 
 
 def _without_host_macros(text: str) -> str:
-    """Empty each line at namespace scope that contains only a host macro, such as a PyTorch binding.
-
-    Without a semicolon, the parser would treat such a line as part of the next declaration.
-    """
+    """Empty each line at namespace scope that contains only a host macro, such as a PyTorch binding. Without a
+    semicolon, the parser would treat such a line as part of the next declaration."""
     names = [match[1] for match in _FUNCTION_MACRO.finditer(text) if _HOST_WORD.search(match[0])]
     if not names:
         return text

@@ -142,11 +142,9 @@ def _project_root(folder: Path) -> Path | None:
 
 
 def _project_header(folder: Path, name: str) -> Path | None:
-    """Return the path of a header in a project, or None if it is missing or ambiguous.
-
-    The search covers `folder` and its parents up to the project's root, each with two levels of subfolders, and ends at
-    the first folder with a result.
-    """
+    """Return the path of a header in a project, or None if it is missing or ambiguous. The search covers `folder` and
+    its parents up to the project's root, each with two levels of subfolders, and ends at the first folder with a
+    result."""
     if (root := _project_root(folder)) is None:
         return None
     near = [folder.absolute(), *folder.absolute().parents]

@@ -37,11 +37,7 @@ def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
     return _Reader(place, dict(data), None, source).kernel()
 
 
-def _pickled(kernel: Kernel) -> tuple[Any, ...]:
-    return kernel_from, (dict(kernel.spec), kernel.name, kernel.source)
-
-
-copyreg.pickle(Kernel, _pickled)
+copyreg.pickle(Kernel, lambda kernel: (kernel_from, (dict(kernel.spec), kernel.name, kernel.source)))
 
 
 def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:

@@ -54,10 +54,8 @@ def compile_job_for(
 
 
 def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:
-    """Return the dynamic shared memory in bytes that a launch requests from the CUDA driver.
-
-    Triton determines its size itself, so a Triton function requests all shared memory of the compiled code.
-    """
+    """Return the dynamic shared memory in bytes that a launch requests from the CUDA driver. Triton determines its size
+    itself, so a Triton function requests all shared memory of the compiled code."""
     return bound.shared_bytes if kernel.triton is None else compiled.resources[bound.entry].static_smem_bytes
 
 

@@ -100,11 +100,7 @@ class LaunchProfile:
     compiler: str
 
     def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
-        """Return the database row of this profile.
-
-        Args:
-            variant: values of the variant's tunables.
-        """
+        """Return the database row of this profile. `variant` contains the values of the variant's tunables."""
         resources = self.resources
         return ProfileRow(
             kernel=kernel.name,

@@ -92,11 +92,8 @@ _parsed = lru_cache(maxsize=1)(parse)
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: ProbeCounts) -> Profile | None:
-    """Fit a profile to emulated probes, or return None if there are no probes.
-
-    Use at least one probe more than there are `unknowns`, to check the fit. If the counts of a probe are not cached,
-    emulate it with buffers of zeros.
-    """
+    """Fit a profile to emulated probes, or return None if there are no probes. Use at least one probe more than there
+    are `unknowns`, to check the fit. If the counts of a probe are not cached, emulate it with buffers of zeros."""
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     digest = compiled.ptx_hash

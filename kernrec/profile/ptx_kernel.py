@@ -192,10 +192,7 @@ def _compiled(job: CompileJob) -> Compiled:
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
     """Return the PTX name of the kernel with the C++ or PTX name `entry`, or of the only kernel if `entry` is None.
-
-    Raises:
-        UsageError: The kernel does not exist, or `entry` is None and there are several kernels.
-    """
+    Raise `UsageError` if the kernel does not exist, or `entry` is None and there are several kernels."""
     if entry is None:
         if not module.entries:
             raise UsageError(f"{path} has no kernel: expected at least one .entry")
@@ -251,10 +248,11 @@ def kernel_of_ptx(
     constraints = [f"32 <= block_x * block_y * {bz} <= {MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
     if facts.most_threads is not None and not reason:
         constraints.append(f"block_x * block_y * {bz} <= {facts.most_threads}")
+    target = re.match(r"sm_(\d+)", module.target)
     spec = {
         "name": identifier(_name_in_source(entry, module)),
         "source": path.name,
-        **_oldest_sm(module),
+        **({"min_sm": int(target[1])} if target and int(target[1]) < 75 else {}),
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
         # List the given shape first, because it is known to be correct.
         "tunables": {
@@ -292,11 +290,6 @@ def _name_in_source(entry: str, module: Module) -> str:
     """Return the kernel's name in the source, or the mangled name if overloads or template instances share the name."""
     name = source_name(entry)
     return name if [source_name(other) for other in module.entries].count(name) == 1 else entry
-
-
-def _oldest_sm(module: Module) -> dict[str, int]:
-    target = re.match(r"sm_(\d+)", module.target)
-    return {"min_sm": int(target[1])} if target and int(target[1]) < 75 else {}
 
 
 def _why_fixed(facts: CodeFacts, shared: int) -> str:

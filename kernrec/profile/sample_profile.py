@@ -281,11 +281,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Emulate thread blocks. Return (event counts, executions of each basic block by each warp).
-
-    The executions have the shape (basic blocks, warps). If a block is in a cluster, emulate the whole cluster, and
-    count its average block.
-    """
+    """Emulate thread blocks. Return (event counts, executions of each basic block by each warp). The executions have
+    the shape (basic blocks, warps). If a block is in a cluster, emulate the whole cluster, and count its average
+    block."""
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
     before = emulation.runs_by_warp()

@@ -149,7 +149,10 @@ def _filled(
     low, high = sample.numbers if sample.kind in ("integers", "uniform") else (0, 100)
     if sample.kind in ("index", "offsets"):
         steps = sample.indexed.items()
-        high = min(problem.tensors[name].elements // _step(step, name, problem) for name, step in steps)
+        high = min(
+            problem.tensors[name].elements // parse(step).whole_number(problem.sizes, 1, f"index of {name}")
+            for name, step in steps
+        )
         if sample.kind == "offsets":
             return _encoded(np.arange(count) * high // max(count - 1, 1), tensor.dtype)
     whole = sample.kind in ("index", "integers") or (sample.kind == "normal" and tensor.dtype[0] in "iu")
@@ -165,10 +168,6 @@ def _filled(
             values = draw.random(size, np.float32) * (high - low) + low
         encoded[start : start + size] = _encoded(values, tensor.dtype)
     return encoded if encoded.size == count else repeated(encoded, count)
-
-
-def _step(text: str, name: str, problem: Problem) -> int:
-    return parse(text).whole_number(problem.sizes, 1, f"index of {name}")
 
 
 def _memory(tensor: Tensor, sample: TensorValues | None) -> int:

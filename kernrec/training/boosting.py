@@ -69,11 +69,9 @@ class HeadData:
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
-        """Return data for learning latency differences between configs, which transfer to other GPUs.
-
-        The weighted mean of the targets of one kernel, GPU and problem is subtracted from each of them. The weights are
-        those of the loss, so targets of fast configs are about 0 on average.
-        """
+        """Return data for learning latency differences between configs, which transfer to other GPUs. The weighted mean
+        of the targets of one kernel, GPU and problem is subtracted from each of them. The weights are those of the
+        loss, so targets of fast configs are about 0 on average."""
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
         weight = np.where(whole.measured, whole.weights, 0.0)

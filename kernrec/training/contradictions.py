@@ -96,10 +96,8 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
 
 def named_rows(database: Database) -> Iterator[str]:
     """Yield a line of text for each GPU and kind of contradiction in a database. Contradictions that only a kernel's
-    profile can reveal are omitted.
-
-    A line states the number of measurements, the keys of the first ones, and the consequence for training.
-    """
+    profile can reveal are omitted. A line states the number of measurements, the keys of the first ones, and the
+    consequence for training."""
     for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1"):
         try:
             gpu = find_gpu(str(name))

@@ -118,9 +118,7 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
     """Return the predicted (latency in seconds, energy in joules), (N,) each, of a group at a power limit of the TDP.
-
-    The inputs must come from the uncalibrated model and a static profile.
-    """
+    The inputs must come from the uncalibrated model and a static profile."""
     return _CalibrationRows.of(group).predict(calibration)
 
 
@@ -149,10 +147,8 @@ class _CalibrationRows:
 
     def time_shares(self) -> Array:
         """Return core time and DRAM time of the rows in `timed`, as an array of shape (rows, 2). The core time assumes
-        the clock without a power limit.
-
-        Both times are divided by the measured latency without launch overhead, and raised to the power of `OVERLAP`.
-        """
+        the clock without a power limit. Both times are divided by the measured latency without launch overhead, and
+        raised to the power of `OVERLAP`."""
         inputs = self.group.inputs
         core_s = inputs.core_s[self.timed] * (self.power.boost_hz / self.power.running_hz)
         parts = np.stack([core_s, inputs.dram_s[self.timed]], axis=1)
@@ -290,17 +286,10 @@ def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], larg
 
 
 def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
-    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, as an array of shape
-    (P,).
-
-    A multiplier is 1 if its part is too small to determine it, or if the fitted value is implausible.
-
-    Args:
-        shares: each part as a fraction of the measured value, (N, P). A row's sum with multipliers is predicted /
-            measured.
-        weights: weight of each row, (N,).
-        largest: largest plausible multiplier. The smallest is its reciprocal.
-    """
+    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, (P,). A multiplier is
+    1 if its part is too small to determine it, or if the fitted value exceeds `largest` or is below the reciprocal.
+    `shares` (N, P) is each part as a fraction of the measured value, so that a row's sum with multipliers is predicted
+    / measured. `weights` (N,) are those of the rows."""
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
     free = np.quantile(shares * scale, 0.9, axis=0) > _LEAST_SHARE
     while True:

@@ -90,11 +90,9 @@ def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[
 
 
 def expected_random(measured: Array, k: int) -> tuple[float, float]:
-    """Return the expected values of `efficiency_at` (with `k`) and `reduction` for a random order.
-
-    If n configs are sorted by cost, config i (from 0) is the best of k drawn ones with probability C(n - 1 - i, k - 1)
-    / C(n, k). The first of g good configs comes at position (n + 1) / (g + 1) on average.
-    """
+    """Return the expected values of `efficiency_at` (with `k`) and `reduction` for a random order. If n configs are
+    sorted by cost, config i (from 0) is the best of k drawn ones with probability C(n - 1 - i, k - 1) / C(n, k). The
+    first of g good configs comes at position (n + 1) / (g + 1) on average."""
     ascending = np.sort(measured)
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)

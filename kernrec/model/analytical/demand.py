@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
-from kernrec.model.analytical.microarchitecture import Microarchitecture, microarchitecture
+from kernrec.model.analytical.microarchitecture import microarchitecture
 from kernrec.model.analytical.power import PowerModel
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
@@ -201,6 +201,8 @@ def demand(
     sectors = counts.ending("_sectors") + counts.total("local.l2_sectors")
     shared, port, l1 = _shared_and_l1(gpu, counts, sectors)
     moves = counts.total(*_MOVES) / _TENSOR_MEMORY_BYTES_PER_CLK
+    # A turn of an atomic operation occupies an L2 slice for one clock, in which it could transfer sectors.
+    turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     rows = {
         "issue": _issue(counts),
         "fma": _f32_pipe_clk(lanes, counts, fma),
@@ -212,7 +214,7 @@ def demand(
         "shared memory": shared,
         "L1": l1,
         "port": port,
-        "sectors": _l2_load(figures, counts, sectors),
+        "sectors": sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0),
         "barriers": counts.total("barriers"),
         "core_j": power.dynamic(events(counts.column))[0] + counts.zeros,
         "between": between * (1.0 - by_groups),
@@ -257,12 +259,9 @@ class _Counts:
 
 
 def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Return the clock cycles of the code if its stretches run one after another, (terms, C).
-
-    Each stretch gets a part of a pipe's clock cycles in proportion to its instructions that use the pipe. The result is
-    0 for variants that copy data ahead or use tensor cores. Their stretches are meant to overlap, and no recording
-    shows how much.
-    """
+    """Return the clock cycles of the code if its stretches run one after another, (terms, C). Each stretch gets a part
+    of a pipe's clock cycles in proportion to its instructions that use the pipe. The result is 0 for variants that copy
+    data ahead or use tensor cores. Their stretches are meant to overlap, and no recording shows how much."""
     if not (stretches := counts.stretches):
         return counts.zeros
     shared = {kind: counts.total(f"shared.{kind}_wavefronts") for kind in _SHARED_KINDS}
@@ -359,13 +358,6 @@ def _tensor_clk(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
     multiplied = counts.total(*(f"mma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm))
     by_groups = counts.total(*(f"wgmma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm))
     return clk, by_groups / np.maximum(multiplied, 1e-30)
-
-
-def _l2_load(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the load of L2 in sectors: the sectors that it transfers, plus those that it could transfer during atomic
-    operations. A turn of an atomic operation occupies an L2 slice for one clock."""
-    turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
-    return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 
 
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:

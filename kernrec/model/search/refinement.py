@@ -111,11 +111,9 @@ class Refinement:
         return rates
 
     def below(self, until: float) -> bool:
-        """Return whether the upper bound on the weighted mean regret is at most `until`.
-
-        If only problems with fewer than two measurements keep the bound above `until`, `next` returns visits of these
-        problems until this method is called again.
-        """
+        """Return whether the upper bound on the weighted mean regret is at most `until`. If only problems with fewer
+        than two measurements keep the bound above `until`, `next` returns visits of these problems until this method is
+        called again."""
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
         self._settling = bound > until >= bound - self.posterior.overlooked()
@@ -143,10 +141,8 @@ class Refinement:
         return sorted(filter(None, visits), key=lambda visit: -visit.gain / visit.seconds)
 
     def forecast(self, seconds: float) -> float:
-        """Return by how much the weighted mean regret is expected to fall within `seconds` of measuring.
-
-        Only the next few measurements of each problem count, so the forecast is too low for long times.
-        """
+        """Return by how much the weighted mean regret is expected to fall within `seconds` of measuring. Only the next
+        few measurements of each problem count, so the forecast is too low for long times."""
         gain = 0.0
         for visit in self.visits():
             gain += visit.gain * min(1.0, max(0.0, seconds) / visit.seconds)
