@@ -75,11 +75,7 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
 
 
 def _inline(
-    path: Path,
-    roots: Sequence[Path],
-    seen: set[Path],
-    pieces: list[tuple[str, str, int]],
-    host_code: bool = False,
+    path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]], host_code: bool = False
 ) -> None:
     """Append the pieces of a file and of its headers to `pieces`. Headers are searched in `roots`, and files in `seen`
     are already part of the source. `host_code` is whether a file that includes this file has host code."""

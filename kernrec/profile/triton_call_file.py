@@ -104,16 +104,7 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         for value in items if isinstance(items, list) else [items]:
             if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
                 value["values"] = str((path.parent / _filled(value["values"], arguments)).resolve())
-    return TritonCall(
-        source,
-        function,
-        arguments,
-        grid,
-        configs,
-        data.get("flops"),
-        path.name,
-        module=module,
-    )
+    return TritonCall(source, function, arguments, grid, configs, data.get("flops"), path.name, module=module)
 
 
 def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:

@@ -77,9 +77,7 @@ class Evaluation:
 
 
 def evaluate(
-    request: MeasurementRequest,
-    split: str = "problem",
-    progress: Callable[[str], None] = lambda _: None,
+    request: MeasurementRequest, split: str = "problem", progress: Callable[[str], None] = lambda _: None
 ) -> Evaluation:
     """Score all methods on the measured problems that `request` selects, while groups of the kind `split` are held out.
     Stored calibrations may contain held-out measurements, so new ones are fitted without them. `progress` receives a

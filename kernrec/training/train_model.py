@@ -29,14 +29,7 @@ from kernrec.model.learn.model import (
     transfer_score,
 )
 from kernrec.training import scores
-from kernrec.training.boosting import (
-    HeadData,
-    TrainingSettings,
-    fold_of_rows,
-    predictions_from,
-    train_head,
-    trees_of,
-)
+from kernrec.training.boosting import HeadData, TrainingSettings, fold_of_rows, predictions_from, train_head, trees_of
 from kernrec.training.dataset import Dataset
 from kernrec.training.scores import each_fold, group_folds
 

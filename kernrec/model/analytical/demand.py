@@ -367,8 +367,7 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
     # L1 looks up one line at a time, and returns 64 bytes per clock.
     returned = np.maximum(
-        counts.ending("_passes") / figures.l1_lines_per_clk,
-        (counts.ending("read_bytes") - copied) / _L1_BYTES_PER_CLK,
+        counts.ending("_passes") / figures.l1_lines_per_clk, (counts.ending("read_bytes") - copied) / _L1_BYTES_PER_CLK
     )
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
     if gpu.sm < _MERGES_SINCE:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.microarchitecture import OVERLAP, l2_bytes_per_clk
 from kernrec.model.analytical.power import PowerModel
 from kernrec.model.analytical.spread import Estimate, Source
@@ -121,10 +121,6 @@ def ideal_of(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
     return ideal_launch(op, dtype, gpu, PowerModel.for_gpu(gpu))
 
 
-def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
-    return float(getattr(after, name)[0] / getattr(before, name)[0])
-
-
 def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
     value, wider = quantity.value * factor, DEVIATIONS * unsure * abs(log(factor))
     down, up = (hypot(log(quantity.value / quantity.low), wider), hypot(log(quantity.high / quantity.value), wider))
@@ -137,13 +133,10 @@ def _transferred(
     power = PowerModel.for_gpu(gpu)
     launch = _launch(prediction, core_j, gpu, power)
     before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
-    slower = _scaled(prediction.latency_s, _ratio(before, after, "latency_s"), EXTRAPOLATED)
-    drawn = prediction.power_w
-    if drawn is None:
-        return replace(prediction, latency_s=slower)
-    most_w = gpu.tdp_w if limit_w is None else limit_w
-    drawn = _scaled(drawn, _ratio(before, after, "power_w"), 0.0)
-    return replace(prediction, latency_s=slower, power_w=_at_most(drawn, most_w))
+    slower = _scaled(prediction.latency_s, float(after.latency_s[0] / before.latency_s[0]), EXTRAPOLATED)
+    assert prediction.power_w is not None
+    drawn = _scaled(prediction.power_w, float(after.power_w[0] / before.power_w[0]), 0.0)
+    return replace(prediction, latency_s=slower, power_w=_at_most(drawn, gpu.tdp_w if limit_w is None else limit_w))
 
 
 def _at_most(quantity: Estimate, most: float) -> Estimate:
