@@ -45,18 +45,6 @@ _WRONG_TIME = "which take less time than their arithmetic or bytes need at the s
 
 
 @dataclass(frozen=True)
-class Stated:
-    """Measured quantities of N rows other than latency, as arrays of shape (N,). NaN marks a missing measurement."""
-
-    energy_j: Array
-    power_w: Array
-    clock_hz: Array
-    """Mean core clock during the run in hertz."""
-    rest_w: Array
-    """Power of the idle GPU before the run in watts."""
-
-
-@dataclass(frozen=True)
 class Judgement:
     """Contradictions in N rows."""
 
@@ -70,13 +58,16 @@ class Judgement:
     """Number of measured times that have reduced weight, keyed by reason."""
 
 
-def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
-    """Return the contradictions in N measurements, (N,) each, of one kernel on one GPU and problem."""
+def judge(
+    inputs: ModelInputs, latency_s: Array, energy_j: Array, power_w: Array, clock_hz: Array, rest_w: Array
+) -> Judgement:
+    """Return the contradictions in N measurements of one kernel on one GPU and problem, (N,) each. NaN marks a missing
+    measurement. `clock_hz` is the mean core clock during the run, and `rest_w` the power of the idle GPU before it."""
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
-    wrong_energy = contradicting(gpu, latency_s, stated.energy_j, stated.power_w)
-    at_rest = ~wrong_energy & (stated.energy_j / latency_s < BELOW_REST * stated.rest_w)
-    wrong_clock = stated.clock_hz > ABOVE_CLOCK * power.maximum_hz
-    known_hz = np.where(np.isfinite(stated.clock_hz) & ~wrong_clock, stated.clock_hz, power.maximum_hz)
+    wrong_energy = contradicting(gpu, latency_s, energy_j, power_w)
+    at_rest = ~wrong_energy & (energy_j / latency_s < BELOW_REST * rest_w)
+    wrong_clock = clock_hz > ABOVE_CLOCK * power.maximum_hz
+    known_hz = np.where(np.isfinite(clock_hz) & ~wrong_clock, clock_hz, power.maximum_hz)
     beyond_l2 = np.maximum(inputs.bytes - gpu.l2_bytes, 0.0)
     least_s = least_seconds(inputs.changed(clock_hz=known_hz, fixed_s=np.nan, bytes=beyond_l2))
     too_fast = ~wrong_clock & (latency_s < TOO_FAST * least_s)

@@ -33,7 +33,7 @@ from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Stack
 from kernrec.store.gpu_scales import scales_among_few
 from kernrec.store.schema import with_derived
-from kernrec.training.contradictions import Stated, judge
+from kernrec.training.contradictions import judge
 from kernrec.training.dataset import Dataset, RowGroup
 
 Array = np.ndarray
@@ -229,12 +229,11 @@ class _GroupReader:
             if not len(usable):
                 return None
         measured = [(row.latency_s, row.energy_j, row.power_w, row.clock_hz, row.rest_w) for row in rows]
-        latency, *others = np.array(measured)[usable].T
-        stated = Stated(*others)
-        judged = judge(inputs, latency, stated)
+        latency, energy, *others = np.array(measured)[usable].T
+        judged = judge(inputs, latency, energy, *others)
         self.left_out.update({reason: count for reason, count in judged.left_out.items() if count})
         self.doubted.update({reason: count for reason, count in judged.doubted.items() if count})
-        energy = np.where(judged.wrong_energy, np.nan, stated.energy_j)
+        energy = np.where(judged.wrong_energy, np.nan, energy)
         ratios: Mapping[str, Array] = {}
         if kernel is not None:
             beneath = self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)

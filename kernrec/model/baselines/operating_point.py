@@ -23,7 +23,7 @@ from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.microarchitecture import OVERLAP, l2_bytes_per_clk
 from kernrec.model.analytical.power import PowerModel
 from kernrec.model.analytical.spread import Estimate, Source
-from kernrec.model.analytical.sustained_roof import IdealLaunch, arithmetic, ideal_launch
+from kernrec.model.analytical.sustained_roof import arithmetic, ideal_launch
 from kernrec.model.baselines.bound import BESIDE_ARITHMETIC, power_base
 from kernrec.op import Problem
 from kernrec.op.dtype import math_dtype, weight_bytes
@@ -111,14 +111,9 @@ def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: f
     """Return the minimum time in seconds that any backend needs for a problem. It is 0 if the problem fits into L2 and
     only its bytes bound the time (see `ideal_launch`)."""
     setting = PowerModel.for_gpu(gpu).setting(((limit_w, clock_hz),))  # Check the limit and clock of every problem.
-    costs = ideal_of(gpu, problem.op, problem.dtype).costs(problem)
+    costs = ideal_launch(gpu, problem.op, problem.dtype).costs(problem)
     seconds: float = setting.latency_s(costs) if any(costs) else 0.0
     return seconds
-
-
-@lru_cache(maxsize=64)
-def ideal_of(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
-    return ideal_launch(op, dtype, gpu, PowerModel.for_gpu(gpu))
 
 
 def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
