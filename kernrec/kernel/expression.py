@@ -193,14 +193,9 @@ FUNCTIONS: dict[str, _Function] = {
 }
 
 _BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "subtract",
-    ast.Mult: "multiply",
-    ast.FloorDiv: "floor_divide",
-    ast.Div: "divide",
-    ast.Mod: "modulo",
-    ast.Pow: "power",
-}
+    ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.FloorDiv: "floor_divide", ast.Div: "divide",
+    ast.Mod: "modulo", ast.Pow: "power",
+}  # fmt: skip
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, bool]] = {
     ast.Lt: ("less", False), ast.LtE: ("less_equal", False), ast.Gt: ("less", True), ast.GtE: ("less_equal", True),
     ast.Eq: ("equal", False), ast.NotEq: ("equal", False),

@@ -29,16 +29,9 @@ Config = Mapping[str, int]
 
 
 LIMITS = (
-    "max_threads_per_block",
-    "max_warps_per_sm",
-    "max_blocks_per_sm",
-    "registers_per_sm",
-    "registers_per_block",
-    "max_registers_per_thread",
-    "smem_per_sm",
-    "smem_per_block",
-    "smem_reserved_per_block",
-)
+    "max_threads_per_block", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm", "registers_per_block",
+    "max_registers_per_thread", "smem_per_sm", "smem_per_block", "smem_reserved_per_block",
+)  # fmt: skip
 """Fields of `kernrec.gpu.SmLimits` that constraints may use."""
 
 SCALAR_RANGES = {
