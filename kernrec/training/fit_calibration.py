@@ -61,7 +61,6 @@ class CalibrationFit:
     """Result of fitting a calibration for one architecture."""
 
     arch: str
-    """Architecture, such as `sm_89`."""
     calibration: Calibration | None
     """Multipliers that help, or None if none do."""
     findings: tuple[str, ...]

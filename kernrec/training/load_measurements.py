@@ -59,16 +59,14 @@ _ROWS = f"""
 
 @dataclass(frozen=True)
 class MeasurementRequest:
-    """Selection of measurements."""
+    """Selection of measurements. Without an op, GPU or kernel, all are read."""
 
     databases: tuple[Path, ...] = ()
     """Databases to read, by default the user's. A config is read from the first database that contains it."""
     op: str | None = None
-    """Name or alias of the op to read, or None to read all."""
+    """Name or alias of the op, like `gpu` of the GPU."""
     gpu: str | None = None
-    """Name or alias of the GPU to read, or None to read all."""
     kernel: str | None = None
-    """Kernel to read, or None to read all."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ class StoredModel:
     path: Path
     """Path of the model card."""
     rows: int
-    """Number of measured configs in the training data."""
     figures: dict[str, float | str]
     """Scores on held-out groups, and descriptions of the 90 % intervals, by name."""
 

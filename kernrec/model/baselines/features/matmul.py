@@ -53,7 +53,9 @@ def is_matvec(sizes: Mapping[str, int]) -> bool:
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    products, constants = device.once(("products", layout), lambda device: _prepared(device, layout))
+    if layout not in device.products:
+        device.products[layout] = _prepared(device, layout)
+    products, constants = device.products[layout]
     count = sizes.shape[1]
     work, figures = np.empty((_ROWS["work"], count)), np.empty((_ROWS["figures"], count))
     products.fill(sizes, work, figures)
