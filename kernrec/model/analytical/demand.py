@@ -123,11 +123,8 @@ class Demand:
     blocks, and the quantity per trip of each loop times the number of trips.
     """
 
-    terms: tuple[str, ...]
-    """Names of the terms: `block`, then one name for each loop."""
     rates: tuple[Floats, ...]
-    """Array (`QUANTITIES`, C) for each term. It contains quantities per block for the term `block`, and quantities per
-    trip for a loop."""
+    """Array (`QUANTITIES`, C) for each term: quantities per block, then quantities per trip of each loop."""
 
     @cached_property
     def grouped(self) -> bool:
@@ -163,7 +160,6 @@ def demand(
     gpu: GPU,
     power: PowerModel,
     metrics: Sequence[str],
-    terms: tuple[str, ...],
     coefficients: Floats,
     bf16: bool = False,
 ) -> Demand:
@@ -183,8 +179,7 @@ def demand(
 
     Args:
         metrics: Names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
-        terms: Names of the profiles' terms: `block`, then each loop.
-        coefficients: Events of C variants per block and per loop trip, (C, metrics, terms).
+        coefficients: Events of C variants per block and per trip of each loop, (C, metrics, terms).
         bf16: Whether to assume the rate of bf16 for half-precision arithmetic. Profiles count bf16 and f16 together,
             and an A100 is half as fast in bf16.
     """
@@ -223,7 +218,7 @@ def demand(
     }
     rows["in_turn"] = _in_turn_clk(gpu, counts, rows)
     rates = np.stack([rows[name] for name in QUANTITIES], axis=1)
-    return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
+    return Demand(tuple(map(np.ascontiguousarray, rates)))
 
 
 class _Counts:
