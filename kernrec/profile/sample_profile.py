@@ -130,7 +130,7 @@ def choose_blocks(grid: Place) -> BlockSample:
     for place in product(*weights):
         off_middle = sum(a != b for a, b in zip(place, middle, strict=True))
         if off_middle:
-            ends[number(place)] = prod(weight[at] for weight, at in zip(weights, place, strict=True))
+            ends[number(place)] = prod(weight[index] for weight, index in zip(weights, place, strict=True))
         if off_middle == 1:
             not_corners.add(number(place))
     inner, axes = [number(middle)], []

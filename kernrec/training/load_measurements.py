@@ -290,5 +290,5 @@ def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping
     names = sorted({name for row in numbers for name in row})
     roofline = max(problem.flops / gpu.peak_flops("f32"), problem.bytes / gpu.memory_bandwidth)
     tunables = {name: np.array([row.get(name, np.nan) for row in numbers]) for name in names}
-    known = {"flops": problem.flops, "bytes": problem.bytes, "latency_s": roofline, "power_w": gpu.tdp_w}
-    return ModelInputs.of(gpu, tunables, len(configs), **known)
+    quantities = {"flops": problem.flops, "bytes": problem.bytes, "latency_s": roofline, "power_w": gpu.tdp_w}
+    return ModelInputs.of(gpu, tunables, len(configs), **quantities)
