@@ -286,9 +286,14 @@ def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], larg
 
 def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
     """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, (P,). A multiplier is
-    1 if its part is too small to determine it, or if the fitted value exceeds `largest` or is below the reciprocal.
-    `shares` (N, P) is each part as a fraction of the measured value, so that a row's sum with multipliers is predicted
-    / measured. `weights` (N,) are those of the rows."""
+    1 if its part is too small to determine it, or if the fitted value is implausible.
+
+    Args:
+        shares: each part as a fraction of the measured value, (N, P). A row's sum with multipliers is predicted /
+            measured.
+        weights: weight of each row, (N,).
+        largest: largest plausible multiplier. The smallest is its reciprocal.
+    """
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
     free = np.quantile(shares * scale, 0.9, axis=0) > _LEAST_SHARE
     while True:
