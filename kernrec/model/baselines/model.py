@@ -43,15 +43,6 @@ class VendorModel:
 
     _on: dict[GPU, "GpuVendorModel"] = field(default_factory=dict, repr=False, compare=False)
 
-    def __repr__(self) -> str:
-        return f"<VendorModel {self.op}: {', '.join(self.backends)} from {len(self.sets)} recorded sets>"
-
-    @property
-    def backends(self) -> tuple[str, ...]:
-        """Return the distinct names of all backends, without versions."""
-        backends = (backend for entry in self.sets for backend in entry.recorded.backends)
-        return tuple(dict.fromkeys(backend.partition(AT)[0] for backend in backends))
-
     def on(self, gpu: GPU) -> "GpuVendorModel":
         """Return the model for one GPU. The result is cached, because it caches predictions."""
         if (bound := self._on.get(gpu)) is None:

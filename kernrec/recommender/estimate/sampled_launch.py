@@ -210,7 +210,7 @@ def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
     block, loop = (rates.copy() for rates in demand.rates)
     loop[:, differ] = block[:, differ] / sample.rounds[differ]
     block[:, differ] = 0.0
-    return Demand(demand.terms, (block, loop))
+    return Demand((block, loop))
 
 
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:

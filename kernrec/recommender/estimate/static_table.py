@@ -103,7 +103,7 @@ class StaticTable:
 
                 sample = read_sample(index, table, rows, space.at(problem), gpu, warm)
                 table = sample.table
-            needs = demand(gpu, power, table.metrics, table.terms, table.counts, bf16)
+            needs = demand(gpu, power, table.metrics, table.counts, bf16)
             in_l2 = tensors_in_l2(kernel, conditions.l2, (*spec.reads, *spec.writes))
             launches.append(
                 LaunchTable(

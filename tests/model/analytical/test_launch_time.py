@@ -107,7 +107,7 @@ def launch(codes: int = 1, **change: Array) -> LaunchWork:
 def work(**per_trip: float) -> Demand:
     """Return a demand with this work per trip and none per block."""
     rates = np.array([[per_trip.get(name, 0.0)] for name in QUANTITIES])
-    return Demand(("block", "trip"), (np.zeros_like(rates), rates))
+    return Demand((np.zeros_like(rates), rates))
 
 
 @pytest.mark.parametrize(("name", "shared"), [("rtx4090", True), ("a100", False)])
@@ -280,10 +280,8 @@ def test_gaps_between_code_sections_shrink_with_more_resident_blocks():
 
 def test_single_resident_block_does_not_overlap_loads_and_computation():
     """A block loads a tile and then computes on it, with two barriers and one wait."""
-    computes = Demand(
-        ("block",),
-        (np.array([[{"f64": 3000.0, "in_turn": 3200.0, "barriers": 1.0}.get(name, 0.0)] for name in QUANTITIES]),),
-    )
+    clocks = {"f64": 3000.0, "in_turn": 3200.0, "barriers": 1.0}
+    computes = Demand((np.array([[clocks.get(name, 0.0)] for name in QUANTITIES]),))
     blocks = np.full(1, ADA.sms * 960.0)
     bytes_per_clk = ADA.memory_bandwidth * microarchitecture(ADA).dram_efficiency / ADA.boost_clock_hz / ADA.sms
 
@@ -307,7 +305,7 @@ def test_single_resident_block_does_not_overlap_loads_and_computation():
 
 def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Demand, LaunchWork]:
     """Return the demand of three variants, and launches with one loop and figures of up to 10**most."""
-    demand = Demand(("block", "k"), tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
+    demand = Demand(tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
     work = LaunchWork.empty(count, 1)
     work.variants[:] = draw.integers(0, 3, count)
     work.rows[:] = np.ceil(10.0 ** draw.uniform(0, most, work.rows.shape))
