@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +56,12 @@ class Context:
         self.triton, self.stack = triton, Stack(databases)
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._on: dict[tuple[GPU, Conditions], GpuContext] = {}
+
+    def without_triton(self) -> "Context":
+        """Return a context with the same data in which requests about an op leave out the library's Triton kernels."""
+        other = copy(self)
+        other.triton, other._on = False, {}
+        return other
 
     def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuContext":
         """Return the databases and models for one GPU. The result is cached.
