@@ -16,20 +16,7 @@ from kernrec.errors import UsageError
 from kernrec.interop.json_document import finite
 from kernrec.op import Problem
 from kernrec.store import content_hash
-from kernrec.store.measurement import (
-    CodeInfo,
-    DeviceReport,
-    EnergyReport,
-    LatencyReport,
-    MeasuredDevice,
-    Measurement,
-    MeasurementIdentity,
-    MeasurementOrigin,
-    Outcome,
-    ProblemRecord,
-    ProtocolInfo,
-    Tier,
-)
+from kernrec.store.measurement import LatencyReport, Measurement, Outcome, ProblemRecord, Tier
 from kernrec.util.human import human
 from kernrec.util.normal import DEVIATIONS
 
@@ -162,6 +149,13 @@ def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
+_SAME = (
+    "registers", "smem_bytes", "power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz", "energy_j", "power_w",
+    "energy_method",
+)  # fmt: skip
+"""Fields of `ForeignResult` that are also columns of a measurement."""
+
+
 def to_measurements(
     file: ForeignResults, problem: Problem, gpu: str, kernel: str, kernel_hash: str | None = None, recorder: str = ""
 ) -> Iterator[Measurement]:
@@ -184,25 +178,24 @@ def to_measurements(
     session = f"{file.tool} {content_hash(first_result)}"
     kernel_hash = kernel_hash or external_hash(kernel, file.tunables, file.tool)
     measured_by = f"{file.tool}, {recorder}" if recorder else file.tool
-    record, protocol = ProblemRecord.of(problem), ProtocolInfo(0, Tier.FINAL)
+    record = ProblemRecord.of(problem)
     for result in file.results:
         yield Measurement(
-            MeasurementIdentity(gpu, kernel, kernel_hash, dict(result.config), record),
-            protocol,
-            MeasurementOrigin(session, result.measured_at, measured_by),
-            Outcome(result.outcome),
-            result.error,
-            code=CodeInfo(registers=result.registers, smem_bytes=result.smem_bytes),
-            device=MeasuredDevice(
-                device=file.device,
-                power_limit_w=result.power_limit_w,
-                locked_sm_clock_hz=result.locked_sm_clock_hz,
-                locked_memory_clock_hz=result.locked_memory_clock_hz,
-            ),
-            report=DeviceReport(
-                _latency_report(result),
-                EnergyReport(energy_j=result.energy_j, power_w=result.power_w, energy_method=result.energy_method),
-            ),
+            gpu=gpu,
+            kernel=kernel,
+            kernel_hash=kernel_hash,
+            config=dict(result.config),
+            problem=record,
+            outcome=Outcome(result.outcome),
+            error=result.error,
+            protocol_version=0,
+            tier=Tier.FINAL,
+            session=session,
+            measured_at=result.measured_at,
+            measured_by=measured_by,
+            device=file.device,
+            **{name: getattr(result, name) for name in _SAME},
+            **vars(_latency_report(result)),
         )
 
 

@@ -104,7 +104,7 @@ class RefinePlanner(Chooser):
         return visit
 
     def learn(self, measurement: Measurement) -> None:
-        visit = self._pending.get(measurement.identity.problem.key)
+        visit = self._pending.get(measurement.problem.key)
         if visit is not None and (measured := self.knowledge.measured(visit.problem, measurement)) is not None:
             self._seen.add((visit.problem, measured.contender))
             self.refinement.take(visit.problem, measured)

@@ -250,8 +250,7 @@ class Knowledge:
         A measurement adds no cost if it failed, lacks the objective's cost, or measured a config that is no contender.
         For latency, only a contender's first measurement adds a cost. A failed config is no longer a contender.
         """
-        identity = measurement.identity
-        place = self.subject.contenders[problem].place(key_of(identity.kernel, identity.config))
+        place = self.subject.contenders[problem].place(key_of(measurement.kernel, measurement.config))
         if place is None:
             return None
         if measurement.outcome != Outcome.OK:
@@ -259,14 +258,13 @@ class Knowledge:
                 self.posterior.exclude(problem, place)
             return None
         latency_s, energy_j = measurement.latency_s, measurement.energy_j
-        report = measurement.report
         if self._objective is Objective.LATENCY:
             if any(row.contender == place for row in self.posterior.measured(problem)):
                 return None
-            low, high = report.latency.latency_low_s, report.latency.latency_high_s
+            low, high = measurement.latency_low_s, measurement.latency_high_s
             cost = latency_s
         else:
-            low, high = report.energy.energy_low_j, report.energy.energy_high_j
+            low, high = measurement.energy_low_j, measurement.energy_high_j
             cost = energy_j and latency_s and self._objective.value_of(latency_s, energy_j)
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
