@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.store.connection import check_whole, connect_files, connect_untrusted, one_line, quoted
 from kernrec.store.database import Database, show_filtered
-from kernrec.store.exchange import CHECKED, SOURCES, used_columns
+from kernrec.store.exchange import CHECKED, SOURCES, all_columns, used_columns
 from kernrec.store.intake.row_checks import check_rows, faults, is_possible
 from kernrec.store.marks import Mark, has_open
 from kernrec.store.reader import Limits, serve_request
@@ -239,18 +239,14 @@ class FileReader:
         """Check the columns of Parquet files. Return an SQL query for their rows and the number of each row's file."""
         kinds = layout_of().columns[table]
         if not files:
-            columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
-            return f"SELECT {columns}, 0 AS file LIMIT 0"
+            return f"SELECT {all_columns(kinds, ())}, 0 AS file LIMIT 0"
         source = f"read_parquet([{', '.join(map(quoted, files))}], union_by_name = true, filename = true)"
         described = connection.execute(f"DESCRIBE SELECT * EXCLUDE (filename) FROM {source}").fetchall()
         for name, kind, *_ in described:
             if kinds.get(name) != kind:
                 column = f"{name[:40]!r} of type {kind[:40]}"
                 raise UsageError(f"{self.title}: a segment of the table {table} has a column {column}")
-        present = {name for name, *_ in described}
-        columns = ", ".join(
-            f'"{name}"' if name in present else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items()
-        )
+        columns = all_columns(kinds, [name for name, *_ in described])
         return f"SELECT {columns}, file FROM {source} JOIN file USING (filename)"
 
     def _check_tables(self, connection: "DuckDBPyConnection", effect: str) -> dict[str, int]:
