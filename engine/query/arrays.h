@@ -113,9 +113,8 @@ nb::object numpy(std::vector<T> values) {
     return numpy(std::move(values), shape);
 }
 
-void bind_forest(nb::module_& module);
 void bind_features(nb::module_& module);
-void bind_compact_trees(nb::module_& module);
+void bind_trees(nb::module_& module);
 void bind_products(nb::module_& module);
 void bind_more_items(nb::module_& module);
 void bind_dram_traffic(nb::module_& module);

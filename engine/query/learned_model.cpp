@@ -20,7 +20,7 @@ double log_of_sum(double a, double b) {
 // Limit a correction from below: log(corrected time / analytical time), and log(minimum time / analytical time).
 double bounded(double ratio, double least) { return log_of_sum(kSharpness * ratio, kSharpness * least) / kSharpness; }
 
-const Forest* trees(nb::handle forest) { return forest.is_none() ? nullptr : &nb::cast<const Forest&>(forest); }
+const Trees* trees(nb::handle of) { return of.is_none() ? nullptr : &nb::cast<const Trees&>(of); }
 
 }  // namespace
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "features.h"
-#include "forest.h"
+#include "trees.h"
 
 namespace kernrec::query {
 
@@ -41,7 +41,7 @@ class LearnedModel {
         const FeaturePlan* plan;
         Table<const float> of_space;
         const Extent* extent;
-        const Forest *latency, *power;
+        const Trees *latency, *power;
         bool different_gpu;
     };
     std::vector<Layer> layers_;

@@ -7,7 +7,7 @@
 // This minimum considers all larger counts up to the next point of a coarse grid, and then only points of the grid.
 #include <algorithm>
 
-#include "compact_trees.h"
+#include "trees.h"
 
 namespace kernrec::query {
 namespace {

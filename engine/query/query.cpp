@@ -6,9 +6,8 @@ namespace kernrec {
 void bind_query(nanobind::module_& engine) {
     nanobind::set_leak_warnings(false);  // plans and trees stay cached until the process ends
     nanobind::module_ module = engine.def_submodule("query");
-    query::bind_forest(module);
     query::bind_features(module);
-    query::bind_compact_trees(module);
+    query::bind_trees(module);
     query::bind_products(module);
     query::bind_more_items(module);
     query::bind_spaces(module);

@@ -1,6 +1,7 @@
 // Answers from ranked candidates: selection, rows of similar configs, ranks, and the figures of each recommendation.
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 
 #include "ranking.h"
 
@@ -109,6 +110,8 @@ std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_
     const bool every = bounded || bounds.objective != Objective::kPareto;
     PickCosts costs;
     costs.count = count;
+    const size_t most = size_t(count * (part.end_point - part.first_point - first));
+    costs.latency.reserve(most), costs.energy.reserve(most), costs.places.reserve(every ? 0 : most);
     int64_t start = 0;  // number of the segment's first candidate
     for (int64_t point = part.first_point + first; point < part.end_point; point++)
         for (const Segment& each : own) {
@@ -167,16 +170,19 @@ double Ranking::cost(Cost quantity, const Part& part, const std::vector<Segment>
 
 std::vector<Pick> Ranking::three_points(const Part& part, const std::vector<Segment>& own,
                                         const std::vector<Pick>& picks) const {
-    std::map<int64_t, std::vector<size_t>> by_config;
-    for (size_t i = 0; i < picks.size(); i++) by_config[picks[i].position].push_back(i);
-    std::vector<uint8_t> kept(picks.size(), 0);
-    const auto edp = [&](size_t i) { return cost(kSeconds, part, own, picks[i]) * cost(kJoules, part, own, picks[i]); };
-    for (const auto& [position, mine] : by_config) {
-        size_t balanced = mine[0];
-        for (const size_t i : mine)
-            if (edp(i) < edp(balanced)) balanced = i;
-        kept[mine.front()] = kept[balanced] = kept[mine.back()] = 1;
+    struct Points {
+        size_t first, last, balanced;
+        double least_edp;
+    };
+    std::unordered_map<int64_t, Points> by_config;
+    for (size_t i = 0; i < picks.size(); i++) {
+        const double edp = cost(kSeconds, part, own, picks[i]) * cost(kJoules, part, own, picks[i]);
+        Points& points = by_config.try_emplace(picks[i].position, Points{i, i, i, edp}).first->second;
+        points.last = i;
+        if (edp < points.least_edp) points.balanced = i, points.least_edp = edp;
     }
+    std::vector<uint8_t> kept(picks.size(), 0);
+    for (const auto& [position, points] : by_config) kept[points.first] = kept[points.balanced] = kept[points.last] = 1;
     std::vector<Pick> some;
     for (size_t i = 0; i < picks.size(); i++)
         if (kept[i]) some.push_back(picks[i]);

@@ -9,8 +9,9 @@ namespace {
 
 int64_t lowest(const Row<const double>& values) {
     int64_t best = 0;
+    double least = values[0];
     for (int64_t i = 1; i < values.size; i++)
-        if (values[i] < values[best]) best = i;
+        if (values[i] < least) best = i, least = values[i];
     return best;
 }
 
@@ -71,17 +72,22 @@ std::vector<int64_t> pareto_front(const Row<const double>& latency, const Row<co
     std::vector<int64_t> front;
     if (latency.size == 0) return front;
     // Before sorting, remove candidates slower than the lowest-energy candidate, or using more energy than the fastest.
-    const int64_t fastest = lowest(latency), least_energy = lowest(energy);
-    std::vector<int64_t> between;
+    const double most_s = latency[lowest(energy)], most_j = energy[lowest(latency)];
+    struct Costs {
+        double seconds, joules;
+        int64_t number;
+        bool operator<(const Costs& other) const {
+            if (seconds != other.seconds) return seconds < other.seconds;
+            return joules != other.joules ? joules < other.joules : number < other.number;
+        }
+    };
+    std::vector<Costs> between;
     for (int64_t i = 0; i < latency.size; i++)
-        if (latency[i] <= latency[least_energy] && energy[i] <= energy[fastest]) between.push_back(i);
-    std::sort(between.begin(), between.end(), [&](int64_t a, int64_t b) {
-        if (latency[a] != latency[b]) return latency[a] < latency[b];
-        return energy[a] != energy[b] ? energy[a] < energy[b] : a < b;
-    });
+        if (latency[i] <= most_s && energy[i] <= most_j) between.push_back({latency[i], energy[i], i});
+    std::sort(between.begin(), between.end());
     double least_j = kInfinity;
-    for (const int64_t i : between)
-        if (energy[i] < least_j) front.push_back(i), least_j = energy[i];
+    for (const Costs& each : between)
+        if (each.joules < least_j) front.push_back(each.number), least_j = each.joules;
     return front;
 }
 

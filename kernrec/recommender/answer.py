@@ -15,7 +15,7 @@ import numpy as np
 
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
-from kernrec.model.analytical.launch_costs import ENERGY_J, LATENCY_S
+from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
@@ -69,32 +69,15 @@ def build_recommendations(
         measured = None
         if candidates.any_measured:
             measured = candidates.kernel(number).measured(point).get(own)
+        # Arguments without names take half the time. They are in the order of the class's fields.
         recommendations.append(
             Recommendation(
-                kernel=kernel.table.kernel,
-                config=kernel.table.config(row),
-                problem=candidates.problem,
-                gpu=candidates.gpu,
-                point=candidates.points[point],
-                rank=rank,
-                exact=exact,
-                ambiguous=ambiguous,
-                latency_s=estimates[2 * place],
-                energy_j=estimates[2 * place + 1],
-                power_w=power_w,
-                clock_hz=clock_hz,
-                bottleneck=BOTTLENECKS[bottleneck],
-                occupancy=occupancy,
-                # These references always have their costs at the first operating point, even if `point` is another.
-                fastest=fastest,
-                heuristic=heuristic,
-                measurement=measured,
-                alike=count,
-                unsure=unsure,
-                inputs=kernel.table.conditions.inputs,
-                may_be_faster=may_be_faster,
+                kernel.table.kernel, kernel.table.config(row), candidates.problem, candidates.gpu,
+                candidates.points[point], rank, exact, ambiguous, estimates[2 * place], estimates[2 * place + 1],
+                power_w, clock_hz, BOTTLENECKS[bottleneck], occupancy, fastest, heuristic, measured, count, unsure,
+                kernel.table.conditions.inputs, may_be_faster,
             )
-        )
+        )  # fmt: skip
     return tuple(recommendations)
 
 
@@ -139,8 +122,8 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         if core_s * power.boost_hz > dram_s * power.running_hz:
             return None  # The core clock is the bottleneck, so a lower limit costs time.
         points = _lower_limits(gpu)
-        costs = power.setting(points).costs(np.array(nominal)[:, np.newaxis])[..., 0]
-        slowdown, saved = (1.0 - values / values[0] for values in (costs[LATENCY_S], costs[ENERGY_J]))
+        costs = LimitedCosts._make([*power.setting(points).costs(np.array(nominal)[:, np.newaxis])[..., 0], nominal[4]])
+        slowdown, saved = (1.0 - values / values[0] for values in (costs.latency_s, costs.energy_j))
         free = np.where(-slowdown <= NO_LOSS, saved, -1.0)
         place = int(free.argmax())
         best = None if free[place] < WORTH_SAYING else (place, -slowdown.item(place), saved.item(place))

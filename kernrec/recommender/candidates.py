@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernrec.kernel import ProblemSpace
+from kernrec.kernel import Kernel, ProblemSpace
 from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.model.analytical.launch_time import RESOURCES, LaunchTime
 from kernrec.op import Problem
@@ -87,7 +87,8 @@ class KernelCandidates:
 
     def launch_times(self, position: int) -> list[LaunchTime]:
         """Return a `LaunchTime` for each launch that the config at `position` performs."""
-        return [LaunchTime(*times) for times in self._ranked.in_engine.launches(self.number, self._start + position)]
+        launches = self._ranked.in_engine.launches(self.number, self._start + position)
+        return [LaunchTime._make([pipe_clk, *times, dram_bytes]) for pipe_clk, times, dram_bytes in launches]
 
     def model_inputs(self, positions: Array) -> "ModelInputs":
         """Return a trained model's inputs for the candidates at `positions`, at the first operating point."""
@@ -238,11 +239,6 @@ class CandidateSet:
         """Expected energy in joules, (points, C)."""
         return self.costs.energy.value
 
-    @property
-    def power_w(self) -> Array:
-        """Expected mean power in watts while a candidate runs, (points, C)."""
-        return self.costs.power_w
-
     @cached_property
     def latency_source(self) -> Array:
         """Index in `SOURCES` of the source of each latency, (points, C)."""
@@ -253,6 +249,12 @@ class CandidateSet:
         """Position of the candidate with the lowest product of latency and `risk` at the first operating point."""
         position: int = self.ranked.ranking.fastest(self.part)
         return position
+
+    @property
+    def fastest_kernel(self) -> tuple[Kernel, float]:
+        """Kernel of the candidate `fastest`, and its latency in seconds."""
+        number, latency_s = self.ranked.ranking.fastest_kernel(self.part)
+        return self.ranked.kernels[number].table.kernel, latency_s
 
     @cached_property
     def risk(self) -> Array | None:

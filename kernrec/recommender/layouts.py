@@ -8,6 +8,7 @@ operands contiguous along k.
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
@@ -24,7 +25,6 @@ from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.request import Query, op_points
 from kernrec.recommender.result import Answer
 from kernrec.util.engine import query
-from kernrec.util.light_dataclass import dataclass
 
 MATTERS = 0.10
 """Minimum slowdown of a fixed layout, as a fraction, for which a note recommends another layout."""
@@ -32,23 +32,13 @@ _GAIN = 0.02
 """Minimum fraction of time that another layout must save. Smaller savings are within the error of predictions."""
 
 
-@dataclass(frozen=True)
-class Fastest:
-    kernel: Kernel
-    latency_s: float
-
-
-Asking = Generator[Problem, Fastest | None, Problem]
-"""Generator that searches for a layout. It yields problems, receives the fastest kernel (or None) of each, and returns
-the problem in the best layout."""
+Asking = Generator[Problem, CandidateSet | None, Problem]
+"""Generator that searches for a layout. It yields problems, receives the candidates (or None) of each, and returns the
+problem in the best layout."""
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:
-    """Return the problem with the same sizes in another layout.
-
-    Raises:
-        UsageError: the layout does not support these sizes.
-    """
+    """Return the problem in another layout. Raise `UsageError` if the layout does not support its sizes."""
     return problem.definition.problem(problem.dtype, layout, **problem.dim)
 
 
@@ -122,21 +112,19 @@ def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...
     """
     if measured := _measured_layout(context, problem, others):
         return measured
-    best: Fastest | None = None
-    chosen, gpu = problem, context.gpu
+    chosen, gpu, best_s = problem, context.gpu, inf
     for other in _problems(problem, others):
-        fastest = yield other
-        own = fastest is not None and lacks(problem, fastest.kernel, gpu)
-        if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
-            best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # No kernel of the default layout can be faster.
+        if (candidates := (yield other)) is not None:
+            kernel, latency_s = candidates.fastest_kernel
+            if latency_s < best_s and lacks(problem, kernel, gpu):
+                best_s, chosen = latency_s, other
+    if chosen is not problem and covers(chosen, problem, gpu):  # No kernel of the default layout can be faster.
         return chosen
     default = yield problem
+    if chosen is not problem:
+        return chosen if default is None or best_s < default.fastest_kernel[1] * (1.0 - _GAIN) else problem
     if default is not None:
-        sooner = best is not None and best.latency_s < default.latency_s * (1.0 - _GAIN)
-        return chosen if sooner else problem
-    if best is not None:
-        return chosen
+        return problem
     for other in _problems(problem, problem.definition.layouts):
         if (yield other) is not None:
             return other

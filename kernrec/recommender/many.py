@@ -79,16 +79,12 @@ class ManyAnswers(FormerNames):
 def answer_many(
     recommender: Recommender, op: str, gpu: str, dims: Mapping[str, Any], query: Query, **kind: str | None
 ) -> ManyAnswers:
-    """Return the top recommendation for each of many shapes of an op.
+    """Return the top recommendation for each of many shapes of an op. For errors, see `kernrec.recommend_many`.
 
     Args:
         dims: sizes keyed by dimension: one number for all shapes, or a sequence with one number per shape.
         query: objective (`latency`, `energy` or `edp`), power limit and clock, without bounds.
         kind: `dtype` and `layout` of all shapes, with the defaults of `Request`.
-
-    Raises:
-        UsageError: a name is unknown, a value is impossible, or the sequences have different lengths.
-        KernrecError: there are no profiles to predict from.
     """
     if query.objective is Objective.PARETO:
         raise UsageError("several shapes get one recommendation each: use the objective latency, energy or edp")

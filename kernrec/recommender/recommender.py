@@ -27,7 +27,7 @@ from kernrec.recommender.estimate.operating_point import (
 from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.infeasible import instead_of, no_kernel_runs
-from kernrec.recommender.layouts import Asking, Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
+from kernrec.recommender.layouts import Asking, gain_elsewhere, in_best_layout, layouts_that_matter
 from kernrec.recommender.request import Query, Request, kernel_points, measured_limits, op_points
 from kernrec.recommender.result import Answer
 from kernrec.store.measurement_log import NO_EVIDENCE
@@ -193,7 +193,7 @@ class GpuRecommender:
         """
         for start in range(0, len(problems), _AHEAD):
             some = [each for each in problems[start : start + _AHEAD] if (self.context, each) not in self._layouts]
-            searches, alone = list[tuple[Problem, Asking, Fastest | None]](), True
+            searches, alone = list[tuple[Problem, Asking, CandidateSet | None]](), True
             for problem in some:
                 others = layouts_that_matter(problem, self.gpu)
                 searches.append((problem, in_best_layout(self.context, problem, others), None))
@@ -203,26 +203,26 @@ class GpuRecommender:
             compared_at = points if alone or points[0].is_default(self.gpu) else (DEFAULT_POINT,)
             while searches:
                 wanted = list[tuple[Problem, Asking, Problem]]()
-                for problem, search, fastest in searches:
+                for problem, search, candidates in searches:
                     try:
-                        wanted.append((problem, search, search.send(fastest)))
+                        wanted.append((problem, search, search.send(candidates)))
                     except StopIteration as stop:
                         self._layouts[self.context, problem] = stop.value
                 if len(wanted) > 1:
                     self.prepare([other for _, _, other in wanted], compared_at)
-                searches = [(problem, search, self.fastest(other, compared_at)) for problem, search, other in wanted]
+                searches = [
+                    (problem, search, self.candidates_if_any(other, compared_at)) for problem, search, other in wanted
+                ]
         answered = [self._layouts[self.context, each] for each in problems]
         self._layouts.shrink()
         return answered
 
-    def fastest(self, problem: Problem, points: tuple[OperatingPoint, ...]) -> Fastest | None:
-        """Return the fastest kernel for a problem at the first operating point, or None if no kernel can run it."""
+    def candidates_if_any(self, problem: Problem, points: tuple[OperatingPoint, ...]) -> CandidateSet | None:
+        """Return the result of `candidates`, or None if no kernel can run the problem."""
         try:
-            candidates = self.candidates(problem, points)
+            return self.candidates(problem, points)
         except KernrecError:
             return None
-        number, latency_s = candidates.ranked.ranking.fastest_kernel(candidates.part)
-        return Fastest(candidates.ranked.kernels[number].table.kernel, latency_s)
 
     def answer_many(
         self, problems: Sequence[Problem], query: Query, fixed: bool = False

@@ -86,18 +86,22 @@ REFUSED: dict[str, Callable[[], object]] = {
         np.ones((1, 2)), np.ones((1, 2)), np.ones((1, 1)), np.ones((1, 2)), (0, 1, np.inf, np.inf, -1)
     ),
     "a kernel outside": lambda: costs(integers(0, 1)).fill(1, 0, integers(0), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
-    "trees that are no multiple of eight": lambda: query.Forest(1, 3, 0, np.zeros(0, np.uint16), TREE, 0.0),
-    "a split on a missing feature": lambda: query.Forest(
+    "too few leaves": lambda: query.Trees(1, 3, 0, np.zeros(0, np.uint16), TREE, 0.0),
+    "missing values that a reader does not know": lambda: query.Reader(
+        query.Trees(1, 1, 1, np.zeros(1, np.uint16), np.array([0, 1, 2], np.float32), 0.0),
+        np.zeros((1, 1), np.float32), integers(), integers(), integers(),
+    ),
+    "a split on a missing feature": lambda: query.Trees(
         1, 8, 1, np.full(8, 2, np.uint16), np.zeros(24, np.float32), 0.0
     ),
-    "a child outside": lambda: query.CompactTrees(
+    "a child outside": lambda: query.Trees(
         integers(0), integers(1, 1), integers(0, 0), np.array([0.0, np.nan], np.float32), TREE, 0.0, 1
     ),
-    "a child that wraps": lambda: query.CompactTrees(
+    "a child that wraps": lambda: query.Trees(
         integers(0), integers(2**63 - 1, 1), integers(0, 0), np.array([0.0, np.nan], np.float32), TREE, 0.0, 1
     ),
     "a place that wraps": lambda: query.Reader(
-        query.CompactTrees(integers(0), integers(0), integers(0), np.full(1, np.nan, np.float32), TREE[:1], 0.5, 3),
+        query.Trees(integers(0), integers(0), integers(0), np.full(1, np.nan, np.float32), TREE[:1], 0.5, 3),
         np.zeros((1, 1), np.float32), integers(0), integers(2**63 - 1), integers(),
     ),
     "no space": lambda: query.Problem(None, {}, {}, False, 0.0, 0.0),
@@ -133,7 +137,7 @@ def test_arguments_that_index_outside_arrays_are_refused(case):
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001])
 def test_nan_input_at_a_leaf_does_not_read_beyond_the_tree(bits):
     nan, leaf = np.array([np.nan], np.float32), np.array([2.0], np.float32)
-    trees = query.CompactTrees(integers(0), integers(0), integers(0), nan, leaf, 0.5, 3)
+    trees = query.Trees(integers(0), integers(0), integers(0), nan, leaf, 0.5, 3)
     sums = np.empty(1)
     trees.predict(np.array([[bits]], np.uint32).view(np.float32), sums)
     assert sums[0] == 2.5

@@ -87,7 +87,9 @@ class Estimate(float):
 
         def __new__(cls, value: float, low: float, high: float, source: str, own: float | None = None) -> "Estimate":
             self = float.__new__(cls, value)
-            self.__dict__.update(value=value, low=low, high=high, source=source, own=own)
+            fields = self.__dict__  # Assigning items takes less time than one update.
+            fields["value"], fields["low"], fields["high"] = value, low, high
+            fields["source"], fields["own"] = source, own
             return self
 
         def __getnewargs__(self) -> tuple[float, float, float, str, float | None]:

@@ -57,7 +57,7 @@ class CompactTrees:
     def in_engine(self) -> Any:
         links = (np.asarray(column, dtype=np.int64) for column in (self.start, self.left, self.feature))
         values = (np.asarray(column, dtype=np.float32) for column in (self.threshold, self.leaf))
-        return query.CompactTrees(*links, *values, self.base, self.levels)
+        return query.Trees(*links, *values, self.base, self.levels)
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:

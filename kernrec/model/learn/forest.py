@@ -19,8 +19,8 @@ _MOST_LEVELS = 10  # Each level doubles the size of a complete tree.
 _MOST_TREES = 1 << 16
 _LARGEST = 25.0
 """Maximum absolute value of a leaf or of the base. The logarithm of a plausible ratio never exceeds 25."""
-_EIGHT = 8  # The engine evaluates eight trees at a time.
-_MOST_FEATURES = 1 << 15  # A column index has two bytes, one bit of which is a flag.
+_EIGHT = 8  # Files contain a multiple of eight trees.
+_MOST_FEATURES = (1 << 15) - 1  # A column index has two bytes, one bit of which is a flag.
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Forest:
 
     @cached_property
     def in_engine(self) -> Any:
-        return query.Forest(self.features, _width(self.trees), self.levels, self.column, self.value, self.base)
+        return query.Trees(self.features, _width(self.trees), self.levels, self.column, self.value, self.base)
 
     def packed(self) -> bytes:
         """Return the trees as bytes in the format of `kernrec.util.array_file`."""

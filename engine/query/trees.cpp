@@ -1,0 +1,247 @@
+// Evaluates boosted trees: all of them on a few rows, several descents at a time.
+#include "trees.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace kernrec::query {
+namespace {
+
+constexpr double kMostRatio = 20.0;  // largest logarithm of a correction; only untrained trees exceed it
+// Descents of a row through a tree that are made together: each step waits for the last one of the same descent.
+constexpr size_t kTogether = 16;
+constexpr size_t kChunk = 20;  // trees between two checks of which rows still matter
+constexpr size_t kRows = 128;  // features of more rows would exceed the CPU cache
+constexpr double kSlack = 1e-9;  // exceeds the rounding of a sum of leaves
+constexpr int32_t kBelowAll = std::numeric_limits<int32_t>::min();  // below every ordered value and every leaf
+
+float from_bits(int32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+}  // namespace
+
+int32_t Trees::ordered(double value) {
+    const float single = float(value) + 0.0f;
+    if (single != single) return 0x7fc00000;
+    int32_t bits;
+    std::memcpy(&bits, &single, sizeof bits);
+    return bits >= 0 ? bits : bits ^ 0x7fffffff;
+}
+
+Trees::Trees(Array<const int64_t, 1> start, Array<const int64_t, 1> left, Array<const int64_t, 1> feature,
+             Array<const float, 1> threshold, Array<const float, 1> leaf, double base, int64_t levels)
+    : base_(base), levels_(levels) {
+    const Row<const int64_t> starts(start), lefts(left), features(feature);
+    const Row<const float> thresholds(threshold), leaves(leaf);
+    const int64_t nodes = leaves.size;
+    require(lefts.size == nodes && features.size == nodes && thresholds.size == nodes,
+            "trees: expected as many nodes everywhere");
+    require(levels >= 0 && levels <= 64 && all_within(starts, 0, nodes) && all_within(features, 0, 1 << 15),
+            "trees: expected nodes and features that exist");
+    for (int64_t tree = 0; tree < starts.size; tree++) start_.push_back(size_t(starts[tree]));
+    require(std::adjacent_find(start_.begin(), start_.end(), std::greater_equal<>()) == start_.end(),
+            "trees: expected roots in ascending order");
+    for (int64_t n = 0; n < nodes; n++) {
+        const bool is_leaf = std::isnan(thresholds[n]);
+        require(is_leaf || (lefts[n] >= n && lefts[n] < nodes - 1 && lefts[n] - n < 1 << 16),
+                "trees: expected nodes that exist");
+        features_ = std::max(features_, features[n] + 1);
+        add_node(is_leaf, is_leaf ? leaves[n] : thresholds[n], lefts[n] - n, features[n]);
+    }
+    finish();
+}
+
+Trees::Trees(int64_t features, int64_t trees, int64_t levels, Flat<uint16_t> columns_of, Flat<float> values_of,
+             double base)
+    : base_(base), levels_(levels), features_(features) {
+    const Row<const uint16_t> columns(columns_of.data(), int64_t(columns_of.size()));
+    const Row<const float> values(values_of.data(), int64_t(values_of.size()));
+    require(features >= 0 && features < 1 << 15, "features: expected fewer than 32,768");
+    require(trees >= 0 && trees < (1 << 20) && levels >= 0 && levels < 16, "levels: expected 0 to 15");
+    require(columns.size == trees * ((int64_t(1) << levels) - 1), "columns: expected one of each split");
+    require(values.size == trees * ((int64_t(2) << levels) - 1), "values: expected one of each node");
+    require(all_within(columns, 0, 2 * features), "columns: a split on a feature that does not exist");
+    // The first copy of a row's features is for splits at which missing values go right.
+    any_left_ = std::any_of(columns.data, columns.data + columns.size, [&](int64_t each) { return each < features; });
+    std::vector<std::pair<int64_t, int64_t>> order;  // level, and place within the tree's level
+    for (int64_t tree = 0; tree < trees; tree++) {
+        start_.push_back(nodes_.size());
+        order.assign(1, {0, 0});
+        for (size_t next = 0; next < order.size(); next++) {
+            const auto [level, place] = order[next];
+            const auto at = [&](int64_t lower) {
+                return trees * ((int64_t(1) << lower) - 1) + (tree << lower) + (place << (lower - level));
+            };
+            // Thresholds below a leaf are infinite, and all leaves there are equal.
+            const bool is_leaf = level == levels || values[at(level)] == std::numeric_limits<float>::infinity();
+            const int64_t column = is_leaf ? 0 : int64_t(columns[at(level)]);
+            add_node(is_leaf, values[at(is_leaf ? levels : level)], int64_t(order.size() - next),
+                     column < features ? column + features : column - features);
+            if (!is_leaf) order.insert(order.end(), {{level + 1, 2 * place}, {level + 1, 2 * place + 1}});
+        }
+    }
+    finish();
+}
+
+void Trees::add_node(bool is_leaf, float value, int64_t left, int64_t feature) {
+    value += 0.0f;  // -0.0 has the bits of `kBelowAll`
+    Node node{ordered(value), uint16_t(left), uint16_t(feature + 1)};
+    if (is_leaf) std::memcpy(&node.threshold, &value, sizeof value), node.left = node.feature = 0;
+    nodes_.push_back(node);
+}
+
+void Trees::finish() {
+    least_.assign(start_.size() + 1, 0.0);
+    for (size_t tree = start_.size(), end = nodes_.size(); tree-- > 0; end = start_[tree]) {
+        float least = std::numeric_limits<float>::infinity();
+        for (size_t n = start_[tree]; n < end; n++)
+            if (nodes_[n].left == 0) least = std::min(least, from_bits(nodes_[n].threshold));
+        least_[tree] = least_[tree + 1] + double(least);
+    }
+}
+
+void Trees::predict(const Table<const float>& rows, const Row<double>& sums) const {
+    require(rows.columns >= features_ && rows.rows == sums.size, "matrix: expected a row of features of each sum");
+    const size_t size = size_t(1 + width());
+    std::vector<int32_t> features(size * std::min(kRows, size_t(rows.rows)), kBelowAll);
+    std::vector<Descent> some;
+    for (int64_t first = 0; first < rows.rows; first += int64_t(kRows)) {
+        some.clear();
+        for (int64_t i = first; i < std::min(first + int64_t(kRows), rows.rows); i++) {
+            int32_t* const row = features.data() + size * size_t(i - first);
+            for (int64_t f = 0; f < features_; f++) {
+                row[1 + f] = ordered(rows(i, f));
+                if (any_left_) row[1 + features_ + f] = std::isnan(rows(i, f)) ? kBelowAll : row[1 + f];
+            }
+            some.push_back({row, size_t(i), kInfinity, base_});
+        }
+        add(some);
+        for (const Descent& row : some) sums[int64_t(row.number)] = row.sum;
+    }
+}
+
+void Trees::add(std::vector<Descent>& rows) const {
+    for (size_t first = 0; first < start_.size(); first += kChunk) {
+        const auto beyond = [&](const Descent& row) {
+            return std::min(row.sum + least_[first], kMostRatio) > row.enough + kSlack;
+        };
+        rows.erase(std::remove_if(rows.begin(), rows.end(), beyond), rows.end());
+        if (rows.empty()) return;
+        // Each row descends each tree of the chunk, tree by tree.
+        const size_t count = std::min(kChunk, start_.size() - first) * rows.size();
+        size_t tree = first, row = 0;
+        for (size_t done = 0; done < count; done += kTogether) {
+            const int32_t* features[kTogether];
+            const Node* reached[kTogether];
+            Descent* of[kTogether];
+            const size_t lanes = std::min(kTogether, count - done);
+            for (size_t i = 0; i < kTogether; i++) {
+                of[i] = &rows[row], features[i] = of[i]->features, reached[i] = nodes_.data() + start_[tree];
+                if (i + 1 >= lanes) continue;  // spare lanes repeat the last one
+                if (++row == rows.size()) row = 0, tree++;
+            }
+            if (++row == rows.size()) row = 0, tree++;
+            for (int64_t level = 0; level < levels_; level++)
+#pragma GCC unroll 16
+                for (size_t i = 0; i < kTogether; i++)
+                    reached[i] +=
+                        reached[i]->left + (features[i][reached[i]->feature] >= reached[i]->threshold ? 1 : 0);
+            for (size_t i = 0; i < lanes; i++) of[i]->sum += double(from_bits(reached[i]->threshold));
+        }
+    }
+}
+
+TreeReader::TreeReader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
+                       Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns)
+    : kept_(trees),
+      trees_(&nb::cast<const Trees&>(trees)),
+      columns_(copied(Row<const int64_t>(columns))),
+      places_(copied(Row<const int64_t>(places))),
+      own_columns_(copied(Row<const int64_t>(own_columns))) {
+    const Table<const float> table(rows);
+    backends_ = table.rows, features_ = table.columns;
+    require(features_ >= trees_->width() && columns_.size() == places_.size() &&
+                all_within(Row<const int64_t>(columns), 0, features_) &&
+                all_within(Row<const int64_t>(own_columns), 0, features_),
+            "rows: expected the features of the trees");
+    for (const int64_t place : places_) {
+        require(place >= 0 && place < 1 << 20, "places: expected rows of a table");
+        table_rows_ = std::max(table_rows_, place + 1);
+    }
+    for (int64_t s = 0; s < backends_; s++) {
+        rows_.push_back(kBelowAll);
+        for (int64_t f = 0; f < features_; f++) rows_.push_back(Trees::ordered(table(s, f)));
+    }
+}
+
+void TreeReader::fill(const Inputs& inputs, const std::vector<Cell>& cells, const Table<double>& values) const {
+    const int64_t count = values.columns;
+    require(values.rows == backends_ && inputs.table.rows >= table_rows_ && inputs.table.columns == count &&
+                inputs.least.size == count && inputs.base.columns == count &&
+                (inputs.base.rows == 1 || inputs.base.rows == backends_) &&
+                (own_columns_.empty() ||
+                 (inputs.own && inputs.own->shape(0) == own_columns_.size() &&
+                  int64_t(inputs.own->shape(1)) == backends_ && int64_t(inputs.own->shape(2)) == count)),
+            "table: expected the features of as many problems as values");
+    const auto base_of = [&](const Cell& cell) {
+        return inputs.base(inputs.base.rows > 1 ? cell.backend : 0, cell.problem);
+    };
+    const int64_t size = 1 + features_;
+    std::vector<int32_t> features(size_t(size) * std::min(kRows, cells.size()));
+    std::vector<Trees::Descent> rows;
+    for (size_t first = 0; first < cells.size(); first += kRows) {
+        rows.clear();
+        for (size_t number = first; number < std::min(first + kRows, cells.size()); number++) {
+            const Cell& cell = cells[number];
+            int32_t* const row = features.data() + (number - first) * size_t(size);
+            std::copy_n(rows_.data() + cell.backend * size, size, row);
+            for (size_t c = 0; c < columns_.size(); c++)
+                row[1 + columns_[c]] = Trees::ordered(inputs.table(places_[c], cell.problem));
+            for (size_t c = 0; c < own_columns_.size(); c++)
+                row[1 + own_columns_[c]] =
+                    Trees::ordered(inputs.own->view()(c, size_t(cell.backend), size_t(cell.problem)));
+            rows.push_back({row, number, std::log(cell.enough / base_of(cell)), trees_->base()});
+            values(cell.backend, cell.problem) = kInfinity;
+        }
+        trees_->add(rows);
+        for (const Trees::Descent& row : rows) {
+            const Cell& cell = cells[row.number];
+            const double ratio = std::exp(minimum(maximum(row.sum, -kMostRatio), kMostRatio));
+            values(cell.backend, cell.problem) =
+                minimum(maximum(base_of(cell) * ratio, inputs.least[cell.problem]), inputs.most);
+        }
+    }
+}
+
+void TreeReader::fill_all(Array<const double, 2> table, Array<const double, 3> own, Array<const double, 2> base,
+                          Array<const double, 1> least, double most, Array<double, 2> filled) const {
+    const Table<double> values(filled);
+    std::vector<Cell> cells;
+    for (int64_t problem = 0; problem < values.columns; problem++)
+        for (int64_t backend = 0; backend < values.rows; backend++) cells.push_back({backend, problem, kInfinity});
+    fill({table, base, least, most, own}, cells, values);
+}
+
+void bind_trees(nb::module_& module) {
+    const auto exact = [] { return nb::arg().noconvert(); };
+    nb::class_<Trees>(module, "Trees")
+        .def(nb::init<Array<const int64_t, 1>, Array<const int64_t, 1>, Array<const int64_t, 1>, Array<const float, 1>,
+                      Array<const float, 1>, double, int64_t>(),
+             exact(), exact(), exact(), exact(), exact(), nb::arg(), nb::arg())
+        .def(nb::init<int64_t, int64_t, int64_t, Trees::Flat<uint16_t>, Trees::Flat<float>, double>(), nb::arg(),
+             nb::arg(), nb::arg(), exact(), exact(), nb::arg())
+        .def(
+            "predict",
+            [](const Trees& self, Array<const float, 2> matrix, Array<double, 1> sums) { self.predict(matrix, sums); },
+            exact(), exact());
+    nb::class_<TreeReader>(module, "Reader")
+        .def(nb::init<nb::object, Array<const float, 2>, Array<const int64_t, 1>, Array<const int64_t, 1>,
+                      Array<const int64_t, 1>>(),
+             nb::arg(), exact(), exact(), exact(), exact())
+        .def("fill", &TreeReader::fill_all, exact(), exact(), exact(), exact(), nb::arg(), exact());
+}
+
+}  // namespace kernrec::query

@@ -1,0 +1,100 @@
+// Boosted trees: those that correct a backend's bound, and those of trained models.
+#pragma once
+
+#include "arrays.h"
+
+namespace kernrec::query {
+
+class Trees {
+  public:
+    template <class T>
+    using Flat = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+    // T trees with N nodes in total. start: first node of each tree, (T,). left, feature, threshold, leaf: values of
+    // each node, (N,). A leaf is its own left child, and its threshold is NaN.
+    Trees(Array<const int64_t, 1> start, Array<const int64_t, 1> left, Array<const int64_t, 1> feature,
+          Array<const float, 1> threshold, Array<const float, 1> leaf, double base, int64_t levels);
+    // T complete trees of L levels over F features. Nodes are numbered level by level, with the trees side by side: the
+    // children of node n are 2 n + T and 2 n + T + 1. columns: feature of each split, plus F if missing values go
+    // right. values: thresholds of all splits, then all leaves.
+    Trees(int64_t features, int64_t trees, int64_t levels, Flat<uint16_t> columns, Flat<float> values, double base);
+
+    // Row that descends the trees: ordered features, and the sum of the leaves that it has reached.
+    struct Descent {
+        const int32_t* features;
+        size_t number;  // of the row
+        double enough;  // the row does not matter if its final sum exceeds this one
+        double sum;
+    };
+
+    // Map a value in single precision to an integer with the same order; -0.0 equals 0.0. NaN is above all values.
+    static int32_t ordered(double value);
+
+    // Fill `sums` (C,) with the prediction of each row of features (C, F), whose NaNs are missing values.
+    void predict(const Table<const float>& rows, const Row<double>& sums) const;
+    // Add the leaves that each row reaches to its sum. Remove rows that do not matter.
+    void add(std::vector<Descent>& rows) const;
+
+    // Return the number of features that a row of `Descent` has.
+    int64_t width() const { return any_left_ ? 2 * features_ : features_; }
+    double base() const { return base_; }
+
+  private:
+    void add_node(bool is_leaf, float value, int64_t left, int64_t feature);
+    void finish();
+
+    std::vector<size_t> start_;
+    // Values that are not less than the threshold go right, to the node after the left child. A leaf has the bits of
+    // its value instead of a threshold, the distance 0, and feature 0, which is below every value.
+    struct Node {
+        int32_t threshold;
+        uint16_t left;  // distance to the left child
+        uint16_t feature;
+    };
+    std::vector<Node> nodes_;
+    std::vector<double> least_;  // sum of the lowest leaves of each tree and of all later trees
+    double base_;
+    int64_t levels_, features_ = 0;
+    bool any_left_ = false;  // whether missing values go left anywhere: there, splits use a second copy of the features
+};
+
+// Trees for one kind of problem in S backends.
+class TreeReader {
+  public:
+    // rows: features of each backend, (S, F). For each problem, rows `places` of a feature table replace the features
+    // at `columns`. The features at `own_columns` also differ between backends.
+    TreeReader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
+               Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns);
+
+    // Features of N problems, and what the trees correct.
+    struct Inputs {
+        Table<const double> table;  // features, (features, N)
+        Table<const double> base;  // (S, N), or (1, N) if equal for all backends
+        Row<const double> least;  // lower bounds, (N,)
+        double most;  // upper bound
+        std::optional<Array<const double, 3>> own;  // features of backends and problems, (own columns, S, N)
+    };
+    // A backend's value to compute for a problem. It does not matter if it is at least `enough`.
+    struct Cell {
+        int64_t backend, problem;
+        double enough;
+    };
+
+    int64_t backends() const { return backends_; }
+
+    // Fill the values of some cells in `values` (S, N): the base, corrected by the trees. A value that does not matter
+    // becomes infinite.
+    void fill(const Inputs& inputs, const std::vector<Cell>& cells, const Table<double>& values) const;
+    // Fill all values in `filled` (S, N).
+    void fill_all(Array<const double, 2> table, Array<const double, 3> own, Array<const double, 2> base,
+                  Array<const double, 1> least, double most, Array<double, 2> filled) const;
+
+  private:
+    nb::object kept_;
+    const Trees* trees_;
+    std::vector<int64_t> columns_, places_, own_columns_;
+    std::vector<int32_t> rows_;
+    int64_t backends_ = 0, features_ = 0, table_rows_ = 0;
+};
+
+}  // namespace kernrec::query
