@@ -320,12 +320,7 @@ def measure_energy(
         device.rest(POLL_S)
     busy_s = loaded.between_marks()
     trace += readings
-    times = [reading.time_s for reading in readings]
-    slope = None
-    if all(reading.energy_j is not None for reading in readings):
-        slope = energy_counter.power_from_ticks(times, [reading.energy_j or 0.0 for reading in readings], begin, end)
-    power = [(reading.time_s, reading.power_w) for reading in readings if reading.power_w is not None]
-    integrated = energy_counter.mean_power([t for t, _ in power], [p for _, p in power], begin, end)
+    slope, integrated = energy_counter.powers(readings, begin, end)
     return EnergyWindow(busy_s / launches, launches, end - begin, slope, integrated)
 
 
