@@ -76,6 +76,6 @@ def _named(wanted: Layer | WantedProblem, problem: Problem) -> WantedProblem:
 
 def _recorded_keys(wanted: Layer | WantedProblem) -> list[str]:
     problem = wanted.problem
-    layouts = problem.definition.layouts if wanted.layout_free else ()
+    layouts = problem.definition.layouts if isinstance(wanted, Layer) and wanted.layout_free else ()
     bare = problem.key.removesuffix(problem.layout)
     return list(dict.fromkeys([problem.key, *(bare + layout for layout in layouts)]))

@@ -102,10 +102,6 @@ class WorkerHere(WorkerClient):
     def alive(self) -> bool:
         return self.session is not None
 
-    @property
-    def pid(self) -> int | None:
-        return os.getpid() if self.alive else None
-
     def _start_process(self) -> None:
         self.session = WorkerSession()
 
