@@ -221,7 +221,12 @@ class LoadedModule:
     @cached_property
     def linked(self) -> str:
         """PTX text that `module` was parsed from. Only the first linked file has a header in this text."""
-        return _linked(self._texts)
+        heads = (".version", ".target", ".address_size")
+        bodies = [
+            "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(heads))
+            for text in self._texts[1:]
+        ]
+        return "\n".join([self._texts[0], *bodies])
 
     @cached_property
     def lines(self) -> SourceLines:
@@ -321,26 +326,9 @@ def _facts(module: Module, function: Function) -> FunctionFacts:
         places.append((parameter.size, offset))
         end = offset + parameter.size
     whole = inlined(module, function.name)
-    used = [v for v in module.variables.values() if v.name in whole.symbols]
-    variables = [*used, *whole.variables.values()]
-
-    def total(space: str) -> int:
-        return sum(v.size for v in variables if v.space == space and not v.external)
-
     most = function.directives.get("maxntid") or function.directives.get("reqntid")
     target = "".join(c for c in module.target.removeprefix("sm_") if c.isdigit())
     registers = min(max(live_registers(whole), 16), 255)
     threads = min(math.prod(most), MOST_THREADS) if most else MOST_THREADS
-    return FunctionFacts(
-        function.name, tuple(places), total("shared"), total("local"), total("const"), threads, registers, int(target)
-    )
-
-
-def _linked(texts: Sequence[str]) -> str:
-    """Combine the PTX of several files into one text: the header of the first file, then all declarations."""
-    return texts[0] if len(texts) == 1 else "\n".join([texts[0], *(_body(text) for text in texts[1:])])
-
-
-def _body(ptx: str) -> str:
-    heads = (".version", ".target", ".address_size")
-    return "\n".join(line for line in ptx.splitlines() if not line.lstrip().startswith(heads))
+    sizes = (module.bytes_of(whole, space) for space in ("shared", "local", "const"))
+    return FunctionFacts(function.name, tuple(places), *sizes, threads, registers, int(target))

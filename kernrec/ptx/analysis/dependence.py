@@ -201,7 +201,7 @@ def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
     """Return the parameters and variables from which an instruction computes addresses, or None if unknown."""
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
-    pointers = _symbols(ins)
+    pointers = {o.base.name for o in ins.operands if isinstance(o, Address) and isinstance(o.base, Symbol)}
     waiting, seen = list(ins.addresses), set[str]()
     while waiting:
         name = waiting.pop()
@@ -223,7 +223,3 @@ def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
             else:
                 return None
     return pointers
-
-
-def _symbols(ins: Instruction) -> set[str]:
-    return {o.base.name for o in ins.operands if isinstance(o, Address) and isinstance(o.base, Symbol)}
