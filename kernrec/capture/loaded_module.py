@@ -330,5 +330,5 @@ def _facts(module: Module, function: Function) -> FunctionFacts:
     target = "".join(c for c in module.target.removeprefix("sm_") if c.isdigit())
     registers = min(max(live_registers(whole), 16), 255)
     threads = min(math.prod(most), MOST_THREADS) if most else MOST_THREADS
-    sizes = (module.bytes_of(whole, space) for space in ("shared", "local", "const"))
-    return FunctionFacts(function.name, tuple(places), *sizes, threads, registers, int(target))
+    shared, local, constant = (module.bytes_of(whole, space) for space in ("shared", "local", "const"))
+    return FunctionFacts(function.name, tuple(places), shared, local, constant, threads, registers, int(target))
