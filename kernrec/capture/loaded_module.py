@@ -200,7 +200,6 @@ class LoadedModule:
     def __init__(self, number: int, images: Sequence[Image], texts: Sequence[str], free_address: int) -> None:
         self.number, self._images, self._texts = number, images, texts
         self._free = free_address
-        self._parsed: Module | None = None
         self.placed: dict[str, np.ndarray] = {}
         """Memory of each variable, keyed by name."""
         self.addresses: dict[str, int] = {}
@@ -236,14 +235,12 @@ class LoadedModule:
     def digest(self) -> str:
         return hashlib.sha256(self.ptx.encode()).hexdigest()[:10]
 
-    @property
+    @cached_property
     def module(self) -> Module:
-        if self._parsed is None:
-            try:
-                self._parsed = parse(self.linked)
-            except ParseError as error:
-                raise LaunchError(CUDA_ERROR["ptx"], f"the program's PTX cannot be read: {error}") from None
-        return self._parsed
+        try:
+            return parse(self.linked)
+        except ParseError as error:
+            raise LaunchError(CUDA_ERROR["ptx"], f"the program's PTX cannot be read: {error}") from None
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
         """Set the memory and address of a variable. Copy its value, or else its initial value, to the memory."""
