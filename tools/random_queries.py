@@ -36,6 +36,7 @@ _AT_ONCE = 12
 """Number of shapes in a query for several shapes."""
 _WEIGHTS = {"matmul": 5, "attention": 3, "conv2d": 3, "moe": 2}
 """Relative frequency of an op. It is 1 for all other ops."""
+_RECOMMENDER = Recommender([])
 _BACKENDS = ("PyTorch", "vLLM", "SGLang", "cuBLAS")
 
 
@@ -75,14 +76,9 @@ def _is_answered(op: str, gpu: str, dtype: str, layout: str | None) -> bool:
     if any(kernel.runs_on(dtype, sm) for kernel in kernels_for(op, dtype, layout, sm)):
         return True
     try:
-        return bool(_recommender().recommend(op, gpu, _TYPICAL[op], dtype, layout))
+        return bool(_RECOMMENDER.recommend(op, gpu, _TYPICAL[op], dtype, layout))
     except KernrecError:
         return False
-
-
-@cache
-def _recommender() -> Recommender:
-    return Recommender([])
 
 
 @cache

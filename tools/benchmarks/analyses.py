@@ -41,11 +41,8 @@ def run(before: Path | None = None, rounds: int = 3, only: str = "") -> None:
                 cells: dict[str, object] = {"kernel": kernel, "configs": answers["now"]["profiled"]}
                 cells |= {f"{which} [s]": median(each) for which, each in times.items()}
                 if before is not None:
-                    equal = _plain(answers["now"]) == _plain(answers["before"])
-                    cells |= {
-                        "now / before": ratio(times["now"], times["before"]),
-                        "answers": "equal" if equal else "DIFFER",
-                    }
+                    cells["now / before"] = ratio(times["now"], times["before"])
+                    cells["answers"] = "equal" if _plain(answers["now"]) == _plain(answers["before"]) else "DIFFER"
                 table.row(cells)
 
 
@@ -84,10 +81,8 @@ def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, 
         shutil.rmtree(folder / "cache" / results, ignore_errors=True)
     database = folder / "own.duckdb"
     database.unlink(missing_ok=True)
-    options = ("--json", "--db", database)
-    answers[which] = json.loads(
-        python(COMMAND, "analyze", *words, *options, environment=environment_in(folder, checkout))
-    )
+    words = ["analyze", *words, "--json", "--db", str(database)]
+    answers[which] = json.loads(python(COMMAND, *words, environment=environment_in(folder, checkout)))
 
 
 def _plain(value: Any) -> Any:

@@ -63,10 +63,7 @@ def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused
         tried = [tuned, default, *candidates(file, tokens, served.gpu)]
         costs = ranked_by_formula(file, tokens, served.gpu, list(distinct("vllm", file, tried).values()))
         ranked = [(launched("vllm", file, config), cost) for config, cost in costs]
-        keys, times = (
-            [config for config, _ in ranked],
-            [cost / ranked[0][1] for _, cost in ranked],
-        )
+        keys, times = [config for config, _ in ranked], [cost / ranked[0][1] for _, cost in ranked]
         rank = keys.index(launched("vllm", file, tuned))
         ranks.append(rank + 1)
         ratios.append(times[rank])

@@ -99,19 +99,16 @@ _EVEN = "num_heads % num_key_value_heads = 0"
 
 
 def _attention(data: Path) -> list[Recording]:
-    about = (
-        "causal prompts, CUDA graphs, random inputs, paged keys and values",
-        "one token after `keys` - 1",
-        "not causal, as many keys as queries and as many heads of both",
+    library = data / "library"
+    cases = (
+        ("prompt", _prompts(library), "queries", "causal prompts, CUDA graphs, random inputs, paged keys and values"),
+        ("token", _tokens(library), "keys", "one token after `keys` - 1"),
+        ("encoder", _encoders(library), "queries", "not causal, as many keys as queries and as many heads of both"),
     )
-    prompts, tokens = _prompts(data / "library"), _tokens(data / "library")
     return [
-        recording_of(case, "attention", case, columns, ("bshd",), ("f16", "bhsd"), _ALIKE, FLASH, grid, recorded)
-        for case, columns, grid, recorded in (
-            ("prompt", prompts, ("queries",), about[0]), ("token", tokens, ("keys",), about[1]),
-            ("encoder", _encoders(data / "library"), ("queries",), about[2]),
-        )
-    ]  # fmt: skip
+        recording_of(case, "attention", case, columns, ("bshd",), ("f16", "bhsd"), _ALIKE, FLASH, (grid,), recorded)
+        for case, columns, grid, recorded in cases
+    ]
 
 
 def _prompts(folder: Path) -> dict[str, Array]:
@@ -136,11 +133,11 @@ def _encoders(folder: Path) -> dict[str, Array]:
         "head_dim", '0 AS "window"', "0 AS kv_dtype", "0 AS causal", "version AS each_version",
     )  # fmt: skip
     columns = fastest(file, sizes, "NOT causal", {"power_w": "NULL::DOUBLE"})
-    systems = list(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))
+    systems = list(zip(columns["stack"].tolist(), columns["gpu"].tolist(), columns["version"].tolist(), strict=True))
     newest: dict[tuple[str, str], str] = {}
-    for system, version in sorted(set(zip(systems, columns["version"].tolist(), strict=True))):
-        newest[system] = max(newest.get(system, version), version, key=by_number)
-    rows = np.array([newest[system] == version for system, version in zip(systems, columns["version"], strict=True)])
+    for stack, gpu, version in set(systems):
+        newest[stack, gpu] = max(newest.get((stack, gpu), version), version, key=by_number)
+    rows = np.array([newest[stack, gpu] == version for stack, gpu, version in systems])
     return {name: column[rows] for name, column in columns.items()}
 
 

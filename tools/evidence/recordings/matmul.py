@@ -64,19 +64,14 @@ SINGLE = Timing(30000.0, 1.0, alone=True)
 
 def recordings(data: Path) -> list[Recording]:
     """Return the recorded sets of matmuls in the folder `data`."""
-    serving = _serving(data / "library")
-    by_dtype = (_of_dtype(data / "library", dtype, serving) for dtype in ("bf16", *_MULTIPLES))
-    return [*by_dtype, _inductor(data), _single(data)]
-
-
-def _serving(library: Path) -> Kinds:
-    """Return the rows of both files of serving backends. Versions that both contain come from the first file."""
-    kinds: Kinds = {}
+    library, serving = data / "library", Kinds()
+    # Versions that both files contain come from the first file.
     for file, power in (("serving_gemm", power_of("serving_gemm")), ("serving_gemm_newest_versions", "NULL::DOUBLE")):
         names = ("system", "upper(framework) AS framework", "version", "dtype", *_COLUMNS, f"{power} AS power_w")
         columns = columns_of(library / f"{file}.parquet", names, f"m > 0 AND NOT ({excluded(file)})")
-        kinds = grouped(columns, "system", "framework", "dtype", "version") | kinds
-    return kinds
+        serving = grouped(columns, "system", "framework", "dtype", "version") | serving
+    by_dtype = (_of_dtype(library, dtype, serving) for dtype in ("bf16", *_MULTIPLES))
+    return [*by_dtype, _inductor(data), _single(data)]
 
 
 def _of_dtype(library: Path, dtype: str, serving: Kinds) -> Recording:
@@ -122,11 +117,9 @@ def _of_dtype(library: Path, dtype: str, serving: Kinds) -> Recording:
 
 def _differ(old: Mapping[str, Array], new: Mapping[str, Array]) -> bool:
     """Return whether the times of two versions differ by more than `_VERSIONS` in the median over common problems."""
-    seconds = [
-        dict(zip(zip(*(each[n].tolist() for n in "mnk"), strict=True), each["latency_s"].tolist(), strict=True))
-        for each in (old, new)
-    ]
-    ratios = [seconds[0][problem] / seconds[1][problem] for problem in seconds[0].keys() & seconds[1].keys()]
+    columns = ([version[name].tolist() for name in _COLUMNS] for version in (old, new))
+    before, after = ({tuple(problem): seconds for *problem, seconds in zip(*c, strict=True)} for c in columns)
+    ratios = [before[problem] / after[problem] for problem in before.keys() & after.keys()]
     return bool(ratios) and float(np.median(np.abs(np.log(ratios)))) > _VERSIONS
 
 
