@@ -124,7 +124,6 @@ def _page(title: str, *parts: str) -> str:
 
 
 def _meanings(head: str, meaning: str, texts: Mapping[str, str]) -> str:
-    """Return a Markdown table of names and their meanings."""
     return markdown_table((head, meaning), [(f"`{name}`", text) for name, text in texts.items()])
 
 
@@ -158,7 +157,6 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
 
 
 def expressions() -> str:
-    """Return the page of the expression language, with a table of its functions."""
     from kernrec.kernel.expression import FUNCTIONS, MAX_LENGTH
 
     rows = [
@@ -251,12 +249,10 @@ def _answer(arguments: Sequence[str]) -> Any:
 
 
 def environment() -> str:
-    """Return the page of environment variables."""
     return _page("Environment variables", _meanings("variable", "meaning", VARIABLES))
 
 
 def output_values() -> str:
-    """Return the page of names that occur as values in answers."""
     about = "Bottlenecks are resources. `check` and `explain` count instruction classes. `monitor`: throttle reasons."
     tables = [part for head, values in OUTPUT.items() for part in (f"## {head}", _meanings("value", "meaning", values))]
     return _page("Values in the output", about, *tables)
@@ -271,7 +267,6 @@ CATALOG = {
 
 
 def catalog() -> str:
-    """Return the page of GPUs, operators and kernels."""
     parts = ["`kernrec list gpus`, `kernrec list ops` and `kernrec list kernels` print these lists with more columns."]
     for kind, names in CATALOG.items():
         rows = _answer(["list", kind, "--json"])
@@ -302,7 +297,6 @@ def schema() -> str:
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
     return "\n".join(lines)

@@ -118,7 +118,6 @@ def _ratio(difference: str) -> float:
 
 
 def main() -> int:
-    """Compare the answers that the command line names, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     other = parser.add_mutually_exclusive_group(required=True)
     other.add_argument("--before", type=Path, help="the other checkout")
@@ -166,7 +165,6 @@ def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> i
 
 
 def compare_pinned() -> int:
-    """Compare the answers of this checkout with the pinned answers. Return 1 if an answer differs."""
     document = json.loads(gzip.decompress(PINNED.read_bytes()))
     status = _report(document["queries"], document["answers"], _answers(ROOT, document["queries"]), ())
     if status:

@@ -41,7 +41,6 @@ def add_file(by_releases: dict[str, list[str]], name: str, number: str) -> None:
 
 
 def main(wheels: list[str]) -> int:
-    """Add the releases of some wheels to the table. Return the exit status."""
     table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     for wheel in wheels:
         match = re.match(r"(vllm|sglang)-(\d+(?:\.\d+)+)-", Path(wheel).name)

@@ -41,7 +41,6 @@ def run(
     rows: Annotated[list[int], typer.Option()] = [10_000],  # noqa: B006
     problems: int = _PROBLEMS,
 ) -> None:
-    """Print the cost for each number of rows."""
     table = Table()
     for count in rows:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as name:
@@ -49,7 +48,6 @@ def run(
 
 
 def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
-    """Return the processor time and memory for merging measurements of several problems, and for queries afterwards."""
     theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
     # Create measurements in a separate process, so that its memory does not count.
     with ProcessPoolExecutor(1, get_context("spawn")) as maker:

@@ -64,7 +64,6 @@ class Cases:
             yield dict(zip(names, key, strict=True)), self.take(rows)
 
     def write(self, path: Path) -> None:
-        """Write all columns to a JSON file."""
         path.write_text(json.dumps({name: column.tolist() for name, column in self.columns.items()}))
 
 

@@ -197,11 +197,9 @@ def _rounded(overheads_s: Mapping[str, float]) -> dict[str, float]:
 
 
 def _median(error: Array) -> float:
-    """Return the median relative error, rounded to 0.01 %, from log(measured / predicted)."""
     return round(median_of_log_errors(error), 4)
 
 
 def _p90(error: Array) -> float:
-    """Return the 90th percentile of the relative error, rounded to 0.01 %, from log(measured / predicted)."""
     finite = error[np.isfinite(error)]
     return round(float(np.quantile(np.abs(np.expm1(-finite)), 0.9)), 4)

@@ -36,7 +36,6 @@ def run(
     data: Data = DATA, sources: Sources = None, sets: str = ",".join(NAMES), configs: int = 30,
     processes: int = os.cpu_count() or 1, json: Path | None = None,
 ) -> None:  # fmt: skip
-    """Print the tables of the sets named by `sets`."""
     if strange := [name for name in sets.split(",") if name not in NAMES]:
         raise unknown("set", strange[0], NAMES)
     parts = []

@@ -51,7 +51,6 @@ _TILES = (*(f"BLOCK_SIZE_{axis}" for axis in "MNK"), "GROUP_SIZE_M", "num_warps"
 
 
 def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused_moe/configs")]) -> None:
-    """Print a row for each file and number of tokens, and a summary."""
     table, ranks, ratios = Table(), list[int](), list[float]()
     for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES):
         served = Deployment("vllm", find_gpu(gpu))

@@ -105,7 +105,6 @@ def run(
     cases: Files, power: Annotated[Path | None, typer.Option(help="file that `power --json` wrote")] = None,
     free: bool = False,
 ) -> None:  # fmt: skip
-    """Print widths and coverage. If `free`, use predictions at the default clock."""
     rows, clock = read_cases(cases), "free" if free else "predicted"
     time = rows if not free else _with_error(rows, np.log(rows["recorded"] / rows["free_s"]))
     quantities: dict[str, tuple[Parts, bool]] = {"time": ([time], False), "ratio": ([time], True)}

@@ -34,7 +34,6 @@ _SWEEP = 4
 
 
 def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> None:
-    """Print the tables."""
     present(data / "power")
     loads, kernels = all_loads(data), list(recordings.kernels(data))
     usual = usable(loads)

@@ -65,13 +65,11 @@ def run(
 
 
 def cold(space: Space) -> Searches:
-    """Return the searches without predictions."""
     genetic = partial(_genetic, space, (1.0, 0.0))
     return {"kernrec": partial(guided, space), "genetic": genetic, "random": partial(_shuffled, len(space))}
 
 
 def _genetic(space: Space, weights: tuple[float, float], seed: int) -> Trace:
-    """Return the trace of the genetic search of arXiv 2411.18873."""
     return searched(space, GeneticSearch(SearchSpace(space.matrix, seed=seed), weights, seed), seed)
 
 
@@ -119,7 +117,6 @@ def show(space: Space, costs: Array, searches: Searches, seeds: int) -> None:
 
 
 def times(space: Space) -> Array:
-    """Return the mean time of each config in seconds, (C,)."""
     return np.asarray(space.measured.get("mean_s", space.measured["latency_s"]))
 
 

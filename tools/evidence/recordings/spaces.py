@@ -152,7 +152,6 @@ class Recording:
 
     @property
     def title(self) -> str:
-        """Name of the GPU, followed by the label."""
         return f"{self.gpu} {self.label}".rstrip()
 
 

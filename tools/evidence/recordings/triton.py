@@ -7,7 +7,7 @@ and problems for which no profile of `matmul_triton` ships are excluded.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -34,26 +34,44 @@ KERNEL = find_kernel("matmul_triton")
 FEWEST = 10
 """Minimum number of profiled configs of a problem. Half of the configs that can run is also enough."""
 
-Config = tuple[int, ...]
-"""Values of the tunables in `COLUMNS`."""
-
 
 @dataclass
 class RecordedProblem:
-    """Problem on a GPU, with the recorded time of each config in seconds."""
+    """Problem on a GPU, with the recorded time in seconds of each config, a tuple of values of `COLUMNS`."""
 
     gpu: str
-    """Name of the GPU in the catalog."""
     problem: Problem
-    times: dict[Config, float] = field(default_factory=dict)
+    times: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    def profiled(self) -> tuple[StaticTable, ModelInputs, list[dict[str, int]], np.ndarray] | None:
+        """Return (profiles, model inputs, configs, times) of the configs with profiles, or None if none has one."""
+        problem = self.problem
+        if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
+            return None
+        if (table := _table(self.gpu, problem.dtype, problem.layout)) is None:
+            return None
+        every = (
+            (config, tuple(config[name] for name in COLUMNS))
+            for config in map(table.space.config, range(len(table.space)))
+        )
+        recorded = [(config, self.times[key]) for config, key in every if key in self.times]
+        inputs, usable = profiled_inputs(table, problem, [config for config, _ in recorded])
+        chosen = [recorded[i] for i in usable.tolist()]
+        return table, inputs, [config for config, _ in chosen], np.array([seconds for _, seconds in chosen])
 
 
 def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, list[RowGroup]]:
     """Return the number of recorded problems of a GPU, and the rows of each problem with at least `fewest` profiled
     configs."""
-    problems = read_problems(data, gpu)
-    groups = [_group(recorded, fewest) for recorded in problems]
-    return len(problems), [group for group in groups if group is not None]
+    problems, groups = read_problems(data, gpu), []
+    for recorded in problems:
+        if (profiled := recorded.profiled()) is not None:
+            problem, (table, inputs, configs, seconds) = recorded.problem, profiled
+            if len(configs) >= max(1, min(fewest, len(table.runnable(table.space.at(problem))) // 2)):
+                unknown = np.full(len(configs), np.nan)
+                kernel = KERNEL.op, KERNEL.name, KERNEL.hash
+                groups.append(RowGroup(gpu, problem.key, *kernel, inputs, seconds, unknown))
+    return len(problems), groups
 
 
 def rows_of(problem: Problem) -> str:
@@ -73,7 +91,7 @@ def sampled_problems(
     problems = read_problems(data, gpu)
     for recorded in (problems[i] for i in ordered([each.problem.key for each in problems])):
         dtype = recorded.problem.dtype
-        if taken[dtype] < count and (profiled := _profiled(recorded)) and len(profiled[2]) >= fewest:
+        if taken[dtype] < count and (profiled := recorded.profiled()) and len(profiled[2]) >= fewest:
             taken[dtype] += 1
             table, _, configs, seconds = profiled
             yield recorded.problem, table, configs, seconds
@@ -98,38 +116,9 @@ def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
     return [by_key[key] for key in sorted(by_key)]
 
 
-def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
-    if (profiled := _profiled(recorded)) is None:
-        return None
-    problem, (table, inputs, configs, seconds) = recorded.problem, profiled
-    if len(configs) < max(1, min(fewest, len(table.runnable(table.space.at(problem))) // 2)):
-        return None
-    unknown = np.full(len(configs), np.nan)
-    return RowGroup(recorded.gpu, problem.key, KERNEL.op, KERNEL.name, KERNEL.hash, inputs, seconds, unknown)
-
-
-def _profiled(
-    recorded: RecordedProblem,
-) -> tuple[StaticTable, ModelInputs, list[dict[str, int]], np.ndarray] | None:
-    """Return (profiles, model inputs, configs, times) of the configs with profiles, or None if none has one."""
-    problem = recorded.problem
-    if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
-        return None
-    if (table := _table(recorded.gpu, problem.dtype, problem.layout)) is None:
-        return None
-    configs = [c for c in map(table.space.config, range(len(table.space))) if _key(c) in recorded.times]
-    inputs, usable = profiled_inputs(table, problem, configs)
-    chosen = [configs[i] for i in usable.tolist()]
-    return table, inputs, chosen, np.array([recorded.times[_key(config)] for config in chosen])
-
-
 @cache
 def _table(gpu: str, dtype: str, layout: str) -> StaticTable | None:
     gpu_of_file, problem = find_gpu(gpu), KERNEL.definition.problem(dtype, layout, m=64, n=64, k=64)
     profiles = Stack([]).profiles(KERNEL.name, KERNEL.hash, gpu_of_file.sm)
     table = StaticTable.of(KERNEL, problem, gpu_of_file, profiles) if profiles else None
     return table if table is not None and table.coverage.unprofiled < len(table.space.variants.keys) else None
-
-
-def _key(config: Mapping[str, int]) -> Config:
-    return tuple(config[name] for name in COLUMNS)
