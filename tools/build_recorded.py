@@ -10,15 +10,14 @@ PyTorch that were recorded for NeuSight (MIT). `contents.json` counts the exclud
   above the power limit (a smaller excess is cut off);
 - superseded backend versions of matmuls, invalid shapes, and all but a backend's fastest kernel for a problem.
 
-Times are rounded to four digits and powers to 0.1 W. Each row has an interval (`Spread`).
+Times are rounded to four digits and powers to 0.1 W. Each row has an interval (`Factors`).
 """
 
 import gzip
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from operator import itemgetter
@@ -55,55 +54,32 @@ _LEAST_POWER = 0.05
 """Minimum relative half-width of the interval of a power: the accuracy that NVML documents."""
 
 
-@dataclass
-class Spread:
-    """Logarithms of factors between times of the same problem, for each GPU, backend and data type:
+Key = tuple[Any, ...]
+Factors = Mapping[Key, list[float]]
+"""Logarithms of factors between times of the same problem, keyed by (source, backend, data type, GPU):
 
-        repeats    the same version ran the same kernels again on a GPU of the same model
-        versions   a later version ran the problem; its common factor along `m` is removed by differences of neighbors
-        neighbors  times per unit of work of two problems with the same kernels and sizes within 8 %
+    repeats    the same version ran the same kernels again on a GPU of the same model
+    versions   a later version ran the problem; its common factor along `m` is removed by differences of neighbors
+    neighbors  times per unit of work of two problems with the same kernels and sizes within 8 %
 
-    Differences of two errors are divided by the square root of two. The interval of a time contains 90 % of the factors
-    of the GPU, backend and data type, or of a wider group if there are too few. It does not include differences between
-    versions. The interval of a power comes from neighbors that take equal times.
-    """
-
-    again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
-    """Logarithms of other times over the shipped time, keyed by (source, backend, data type, GPU)."""
-    later: dict[tuple[object, ...], list[tuple[int, float]]] = field(default_factory=dict)
-    """Pairs (`m`, logarithm of a later version's time over the row's time). A key consists of the key of `again`, the
-    variant, `n` and `k`."""
-
-    def add(self, row: Row, other_s: float) -> None:
-        """Add another time that the same version took for a row's problem."""
-        self.again.setdefault(_key(row), []).append(float(np.log(other_s / row["latency_s"])))
-
-    def add_later(self, row: Row, other_s: float) -> None:
-        """Add the time that a later version took for the matmul of a row."""
-        line = self.later.setdefault((*_key(row), row["variant"], row["n"], row["k"]), [])
-        line.append((row["m"], float(np.log(other_s / row["latency_s"]))))
-
-    def remove_drift(self) -> None:
-        """Convert the times of later versions to factors without differences between versions. The logarithm of a
-        factor is the difference between two neighbors along `m`."""
-        for key, line in self.later.items():
-            ratios = np.array([ratio for _, ratio in sorted(line)])
-            group: Any = key[:4]
-            self.again.setdefault(group, []).extend((np.diff(ratios) / np.sqrt(2)).tolist())
-
-    def factors(self, source: str, backend: str, dtype: str, gpu: str, but: str = "") -> Array:
-        """Return logarithms of factors, from the narrowest group of recordings with enough factors for a GPU, backend
-        and data type. If there is none, return an empty array. Recordings of the GPU `but` are held out."""
-        wanted = source, backend, dtype, gpu
-        for same in (4, 3, 2, 1):
-            groups = [logs for key, logs in self.again.items() if key[:same] == wanted[:same] and key[3] != but]
-            if sum(map(len, groups)) >= ENOUGH:
-                return np.concatenate([np.asarray(logs) for logs in groups])
-        return np.zeros(0)
+Differences of two errors are divided by the square root of two. The interval of a time contains 90 % of the factors of
+the GPU, backend and data type, or of a wider group if there are too few. It does not include differences between
+versions. The interval of a power comes from neighbors that take equal times."""
 
 
-def _key(row: Row) -> tuple[str, str, str, str]:
+def origin(row: Row) -> Key:
+    """Return the key of a row's factors."""
     return row["source"], row["stack"], row["dtype"], row["gpu"]
+
+
+def narrowest(factors: Factors, key: Key, but: str = "") -> Array:
+    """Return the factors of the narrowest group of recordings with enough factors for a key, or an empty array.
+    Recordings of the GPU `but` are held out."""
+    for same in (4, 3, 2, 1):
+        groups = [logs for other, logs in factors.items() if other[:same] == key[:same] and other[3] != but]
+        if sum(map(len, groups)) >= ENOUGH:
+            return np.concatenate([np.asarray(logs) for logs in groups])
+    return np.zeros(0)
 
 
 def interval(factors: Array) -> tuple[float, float]:
@@ -112,50 +88,50 @@ def interval(factors: Array) -> tuple[float, float]:
     return float(np.exp(min(low, -np.log1p(LEAST)))), float(np.exp(max(high, np.log1p(LEAST))))
 
 
-def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], float]) -> Array:
+def neighbors(rows: Sequence[Row], dims: Sequence[str]) -> Array:
     """Return log ratios of time per unit of work between neighboring problems, for one GPU and backend."""
     from scipy.spatial import cKDTree
 
-    alike: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        alike.setdefault((row["layout"], row["kernel"]), []).append(row)
-    factors = []
-    for group in alike.values():
-        sizes = np.log([[max(float(row[name]), 0.5) for name in dims] for row in group])
-        distance, nearest = cKDTree(sizes).query(sizes, k=min(2, len(group)))
+    factors = [np.zeros(0)]
+    for group in grouped_by(rows, ("layout", "kernel")):
         if len(group) > 1:
-            per_work = np.log([row["latency_s"] / work_s(row) for row in group])
+            sizes = np.log([[max(float(row[name]), 0.5) for name in dims] for row in group])
+            distance, nearest = cKDTree(sizes).query(sizes, k=2)
+            per_work = np.log([row["latency_s"] / row["least_s"] for row in group])
             near = distance[:, 1] < _NEAR
             factors.append(per_work[nearest[near, 1]] - per_work[near])
-    return np.concatenate(factors) / np.sqrt(2) if factors else np.zeros(0)
+    return np.concatenate(factors) / np.sqrt(2)
+
+
+def grouped_by(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
+    """Return the rows of each combination of values, in order of appearance."""
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return list(groups.values())
 
 
 def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
     """Return the relative half-width that contains 90 % of the differences in power between neighbors in the first
     dimension that take the same time, for rows of one GPU and backend."""
-    lines: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        if row["power_w"]:
-            lines.setdefault((row["dtype"], *(row[name] for name in dims[1:])), []).append(row)
-    differences = []
-    for line in lines.values():
+    differences = [np.zeros(0)]
+    for line in grouped_by((row for row in rows if row["power_w"]), ("dtype", *dims[1:])):
         line.sort(key=lambda row: float(row[dims[0]]))
         seconds, watts = (np.log([row[name] for row in line]) for name in ("latency_s", "power_w"))
-        near = np.abs(np.diff(seconds)) < _SAME_TIME
-        differences.append(np.abs(np.diff(watts))[near])
-    every = np.concatenate(differences) if differences else np.zeros(0)
+        differences.append(np.abs(np.diff(watts))[np.abs(np.diff(seconds)) < _SAME_TIME])
+    every = np.concatenate(differences)
     return max(float(np.quantile(every, 0.9)) if len(every) >= ENOUGH else 0.0, _LEAST_POWER)
 
 
-def coverage(spread: Spread, source: str) -> dict[str, float]:
+def coverage(factors: Factors, source: str) -> dict[str, float]:
     """Return the fraction of factors inside intervals that come from other problems, and that come from other GPUs."""
     halves, gpus = [], []
-    for key, logs in spread.again.items():
+    for key, logs in factors.items():
         if key[0] == source and len(logs) >= ENOUGH:
             every = np.asarray(logs)
             low, high = np.log(interval(every[::2]))
             halves.append((every[1::2] >= low) & (every[1::2] <= high))
-            if len(others := spread.factors(*key, but=key[3])):
+            if len(others := narrowest(factors, key, but=key[3])):
                 low, high = np.log(interval(others))
                 gpus.append((every >= low) & (every <= high))
     parts = {"problems held out": halves, "GPUs held out": gpus}
@@ -172,7 +148,6 @@ NEUSIGHT = {
 }  # fmt: skip
 POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
-Key = tuple[object, ...]
 
 
 def run(
@@ -198,7 +173,8 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
     counted: Counter[str] = Counter()
     best: dict[Key, Row] = {}
     newer: dict[Key, Row] = {}
-    spread = Spread()
+    factors: dict[Key, list[float]] = defaultdict(list)
+    later: dict[Key, list[tuple[int, float]]] = defaultdict(list)
 
     def key_of(row: Row) -> Key:
         dims = (row[dim.name] for dim in op.dims if dim.name in row)
@@ -213,7 +189,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
 
     for row in read_rows(library, op):
         names = [dim.name for dim in op.dims if dim.name in row]
-        key: Any = key_of(row)
+        key = key_of(row)
         flops_and_bytes = work(row["kernel"] if op.name == "conv2d" else None, *key[3:])
         if flops_and_bytes is None:
             counted["of no problem that kernrec supports"] += 1
@@ -226,17 +202,20 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
             counted["slower than another kernel of the backend"] += 1
             fast, slow = sorted((row, other), key=itemgetter("latency_s"))
             if (fast["kernel"], fast["version"]) == (slow["kernel"], slow["version"]):
-                spread.add(fast, slow["latency_s"])
+                factors[origin(fast)].append(float(np.log(slow["latency_s"] / fast["latency_s"])))
             row = fast
         best[key] = row
-    for later in later_rows(library, op):
-        key, latency_s = key_of(later), later["latency_s"]
+    for row in later_rows(library, op):
+        key, latency_s = key_of(row), row["latency_s"]
         if (shipped := best.get(key)) is not None and latency_s != shipped["latency_s"]:
-            spread.add_later(shipped, latency_s)
+            line = *origin(shipped), shipped["variant"], shipped["n"], shipped["k"]
+            later[line].append((shipped["m"], float(np.log(latency_s / shipped["latency_s"]))))
             possible = shipped["least_s"] <= LEEWAY * latency_s
             if possible and (key not in newer or latency_s < newer[key]["latency_s"]):
-                newer[key] = shipped | later
-    spread.remove_drift()
+                newer[key] = shipped | row
+    for line, ratios in later.items():
+        # Differences between neighbors along `m` do not contain the common factor of a later version.
+        factors[line[:4]] += (np.diff([ratio for _, ratio in sorted(ratios)]) / np.sqrt(2)).tolist()
     rows = list((best | newer).values())
     for row in rows:
         limit_w = find_gpu(row["gpu"]).tdp_w
@@ -244,7 +223,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
             above = row[POWER] > LEEWAY * limit_w
             counted["power above the limit" if above else "with power lowered to the limit"] += 1
             row[POWER] = None if above else limit_w
-    widths = _add_widths(rows, names, spread)
+    widths = _add_widths(rows, names, factors)
     path = out / f"{op.name}.parquet"
     write(path, names, rows)
 
@@ -262,7 +241,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
         "excluded": excluded_rows(library, [file for file, *_ in SOURCES[op.name]]),
         "intervals": {
             "narrowest, median, widest": [round(float(width), 3) for width in np.quantile(widths, (0, 0.5, 1))],
-            **{what: share for source in each("{source}") for what, share in coverage(spread, source).items()},
+            **{what: share for source in each("{source}") for what, share in coverage(factors, source).items()},
         },
         "bytes": path.stat().st_size,
         "sha256": sha256(path.read_bytes()).hexdigest(),
@@ -281,20 +260,15 @@ def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
     return counts
 
 
-def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> list[float]:
+def _add_widths(rows: Sequence[Row], dims: Sequence[str], factors: Factors) -> list[float]:
     """Add to each row the interval of its GPU, backend and data type. Return the larger half-width of each row."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["source"], row["stack"], row["dtype"], row["gpu"]), []).append(row)
     widths = []
-    for key, group in groups.items():
-        factors = spread.factors(*key)
-        if not len(factors):
-            factors = neighbors(group, dims, lambda row: float(row["least_s"]))
-        low, high = interval(factors)
-        own = dict(zip(WIDTHS, (round(low, 4), round(high, 4), round(power_width(group, dims), 4)), strict=True))
+    for group in grouped_by(rows, ("source", "stack", "dtype", "gpu")):
+        own = narrowest(factors, origin(group[0]))
+        low, high = interval(own if len(own) else neighbors(group, dims))
+        ends = dict(zip(WIDTHS, (round(low, 4), round(high, 4), round(power_width(group, dims), 4)), strict=True))
         for row in group:
-            row |= own
+            row |= ends
         widths += [max(1 / low, high) - 1] * len(group)
     return widths
 
