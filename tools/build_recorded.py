@@ -28,8 +28,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import typer
-from evidence.recordings.files import EXCLUSIONS, SERVING_DTYPES, excluded, named, power_of, recorded_dicts
-from evidence.recordings.vendor import BACKENDS, DEVICES, SYSTEMS
+from evidence.recordings.files import EXCLUSIONS, excluded, named, power_of, recorded_dicts
 from front import DATA, ROOT, Data, script
 
 from kernrec.errors import UsageError
@@ -305,12 +304,12 @@ def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
         )
 
 
-_SERVING = f"""{named("system", SYSTEMS)} AS gpu, {named("framework", BACKENDS)} AS stack, version, latency_s,
+_SERVING = f"""{named("system", "systems")} AS gpu, {named("framework", "backends")} AS stack, version, latency_s,
     CASE WHEN dtype = 'fp8_static' THEN 'static scales' ELSE '' END AS variant,
     regexp_replace(kernel_source, '^trt_flow_/.*PLUGIN_V2_(\\w+)_\\d+$', '\\1') AS kernel"""
-_TORCH = f"""{named("device", DEVICES)} AS gpu, 'f32' AS dtype, 'PyTorch' AS stack, '2.1' AS version, '' AS variant,
+_TORCH = f"""{named("device", "devices")} AS gpu, 'f32' AS dtype, 'PyTorch' AS stack, '2.1' AS version, '' AS variant,
     latency_s, COLUMNS('^kernels?$') AS kernel, NULL AS {POWER}"""
-_DTYPE = f"{named('dtype', SERVING_DTYPES)} AS dtype"
+_DTYPE = f"{named('dtype', 'serving_dtypes')} AS dtype"
 _PRODUCT = f"{_DTYPE}, 'nt' AS layout, m, n, k, 1 AS batch"
 _HEADS = """'bshd' AS layout, batch_size AS batch, num_heads AS heads, num_key_value_heads AS kv_heads, head_dim,
     coalesce(window_size, 0) AS "window" """

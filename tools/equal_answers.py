@@ -103,18 +103,16 @@ class Change:
         matched = ((self.ops, op), (self.gpus, query["gpu"]), (self.dtypes, query["dtype"]))
         if not all(not names or name in names for names, name in matched) or not re.search(self.paths, difference):
             return False
-        return not self.most or 1.0 / self.most <= _ratio(difference) <= self.most
+        return not self.most or self._allows(difference)
 
-
-def _ratio(difference: str) -> float:
-    numbers = _NUMBERS.search(difference)
-    if numbers is None:
-        return float("nan")
-    old, new = map(float, numbers.groups())
-    if difference.partition(" ")[0].endswith(_SHARES):
-        sign = -1.0 if "energy_saved" in difference else 1.0
-        old, new = 1.0 + sign * old, 1.0 + sign * new
-    return new / old if old else float("nan")
+    def _allows(self, difference: str) -> bool:
+        if (numbers := _NUMBERS.search(difference)) is None:
+            return False
+        old, new = map(float, numbers.groups())
+        if difference.partition(" ")[0].endswith(_SHARES):
+            sign = -1.0 if "energy_saved" in difference else 1.0
+            old, new = 1.0 + sign * old, 1.0 + sign * new
+        return bool(old) and 1.0 / self.most <= new / old <= self.most
 
 
 def main() -> int:

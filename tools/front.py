@@ -33,17 +33,13 @@ class Table:
     def row(self, cells: Mapping[str, object]) -> None:
         """Print a row. Floats have two decimals, and None is an empty cell."""
         texts = ["" if c is None else f"{c:.2f}" if isinstance(c, float) else str(c) for c in cells.values()]
+        align = [">" if _NUMBER.match(text) else "" for text in texts]
         if not self._widths:
             least = [_FIRST, *[_LEAST] * (len(texts) - 1)]
-            self._widths = [max(map(len, (name, t))) for name, t in zip(cells, texts, strict=True)]
-            self._widths = [max(width, low) for width, low in zip(self._widths, least, strict=True)]
-            numbers = [bool(_NUMBER.match(text)) for text in texts]
-            heading = [
-                f"{name:>{width}}" if number else f"{name:{width}}"
-                for name, width, number in zip(cells, self._widths, numbers, strict=True)
-            ]
+            self._widths = [max(len(n), len(t), low) for n, t, low in zip(cells, texts, least, strict=True)]
+            heading = (f"{n:{side}{width}}" for n, side, width in zip(cells, align, self._widths, strict=True))
             print("\n".join(filter(None, [self._title, "  ".join(heading).rstrip()])))
-        shown = [f"{t:>{w}}" if _NUMBER.match(t) else f"{t:{w}}" for t, w in zip(texts, self._widths, strict=False)]
+        shown = (f"{text:{side}{width}}" for text, side, width in zip(texts, align, self._widths, strict=False))
         print("  ".join(shown).rstrip(), flush=True)
 
 

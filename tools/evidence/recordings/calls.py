@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.files import SERVING_DTYPES, excluded, named, power_of
+from evidence.recordings.files import NAMES, excluded, named, power_of
 from evidence.recordings.matmul import recordings as matmul
-from evidence.recordings.vendor import BACKENDS, DEVICES, SERVING, SYSTEMS, columns_of, recording
+from evidence.recordings.vendor import SERVING, columns_of, recording
 from kernrec.model.baselines.backends import by_number
 from kernrec.model.baselines.bound import FLASH, Timing, features_of, kind_of
 from kernrec.model.baselines.recorded_set import RecordedSet
@@ -41,7 +41,11 @@ def fastest(
         Columns `gpu`, `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
     """
     other = {"power_w": "power_w", **(otherwise or {})}
-    spelled = (("gpu", "system", SYSTEMS), ("stack", "framework", BACKENDS), ("dtype", "dtype", SERVING_DTYPES))
+    spelled = (
+        ("gpu", "system", NAMES["systems"]),
+        ("stack", "framework", NAMES["backends"]),
+        ("dtype", "dtype", NAMES["serving_dtypes"]),
+    )
     raw = tuple(other.get(name, name) for _, name, _ in spelled)
     names = (
         *(f"{text} AS recorded_{name}" for text, (_, name, _) in zip(raw, spelled, strict=True)),
@@ -49,7 +53,7 @@ def fastest(
         "max(version) AS version", *sizes, "min(latency_s) AS latency_s",
         f"arg_min(coalesce({power_of(path.stem, other['power_w'])}, 0), latency_s) AS power_w",
     )  # fmt: skip
-    columns = columns_of(path, names, f"({condition}) AND {raw[0]} IN {tuple(SYSTEMS)} GROUP BY ALL")
+    columns = columns_of(path, names, f"({condition}) AND {raw[0]} IN {tuple(NAMES['systems'])} GROUP BY ALL")
     return {**columns, "power_w": np.where(columns["power_w"] > 0, columns["power_w"], np.nan)}
 
 
@@ -183,7 +187,7 @@ def _experts(data: Path) -> list[Recording]:
     ]
 
 
-_GPU = ("device", f"{named('device', DEVICES)} AS gpu")
+_GPU = ("device", f"{named('device', 'devices')} AS gpu")
 CALL = Timing(35000.0, 1.0, alone=True)
 """Timing of a call of PyTorch between two events. The shortest time on an A100, a T4 and a P4 is 25 us."""
 CALLS = {"source": "NeuSight", "licence": "MIT"}

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.files import SERVING_DTYPES, TORCH_DTYPES, excluded, named, power_of
-from evidence.recordings.vendor import BACKENDS, DEVICES, SERVING, SYSTEMS, columns_of, grouped, joined, recording
+from evidence.recordings.files import NAMES, excluded, named, power_of
+from evidence.recordings.vendor import SERVING, columns_of, grouped, joined, recording
 from kernrec.model.baselines.backends import AT, backend_of, by_number
 from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.baselines.recorded_set import RecordedSet
@@ -75,11 +75,11 @@ def recordings(data: Path) -> list[Recording]:
 
 
 def _of_dtype(library: Path, dtype: str, serving: Kinds) -> Recording:
-    names = [name for name, own in SERVING_DTYPES.items() if own == dtype]
+    names = [name for name, own in NAMES["serving_dtypes"].items() if own == dtype]
     versions: dict[str, dict[str, str | None]] = {}
     parts: list[Mapping[str, Any]] = []
-    frameworks = {framework.upper(): name for framework, name in BACKENDS.items()}
-    for recorded_as, (system, gpu), (framework, name) in product(names, SYSTEMS.items(), frameworks.items()):
+    frameworks = {framework.upper(): name for framework, name in NAMES["backends"].items()}
+    for recorded_as, (system, gpu), (framework, name) in product(names, NAMES["systems"].items(), frameworks.items()):
         backend = name + _STATIC * recorded_as.endswith("static")
         columns = {kind[3]: own for kind, own in serving.items() if kind[:3] == (system, framework, recorded_as)}
         for file, *of_whole, version in _WHOLE if dtype == "bf16" else ():
@@ -125,7 +125,7 @@ def _differ(old: Mapping[str, Array], new: Mapping[str, Array]) -> bool:
 
 def _inductor(data: Path) -> Recording:
     layout = " || ".join(f"if({side}_stride_1 = 1, 'n', 't')" for side in "ab")
-    names = ("m", "n", "k", f"if(tf32, 'tf32', {named('dtype', TORCH_DTYPES)}) AS dtype", "a_stride_1", "b_stride_1",
+    names = ("m", "n", "k", f"if(tf32, 'tf32', {named('dtype', 'torch_dtypes')}) AS dtype", "a_stride_1", "b_stride_1",
              f"{layout} AS layout", "latency_s")  # fmt: skip
     # The recorded A100 reaches 1,735 GB/s, so it must be the 80 GB model.
     files = {"a100": "a100-sxm4-80gb", "h100": "h100-sxm-96gb"}
@@ -137,7 +137,7 @@ def _inductor(data: Path) -> Recording:
 
 
 def _single(data: Path) -> Recording:
-    gpus = {device: gpu for device, gpu in DEVICES.items() if gpu != "a100-pcie-80gb"}
+    gpus = {device: gpu for device, gpu in NAMES["devices"].items() if gpu != "a100-pcie-80gb"}
     recorded = RecordedSet(
         "single", "matmul", "batched", {"PyTorch": dict.fromkeys(gpus.values(), "2.1")}, ("f32",), ("nt", "nn"),
         ("tn", "tt"), _ALIKE, SINGLE, (), {}, (),

@@ -82,13 +82,7 @@ class Products:
 
     @property
     def gpu(self) -> GPU:
-        """GPU in the catalog."""
         return find_gpu(_GPUS[self.system])
-
-    @property
-    def products(self) -> Array:
-        """Number of multiplications of each matmul, (N,)."""
-        return np.asarray(self.shapes.astype(float).prod(axis=1))
 
 
 @cache
@@ -152,17 +146,13 @@ def serving_products(data: Path) -> Iterator[Load]:
             continue
         weight, wrong = agreement(these)
         gpu, doubted = these.gpu, below.get((these.system, these.framework, these.dtype))
-        share = DOUBTED if doubted else 1.0
-        doubts = np.where(wrong, "below its neighbors", "")
-        if doubted:
-            doubts[:] = f"below {doubted}"
         for i in usual[:: max(len(usual) // CHOSEN, 1)]:
-            shape = tuple(int(size) for size in these.shapes[i])
+            shape, seconds = tuple(these.shapes[i].tolist()), float(these.latency_s[i])
             yield Load(
                 f"{these.dtype} {gpu.name}, {these.framework}", gpu.name, gpu.boost_clock_hz, float(these.power_w[i]),
-                rates_of(gpu, these.dtype, shape, float(these.latency_s[i])), float(these.limit_w[i]),
-                float(these.latency_s[i]), " x ".join(map(str, shape)), weight=float(weight[i]) * share,
-                doubt=str(doubts[i]),
+                rates_of(gpu, these.dtype, shape, seconds), float(these.limit_w[i]), seconds,
+                " x ".join(map(str, shape)), weight=float(weight[i]) * (DOUBTED if doubted else 1.0),
+                doubt=f"below {doubted}" if doubted else "below its neighbors" if wrong[i] else "",
             )  # fmt: skip
 
 
@@ -186,10 +176,11 @@ def sustained_products(data: Path) -> Iterator[Load]:
         kind = RANDOM_TYPES.get((these.framework, these.dtype))
         if kind is None or (these.system, these.framework, these.dtype) == SLOW:
             continue
-        in_long_run = these.latency_s * LAUNCHES[these.framework] >= SUSTAINED_S
-        if fast := _fast(
-            these, np.where(np.isfinite(these.power_w), these.power_w > HELD * these.limit_w, in_long_run)
-        ):
+        held, in_long_run = (
+            these.power_w > HELD * these.limit_w,
+            these.latency_s * LAUNCHES[these.framework] >= SUSTAINED_S,
+        )
+        if fast := _fast(these, np.where(np.isfinite(these.power_w), held, in_long_run)):
             load = _at_limit(these, fast[1], fast[0], kind)
             rates = dict(load.rates)
             rates[f"mma.{kind}"] = rates.pop(_DTYPES[these.dtype][0])
@@ -199,8 +190,9 @@ def sustained_products(data: Path) -> Iterator[Load]:
 def _fast(these: Products, among: Array | bool = True) -> tuple[float, int] | None:
     """Return (FLOP/s, index) of the slowest of the fastest tenth of the large matmuls in the mask `among`, (N,), or
     None if there are fewer than ten matmuls."""
-    large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048) & among)
-    rate = 2.0 * these.products[large] / these.latency_s[large]
+    products = these.shapes.astype(float).prod(axis=1)
+    large = np.flatnonzero((products > LARGE) & (these.shapes.min(axis=1) >= 2048) & among)
+    rate = 2.0 * products[large] / these.latency_s[large]
     place = np.argsort(rate)[int(0.9 * len(rate))] if len(large) >= 10 else None
     return None if place is None else (float(rate[place]), int(large[place]))
 

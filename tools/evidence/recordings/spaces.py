@@ -175,10 +175,10 @@ class RecordedSet:
             raise AbsentError(f"{self.name} is public; --sources names a folder with it")
         parts = []
         for end in self.source:
-            paths = (path for path in sorted(sources.rglob(Path(end).name)) if str(path).endswith(f"/{end}"))
-            if (path := next(paths, None)) is None:
+            paths = [path for path in sorted(sources.rglob(Path(end).name)) if str(path).endswith(f"/{end}")]
+            if not paths:
                 raise AbsentError(f"no {end} below {sources}")
-            parts.append(read_text(path, end))
+            parts.append(read_text(paths[0], end))
         text = "\n".join(parts)
         for old, new in self.replace:
             text = text.replace(old, new)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from evidence.cases import ordered
-from evidence.recordings.files import TORCH_DTYPES, named, recorded_dicts
+from evidence.recordings.files import named, recorded_dicts
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.learn.features import OTHER_ROWS, ROW_KINDS, ModelInputs
@@ -103,7 +103,7 @@ def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
         f"CASE ({side}_stride_0, {side}_stride_1) WHEN ({columns}, 1) THEN 'n' WHEN (1, {rows}) THEN 't' END"
         for side, rows, columns in (("a", "m", "k"), ("b", "k", "n"))
     )
-    dtype = f"if(tf32, 'tf32', {named('dtype', TORCH_DTYPES)})"
+    dtype = f"if(tf32, 'tf32', {named('dtype', 'torch_dtypes')})"
     columns = f"{dtype} AS kernel_dtype, m, n, k, {layout} AS layout, {', '.join(COLUMNS)}, latency_s"
     condition = "implementation = 'triton' AND failures = 0 AND layout IS NOT NULL"
     by_key: dict[tuple[str, int, int, int, str], RecordedProblem] = {}

@@ -16,18 +16,6 @@ from kernrec.model.baselines.recorded_set import RecordedSet
 Array = np.ndarray
 
 SERVING = {"source": "ai-dynamo/aiconfigurator", "licence": "Apache-2.0"}
-SYSTEMS = {
-    "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200",
-    "gb200": "gb200",
-}  # fmt: skip
-"""Catalog name of the GPU, keyed by the value of `system` in the recordings of serving backends."""
-DEVICES = {
-    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb", "Tesla T4": "t4",
-    "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
-}  # fmt: skip
-"""Catalog name of the GPU, keyed by the value of `device` in the recordings of PyTorch."""
-BACKENDS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
-"""Name of the backend, keyed by the value of `framework` in the recordings."""
 
 
 def recording(recorded: RecordedSet, columns: Mapping[str, Any]) -> Recording:
