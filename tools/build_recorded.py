@@ -16,6 +16,7 @@ Times are rounded to four digits and powers to 0.1 W. Each row has an interval (
 import gzip
 import json
 import re
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -137,16 +138,15 @@ def coverage(factors: Factors, source: str) -> dict[str, float]:
     return {name: round(float(np.concatenate(part).mean()), 3) for name, part in parts.items() if part}
 
 
-AICONFIGURATOR = {
-    "source": "github.com/ai-dynamo/aiconfigurator", "licence": "Apache-2.0",
-    "recorded": "published by November 2026; CUDA graphs, random inputs",
-}  # fmt: skip
-NEUSIGHT = {
-    "source": "github.com/sitar-lab/NeuSight", "licence": "MIT",
-    "recorded": "published 2024; PyTorch 2.1, CUDA 12.1, cuDNN 8.9, one call timed",
-}  # fmt: skip
 POWER = "power_w"
-ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SOURCES: Mapping[str, Sequence[Mapping[str, str]]] = _TABLES["sources"]
+"""File, columns and condition of the recordings of each op."""
+_EXPRESSIONS = {
+    "dtype": named("dtype", "serving_dtypes"), "system": named("system", "systems"),
+    "framework": named("framework", "backends"), "device": named("device", "devices"),
+    "distribution": named("distribution", {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}),
+}  # fmt: skip
 
 
 def run(
@@ -237,7 +237,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
         "sources": each("{source} ({licence}), {recorded}"),
         "with_power": sum(row[POWER] is not None for row in rows),
         "left_out": dict(sorted(counted.items())),
-        "excluded": excluded_rows(library, [file for file, *_ in SOURCES[op.name]]),
+        "excluded": excluded_rows(library, [each["file"] for each in SOURCES[op.name]]),
         "intervals": {
             "narrowest, median, widest": [round(float(width), 3) for width in np.quantile(widths, (0, 0.5, 1))],
             **{what: share for source in each("{source}") for what, share in coverage(factors, source).items()},
@@ -304,54 +304,17 @@ def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
         )
 
 
-_SERVING = f"""{named("system", "systems")} AS gpu, {named("framework", "backends")} AS stack, version, latency_s,
-    CASE WHEN dtype = 'fp8_static' THEN 'static scales' ELSE '' END AS variant,
-    regexp_replace(kernel_source, '^trt_flow_/.*PLUGIN_V2_(\\w+)_\\d+$', '\\1') AS kernel"""
-_TORCH = f"""{named("device", "devices")} AS gpu, 'f32' AS dtype, 'PyTorch' AS stack, '2.1' AS version, '' AS variant,
-    latency_s, COLUMNS('^kernels?$') AS kernel, NULL AS {POWER}"""
-_DTYPE = f"{named('dtype', 'serving_dtypes')} AS dtype"
-_PRODUCT = f"{_DTYPE}, 'nt' AS layout, m, n, k, 1 AS batch"
-_HEADS = """'bshd' AS layout, batch_size AS batch, num_heads AS heads, num_key_value_heads AS kv_heads, head_dim,
-    coalesce(window_size, 0) AS "window" """
-SOURCES: Mapping[str, Sequence[tuple[str, str, str]]] = {
-    # In PyTorch's recordings, N is the length of the reduction, and K is the number of columns of the result: the
-    # recorder's grids cover M x K.
-    "matmul": (
-        ("serving_gemm", _PRODUCT, "true"),
-        ("torch_linear_f32", "'nt' AS layout, m, k AS n, n AS k, batch", "true"),
-        ("torch_bmm_f32", "'nn' AS layout, m, k AS n, n AS k, batch", "true"),
-    ),
-    "attention": (
-        ("serving_attention_prefill", f"{_DTYPE}, {_HEADS}, isl AS queries, isl AS keys, 1 AS causal,"
-         " CAST(kv_cache_dtype = 'fp8' AND dtype <> 'fp8' AS INT) AS kv_dtype", "true"),
-        ("serving_attention_decode", f"'bf16' AS dtype, {_HEADS}, 1 AS queries, isl + step AS keys, 0 AS causal,"
-         " CAST(dtype = 'fp8' AS INT) AS kv_dtype", "true"),
-    ),
-    "moe": ((
-        "serving_moe", f"{_DTYPE}, 'row' AS layout, num_tokens AS tokens, hidden_size AS hidden,"
-        " inter_size AS intermediate, num_experts AS experts, topk, moe_tp_size AS tp, moe_ep_size AS ep,"
-        f" CAST({named('distribution', ROUTING)} AS INT) AS routing,"
-        " CAST(kernel_source NOT LIKE '%nongated%' AS INT) AS gated", "true",
-    ),),
-    "conv2d": (
-        ("torch_conv2d_f32", "'nchw' AS layout, n, c, h, h AS w, k, r, r AS s, stride, padding", "true"),
-    ),
-    "softmax": (("torch_rowwise_f32", "'row' AS layout, rows, columns", "op = 'softmax'"),),
-    "layernorm": (("torch_rowwise_f32", "'row' AS layout, rows, columns", "op = 'ln'"),),
-}  # fmt: skip
-"""(File, SQL columns of the problem, condition) of the recordings of each op."""
-
-
 def read_rows(library: Path, op: Op) -> Iterator[Row]:
     """Yield the recorded rows of an op, without excluded rows and powers."""
-    for file, columns, condition in SOURCES[op.name]:
-        torch = file.startswith("torch")
-        every = _TORCH if torch else f"{_SERVING}, {power_of(file)} AS {POWER}"
-        path = library / f"{file}.parquet"
-        for row in recorded_dicts(path, f"{condition} AND NOT ({excluded(file)})", f"{every}, {columns}"):
-            if torch:
+    for each in SOURCES[op.name]:
+        file, kind = each["file"], each["file"].partition("_")[0]
+        columns = f"{_TABLES['columns'][kind]}, {each['columns']}".format_map(_EXPRESSIONS)
+        columns += f", {power_of(file)} AS {POWER}" if kind == "serving" else ""
+        condition = f"{each.get('condition', 'true')} AND NOT ({excluded(file)})"
+        for row in recorded_dicts(library / f"{file}.parquet", condition, columns):
+            if kind == "torch":
                 row["kernel"] = kernel_names(row["kernel"])
-            yield row | (NEUSIGHT if torch else AICONFIGURATOR)
+            yield row | _TABLES["origin"][kind]
 
 
 def kernel_names(text: str) -> str:
@@ -368,8 +331,8 @@ def later_rows(library: Path, op: Op) -> Sequence[Row]:
     six copies of the weights, so small weights stay in L2."""
     if op.name != "matmul":
         return ()
-    columns = f"{_SERVING}, NULL AS {POWER}, {_PRODUCT}"
-    return recorded_dicts(library / "serving_gemm_newest_versions.parquet", columns=columns)
+    columns = f"{_TABLES['columns']['serving']}, {SOURCES['matmul'][0]['columns']}, NULL AS {POWER}"
+    return recorded_dicts(library / "serving_gemm_newest_versions.parquet", columns=columns.format_map(_EXPRESSIONS))
 
 
 if __name__ == "__main__":

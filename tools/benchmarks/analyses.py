@@ -62,17 +62,8 @@ def _commands(folder: Path) -> dict[str, list[str]]:
     for name, text in _TABLES["calls"].items():
         tables = ("[[configs]]\n" + "".join(f"{key} = {value}\n" for key, value in c.items()) for c in configs[name])
         (folder / f"{name}.toml").write_text(text + "".join(tables), encoding="utf-8")
-    examples, textbook, triton = ROOT / "docs" / "examples", _DATA / "textbook", _DATA / "triton"
-    commands: dict[str, list[Path | str]] = {
-        "blur": [examples / "blur.cu", "--spec", examples / "blur.toml"],
-        "matvec_shared": [textbook / "matvec_shared.cu", "--spec", textbook / "matvec_shared.toml"],
-        "nbody": [textbook / "nbody.cu", "--spec", textbook / "nbody.toml"],
-        "stencil2d": [_DATA / "stencil2d.cu", "--spec", folder / "stencil2d.json"],
-        "Triton layernorm": [f"{triton / 'rows.py'}:layernorm", "--spec", folder / "rows.toml"],
-        "Triton matmul": [f"{triton / 'matmul.py'}:matmul", "--spec", folder / "matmul.toml"],
-    }
-    gpus = {"T": "a100"}
-    return {name: [*map(str, words), "--gpu", gpus.get(name[0], "rtx4090")] for name, words in commands.items()}
+    places = {"root": str(ROOT), "written": str(folder)}
+    return {name: [word.format_map(places) for word in words] for name, words in _TABLES["commands"].items()}
 
 
 def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, Any], which: str) -> None:

@@ -41,11 +41,7 @@ def fastest(
         Columns `gpu`, `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
     """
     other = {"power_w": "power_w", **(otherwise or {})}
-    spelled = (
-        ("gpu", "system", NAMES["systems"]),
-        ("stack", "framework", NAMES["backends"]),
-        ("dtype", "dtype", NAMES["serving_dtypes"]),
-    )
+    spelled = (("gpu", "system", "systems"), ("stack", "framework", "backends"), ("dtype", "dtype", "serving_dtypes"))
     raw = tuple(other.get(name, name) for _, name, _ in spelled)
     names = (
         *(f"{text} AS recorded_{name}" for text, (_, name, _) in zip(raw, spelled, strict=True)),

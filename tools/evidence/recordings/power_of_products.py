@@ -223,7 +223,7 @@ def rates_of(gpu: GPU, dtype: str, shape: Any, seconds: float, reads: float = 1.
 def all_loads(data: Path) -> list[Load]:
     """Return all loads to which the power model is fitted. Contradictory loads are marked with a doubt."""
     readers = (
-        recordings.roofline, recordings.fma, recordings.vector_add, recordings.clock_and_cap,
-        recordings.microbenchmarks, recordings.library_gemms, recordings.tf32_limits, serving_products, held_products,
+        recordings.roofline, recordings.tabled, recordings.microbenchmarks, recordings.library_gemms,
+        recordings.tf32_limits, serving_products, held_products, recordings.published_gemms,
     )  # fmt: skip
-    return list(judged([*chain.from_iterable(read(data) for read in readers), *recordings.published_gemms()]))
+    return list(judged(chain.from_iterable(read(data) for read in readers)))
