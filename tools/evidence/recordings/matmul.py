@@ -5,6 +5,7 @@ GPUs and `library/serving_gemm_geforce` two as backend PyTorch. In `library/torc
 `torch_bmm_f32` (layout nn), `n` is the length of the reduction and `k` the number of columns of the result.
 """
 
+import tomllib
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -27,36 +28,18 @@ A100, 0.07 on the H100). f16 runs as fast as bf16, because tensor cores have the
 _OTHERS = ("nn", "tn", "tt")
 _STATIC = " (static scales)"
 """Suffix of a backend's name if activations are scaled with static scales."""
-_MULTIPLES: Mapping[str, Mapping[str, int]] = {
-    "f8e4m3": {"n": 16, "k": 16}, "f8block": {"n": 128, "k": 128}, "nvfp4": {"n": 32, "k": 32},
-    "w8a16": {"n": 32, "k": 32}, "w4a16": {"n": 32, "k": 32}, "i8": {"n": 16, "k": 16},
-}  # fmt: skip
-"""Divisors that sizes must have, keyed by data type and dimension. They are 16 bytes for rows of scaled 8-bit matmuls,
-the limit of vLLM's CUTLASS kernel for nvfp4, and otherwise the smallest recorded divisors."""
-_ANY_SIZE = {"f8block": ("vLLM",)}
-"""Backends that were also recorded with other sizes, keyed by data type. vLLM runs such sizes with another kernel."""
-_EAGER = {"f8block": ("vLLM",)}
-"""Backends recorded without CUDA graphs, keyed by data type. Their shortest times are 50 us (H200) to 280 us (L40S)."""
-_WHOLE = (
-    ("gemm_a100", "a100-sxm4-80gb", "SGLang", "0.5.10"),
-    ("gemm_l40s", "l40s", "vLLM", "0.24.0"),
-    ("gemm_h200_power", "h200-sxm", "vLLM", "0.22.0"),
-)
+_TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_MULTIPLES: Mapping[str, Mapping[str, int]] = _TABLES["multiples"]
+"""Divisors that sizes must have, keyed by data type and dimension."""
 _COLUMNS = ("m", "n", "k", "latency_s")
 Kinds = dict[tuple[str, ...], dict[str, Array]]
 """Columns of matmuls, keyed by (system, framework, data type, version)."""
 _VERSIONS = 0.05
 """Minimum median difference in time for keeping an older version that has no recorded power."""
-_PYTORCH = {"source": "NeuSight, MIT", "licence": "MIT", "library": "PyTorch 2.1, CUDA 12.1"}
 INDUCTOR = RecordedSet(
     "inductor", "matmul", "product", {"PyTorch": dict.fromkeys(("a100-sxm4-80gb", "h100-sxm-96gb"), "of August 2024")},
     ("f16", "bf16", "f32", "tf32"), ("nn", "nt", "tn", "tt"), (), 0.0, FLUSHED, (), {}, (),
-    {
-        "source": "AlnisM/autoheuristic-datasets, collected for PyTorch's AutoHeuristic",
-        "licence": "none stated",
-        "library": "cuBLAS as called by PyTorch of August 2024",
-        "recorded": "single launches after a flush of L2, on GPUs whose clocks and limits were not stated",
-    },
+    _TABLES["origin"]["inductor"],
 )  # fmt: skip
 SINGLE = Timing(30000.0, 1.0, alone=True)
 """Timing of one call between two events. The shortest time of an A100 is 20 us, or about 30,000 clocks."""
@@ -82,7 +65,7 @@ def _of_dtype(library: Path, dtype: str, serving: Kinds) -> Recording:
     for recorded_as, (system, gpu), (framework, name) in product(names, NAMES["systems"].items(), frameworks.items()):
         backend = name + _STATIC * recorded_as.endswith("static")
         columns = {kind[3]: own for kind, own in serving.items() if kind[:3] == (system, framework, recorded_as)}
-        for file, *of_whole, version in _WHOLE if dtype == "bf16" else ():
+        for file, *of_whole, version in _TABLES["whole"] if dtype == "bf16" else ():
             if of_whole == [gpu, backend]:
                 power = f"{power_of(file, 'power' if file.endswith('_power') else 'NULL::DOUBLE')} AS power_w"
                 columns[version] = columns_of(
@@ -101,8 +84,10 @@ def _of_dtype(library: Path, dtype: str, serving: Kinds) -> Recording:
             parts.append({**geforce[gpu,], "gpu": gpu, "stack": "PyTorch"})
             versions.setdefault("PyTorch", {})[gpu] = None
     alike = ("f16", *_OTHERS) if dtype == "bf16" else _OTHERS
-    steps = {s: dict(_MULTIPLES.get(dtype, {})) for s in versions if backend_of(s) not in _ANY_SIZE.get(dtype, ())}
-    local = tuple(s for s in versions if backend_of(s) in _EAGER.get(dtype, ()))
+    steps = {
+        s: dict(_MULTIPLES.get(dtype, {})) for s in versions if backend_of(s) not in _TABLES["any_size"].get(dtype, ())
+    }
+    local = tuple(s for s in versions if backend_of(s) in _TABLES["eager"].get(dtype, ()))
     case = "aligned" if dtype == "bf16" else "product"
     recorded = RecordedSet(
         dtype, "matmul", case, versions, (dtype,), ("nt",), alike, _ALIKE, GRAPH, ("n", "k"), steps,
@@ -141,7 +126,7 @@ def _single(data: Path) -> Recording:
     recorded = RecordedSet(
         "single", "matmul", "batched", {"PyTorch": dict.fromkeys(gpus.values(), "2.1")}, ("f32",), ("nt", "nn"),
         ("tn", "tt"), _ALIKE, SINGLE, (), {}, (),
-        _PYTORCH | {"recorded": "f32, one call timed, GPUs at their own clocks"},
+        _TABLES["origin"]["single"],
     )  # fmt: skip
     parts, names = [], ("device", "batch", "m", "k AS n", "n AS k", "latency_s")
     for file, layout in (("torch_linear_f32", "nt"), ("torch_bmm_f32", "nn")):

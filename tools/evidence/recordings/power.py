@@ -121,7 +121,9 @@ def kernels(data: Path) -> Iterator[Load]:
         rates = _activity(row)
         counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _TABLES["opcodes"].items()}
         f64 = min(row["f64"], counts["arithmetic"])
-        runs = max(rates["issue.fma32"] / max(counts["arithmetic"] - f64, 1.0), rates["issue.f64"] / f64 if f64 else 0.0)
+        runs = max(
+            rates["issue.fma32"] / max(counts["arithmetic"] - f64, 1.0), rates["issue.f64"] / f64 if f64 else 0.0
+        )
         runs = min(runs, 4 * find_gpu(_RTX_8000).sms * row["core_frequency"] * 1e6 / sum(counts.values()))
         rates |= {name: count * runs for name, count in counts.items() if name != "arithmetic"}
         yield _of_rtx_8000("kernels", row, rates | {"shared.wavefronts": row["shared"] * runs})
