@@ -20,7 +20,7 @@ from evidence.cases import Cases, agreement, heuristics, joined, recommendations
 from evidence.predicted import TEXTBOOK, Sample, profile, sampled_space
 from evidence.recordings.files import recorded_dicts
 from evidence.recordings.spaces import SETS
-from evidence.recordings.triton import FILES, sampled_problems
+from train_triton_model import FILES, sampled_problems
 from kernrec.errors import KernrecError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.kernel import load_kernel

@@ -17,7 +17,7 @@ from train_triton_model import SETTINGS
 
 from evidence.cases import Array
 from evidence.cases import half as first_half
-from evidence.recordings.triton import COLUMNS, FILES, recorded_groups
+from train_triton_model import COLUMNS, FILES, recorded_groups
 from kernrec.model.learn.features import matrix
 from kernrec.model.search.joint_posterior import DEGREES, Contenders, JointPosterior, Measured
 from kernrec.model.search.refinement import Costs, Refinement

@@ -21,7 +21,7 @@ from train_triton_model import SETTINGS
 
 from evidence.cases import Array, Cases, agreement, coverage, joined, recommendations, report
 from evidence.recordings.files import AbsentError
-from evidence.recordings.triton import FILES, recorded_groups, rows_of
+from train_triton_model import FILES, recorded_groups, rows_of
 from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import calibrate
 from kernrec.model.learn.features import matrix

@@ -13,8 +13,8 @@ import numpy as np
 from library_training.table import Recording
 
 from evidence.recordings.files import NAMES, excluded, named, power_of
+from evidence.recordings.matmul import SERVING, columns_of, recording
 from evidence.recordings.matmul import recordings as matmul
-from evidence.recordings.vendor import SERVING, columns_of, recording
 from kernrec.model.baselines.backends import by_number
 from kernrec.model.baselines.bound import FLASH, Timing, features_of, kind_of
 from kernrec.model.baselines.recorded_set import RecordedSet

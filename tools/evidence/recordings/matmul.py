@@ -15,9 +15,19 @@ import numpy as np
 from library_training.table import Recording
 
 from evidence.recordings.files import NAMES, excluded, named, power_of
-from evidence.recordings.vendor import SERVING, columns_of, grouped, joined, recording
 from kernrec.model.baselines.backends import AT, backend_of, by_number
 from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing
+from kernrec.model.baselines.recorded_set import RecordedSet
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from library_training.table import Recording
+
+from evidence.recordings.files import parquet_columns
+from kernrec.model.baselines.bound import features_of
 from kernrec.model.baselines.recorded_set import RecordedSet
 
 Array = np.ndarray
@@ -136,3 +146,45 @@ def _single(data: Path) -> Recording:
             for device, gpu in gpus.items() if (device,) in devices
         ]  # fmt: skip
     return joined(parts)
+
+
+Array = np.ndarray
+
+SERVING = {"source": "ai-dynamo/aiconfigurator", "licence": "Apache-2.0"}
+
+
+def recording(recorded: RecordedSet, columns: Mapping[str, Any]) -> Recording:
+    """Create a recording. The columns, (N,) each or one value, are `gpu`, dimensions, `latency_s`, and `stack`,
+    `dtype`, `layout` and `power_w` if they vary or are known. A missing dimension is 1."""
+    first = {"stack": next(iter(recorded.backends)), "dtype": recorded.dtypes[0], "layout": recorded.layouts[0]}
+    every, count = {"power_w": np.nan, **first, **columns}, len(columns["latency_s"])
+    gpu, backend, dtype, layout = (np.broadcast_to(np.asarray(every[name], str), count) for name in ("gpu", *first))
+    names = features_of(recorded.op).DIMS
+    dims = {name: np.broadcast_to(np.asarray(every.get(name, 1)), count).astype(np.int64) for name in names}
+    watts = np.broadcast_to(every["power_w"], count)
+    return Recording(recorded, gpu, backend, dtype, layout, dims, every["latency_s"], watts)
+
+
+def joined(parts: Sequence[Recording]) -> Recording:
+    """Concatenate the rows of several recordings of one set."""
+    first, dims = parts[0], {name: np.concatenate([part.dims[name] for part in parts]) for name in parts[0].dims}
+    names = (name for name in vars(first) if name not in ("recorded", "dims"))
+    columns: Any = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return replace(first, dims=dims, **columns)
+
+
+def columns_of(path: Path, names: Sequence[str], condition: str = "true") -> dict[str, Array]:
+    """Return columns of a Parquet file. The rows are sorted, so their order is always the same."""
+    return parquet_columns(path, f"{condition} ORDER BY ALL", ", ".join(names))
+
+
+def grouped(columns: Mapping[str, Array], *names: str) -> dict[tuple[str, ...], dict[str, Array]]:
+    """Return the columns of each combination of texts in the columns `names`, keyed by the combination."""
+    keys = np.stack([columns[name].astype(str) for name in names], axis=1)
+    kinds, number = np.unique(keys, axis=0, return_inverse=True)
+    order = np.argsort(number.ravel(), kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(number.ravel()))[:-1])
+    return {
+        tuple(kind): {name: column[rows] for name, column in columns.items()}
+        for kind, rows in zip(kinds.tolist(), parts, strict=True)
+    }
