@@ -1,7 +1,5 @@
 """Build the recorded rows that ship in `db/prebuilt/recorded`, from the recordings in `../shared/data/library`.
 
-    python tools/build_recorded.py [--data ../shared/data] [--out db/prebuilt/recorded]
-
 Rows ship if their license allows it: serving backends from ai-dynamo/aiconfigurator (Apache-2.0), and f32 operators of
 PyTorch that were recorded for NeuSight (MIT). `contents.json` counts the excluded rows:
 

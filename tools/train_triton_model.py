@@ -11,36 +11,28 @@ analytical model or of the kernel's profiles. It takes a few minutes on one core
 """
 
 from collections import Counter
-from pathlib import Path
-
-from evidence.recordings.files import AbsentError
-from front import DATA, ROOT, Data, script
-
-from kernrec.model.analytical.calibration import analytical_fingerprint
-from kernrec.model.learn.model_file import save
-from kernrec.op import problem_from_key
-from kernrec.training.boosting import TrainingSettings
-from kernrec.training.dataset import Dataset, RowGroup
-from kernrec.training.load_measurements import provenance_of_rows
-from kernrec.training.train_model import train
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-
 from evidence.cases import ordered
-from evidence.recordings.files import named, recorded_dicts
+from evidence.recordings.files import AbsentError, named, recorded_dicts
+from front import DATA, ROOT, Data, script
+
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
+from kernrec.model.analytical.calibration import analytical_fingerprint
 from kernrec.model.learn.features import OTHER_ROWS, ROW_KINDS, ModelInputs
-from kernrec.op import Problem
+from kernrec.model.learn.model_file import save
+from kernrec.op import Problem, problem_from_key
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack
-from kernrec.training.dataset import RowGroup
-from kernrec.training.load_measurements import profiled_inputs
+from kernrec.training.boosting import TrainingSettings
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.load_measurements import profiled_inputs, provenance_of_rows
+from kernrec.training.train_model import train
 
 FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
 """Recorded file of each GPU. The A100 is assumed to be the model with the nearest bandwidth. The H100 reaches 2.40

@@ -1,7 +1,5 @@
 """Time whole analyses of users' kernels, from the command to the answer, and compare with another checkout.
 
-    python tools/bench.py analyses [--before ../other-checkout] [--rounds 3] [--only stencil2d]
-
 Each command runs in a new process, without caches and databases. The checkouts take turns. The table has the medians
 over rounds, the ratio to the other checkout, and whether the answers are equal except for the times of the analysis.
 """

@@ -6,26 +6,22 @@ overhead. The column `model` is the geometric mean of the ratios without learned
 for each part of a set. `library.toml` lists the sets.
 """
 
-from dataclasses import replace
-from typing import Annotated, Literal
+import random
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 from front import DATA, Data
 
 from evidence.cases import Cases, agreement, geometric_mean, joined, report, spread
-from evidence.recordings.files import AbsentError
+from evidence.recordings.files import AbsentError, recorded_dicts
 from kernrec.errors import KernrecError
-from kernrec.recommender import Objective, Query, Recommender
-import random
-import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import prod
-from pathlib import Path
-from typing import Any
-
-from evidence.recordings.files import recorded_dicts
 from kernrec.op import find_op
+from kernrec.recommender import Objective, Query, Recommender
 
 TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 

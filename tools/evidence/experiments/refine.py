@@ -13,11 +13,10 @@ from typing import Annotated
 import numpy as np
 import typer
 from front import DATA, Data, Table
-from train_triton_model import SETTINGS
+from train_triton_model import COLUMNS, FILES, SETTINGS, recorded_groups
 
 from evidence.cases import Array
 from evidence.cases import half as first_half
-from train_triton_model import COLUMNS, FILES, recorded_groups
 from kernrec.model.learn.features import matrix
 from kernrec.model.search.joint_posterior import DEGREES, Contenders, JointPosterior, Measured
 from kernrec.model.search.refinement import Costs, Refinement

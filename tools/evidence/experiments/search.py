@@ -17,9 +17,8 @@ import numpy as np
 from front import DATA, Data, Sources, Table
 
 from evidence.cases import Array
-from evidence.predicted import Sample, sampled_space
+from evidence.predicted import SETS, Rows, Sample, Space, read_rows, read_space, sampled_space
 from evidence.recordings.files import present
-from evidence.recordings.spaces import SETS, Rows, Space, read_rows, read_space
 from kernrec.errors import KernrecError
 from kernrec.kernel import config_text
 from kernrec.model.search.energy_guide import EnergyGuide

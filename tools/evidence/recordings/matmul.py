@@ -6,7 +6,8 @@ GPUs and `library/serving_gemm_geforce` two as backend PyTorch. In `library/torc
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,9 @@ from typing import Any
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.files import NAMES, excluded, named, power_of
+from evidence.recordings.files import NAMES, excluded, named, parquet_columns, power_of
 from kernrec.model.baselines.backends import AT, backend_of, by_number
-from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing
-from kernrec.model.baselines.recorded_set import RecordedSet
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-from library_training.table import Recording
-
-from evidence.recordings.files import parquet_columns
-from kernrec.model.baselines.bound import features_of
+from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing, features_of
 from kernrec.model.baselines.recorded_set import RecordedSet
 
 Array = np.ndarray

@@ -1,9 +1,8 @@
 """Read recorded powers of real GPUs, with the rates of the events in the power model.
 
 Each recording consists of loads with their power at a known core clock. The events per second follow from recorded
-rates (FLOP/s, bytes/s, pipe activity), or from the problem and its time. `tools/evidence fit-power` fits the
-coefficients of the power model to these rows, and `tools/evidence power` prints the errors. The README of the shared
-data folder describes the data.
+rates (FLOP/s, bytes/s, pipe activity), or from the problem and its time. The README of the
+shared data folder describes the data.
 
 A row that contradicts its GPU or other rows is marked with a doubt and has less weight in fits.
 """

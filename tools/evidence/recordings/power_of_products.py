@@ -14,8 +14,8 @@ import numpy as np
 
 from evidence.recordings import power as recordings
 from evidence.recordings.files import NAMES
-from evidence.recordings.power import DOUBTED, Load, gemm_rates, judged
 from evidence.recordings.matmul import columns_of, grouped
+from evidence.recordings.power import DOUBTED, Load, gemm_rates, judged
 from kernrec.gpu import GPU, find_gpu
 
 Array = np.ndarray
