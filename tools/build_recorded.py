@@ -98,7 +98,7 @@ def neighbors(rows: Sequence[Row], dims: Sequence[str]) -> Array:
             per_work = np.log([row["latency_s"] / row["least_s"] for row in group])
             near = distance[:, 1] < _NEAR
             factors.append(per_work[nearest[near, 1]] - per_work[near])
-    return np.concatenate(factors) / np.sqrt(2)
+    return np.asarray(np.concatenate(factors) / np.sqrt(2))
 
 
 def grouped_by(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
@@ -227,11 +227,10 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
     def each(text: str) -> list[str]:
         return sorted({text.format_map(row) for row in rows})
 
+    names_of = {"gpus": "{gpu}", "dtypes": "{dtype}", "backends": "{stack} {version}"}
     return {
         "rows": len(rows),
-        "gpus": each("{gpu}"),
-        "dtypes": each("{dtype}"),
-        "backends": each("{stack} {version}"),
+        **{name: each(text) for name, text in names_of.items()},
         "sources": each("{source} ({licence}), {recorded}"),
         "with_power": sum(row[POWER] is not None for row in rows),
         "left_out": dict(sorted(counted.items())),

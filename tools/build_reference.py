@@ -303,14 +303,8 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 PAGES = {
-    "commands": commands,
-    "python": python_api,
-    "kernel-toml": kernel_toml,
-    "expressions": expressions,
-    "json": json_output,
-    "schema": schema,
-    "environment": environment,
-    "output-values": output_values,
+    "commands": commands, "python": python_api, "kernel-toml": kernel_toml, "expressions": expressions,
+    "json": json_output, "schema": schema, "environment": environment, "output-values": output_values,
     "catalog": catalog,
-}
+}  # fmt: skip
 """Functions that return the generated pages, keyed by the page's name under `reference/`."""

@@ -125,8 +125,18 @@ def main() -> int:
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.pinned and options.update:
+        by_gpu = random_queries(PINNED_QUERIES, PINNED_SEED, PINNED_OF_A_KIND)
+        answers = [line.rstrip() for line in _answers(ROOT, by_gpu)]
+        PINNED.write_bytes(gzip.compress(json.dumps({"queries": by_gpu, "answers": answers}).encode(), mtime=0))
+        print(f"{PINNED.name}: {len(answers)} answers, {PINNED.stat().st_size} bytes")
+        return 0
     if options.pinned:
-        return update_pinned() if options.update else compare_pinned()
+        document = json.loads(gzip.decompress(PINNED.read_bytes()))
+        status = _report(document["queries"], document["answers"], _answers(ROOT, document["queries"]), ())
+        if status:
+            print("if these changes are meant, run python tools/equal_answers.py --pinned --update")
+        return status
     if options.release is None:
         return compare(options.before, options.queries, options.seed, ())
     changes = tomllib.loads(CHANGES.read_text(encoding="utf-8")).get(options.release, [])
@@ -160,23 +170,6 @@ def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> i
         return 2
     by_gpu = random_queries(count, seed)
     return _report(by_gpu, _answers(before.resolve(), by_gpu), _answers(ROOT, by_gpu), changes)
-
-
-def compare_pinned() -> int:
-    document = json.loads(gzip.decompress(PINNED.read_bytes()))
-    status = _report(document["queries"], document["answers"], _answers(ROOT, document["queries"]), ())
-    if status:
-        print("if these changes are meant, run python tools/equal_answers.py --pinned --update")
-    return status
-
-
-def update_pinned() -> int:
-    """Write the answers of this checkout to the file of pinned answers."""
-    by_gpu = random_queries(PINNED_QUERIES, PINNED_SEED, PINNED_OF_A_KIND)
-    answers = [line.rstrip() for line in _answers(ROOT, by_gpu)]
-    PINNED.write_bytes(gzip.compress(json.dumps({"queries": by_gpu, "answers": answers}).encode(), mtime=0))
-    print(f"{PINNED.name}: {len(answers)} answers, {PINNED.stat().st_size} bytes")
-    return 0
 
 
 def _report(

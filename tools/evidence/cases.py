@@ -96,11 +96,6 @@ def report(title: str, cases: Cases, by: Sequence[str], *metrics: Metric) -> Non
         table.row(names | {name: cell for metric in metrics for name, cell in metric(part).items()})
 
 
-def half(text: str) -> bool:
-    """Return whether a name is in the first of two halves, into which a hash divides all names."""
-    return sha256(text.encode()).digest()[-1] % 2 == 0
-
-
 def ordered(names: list[str]) -> list[int]:
     """Return an order of names, as indices, of which the first N are a random sample that depends only on the names."""
     digests = [sha256(name.encode()).digest() for name in names]

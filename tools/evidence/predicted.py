@@ -327,12 +327,10 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
     """Profile configs into a database in kernrec's cache, and return its path. A lock keeps other runs waiting."""
     path = paths.cache() / "evidence" / emulator_hash()[:16] / f"{kernel.name}-sm{gpu.sm}.duckdb"
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock, shown_s = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT), time.monotonic()
+    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
 
     def progress(done: int, total: int) -> None:
-        nonlocal shown_s
-        if time.monotonic() - shown_s > 20:
-            shown_s = time.monotonic()
+        if done % 25 == 0:
             print(f"{label}: {done} of {total} configs", file=sys.stderr, flush=True)
 
     try:

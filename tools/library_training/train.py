@@ -59,9 +59,8 @@ def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any],
             rows = np.flatnonzero((recording.gpu == gpu) & np.isfinite(work_s))
             alone["floors"][gpu] = fitted_floor(recording.latency_s[rows], work_s[rows])
         alone["work"] = _plain(Extent.of(np.log2(work_s)[:, None]))
-    bases = {
-        gpu: [round(watts, 2) for watts in vars(power_base(find_gpu(gpu))).values()] for gpu in table.gpus("power")
-    }
+    powers = {gpu: vars(power_base(find_gpu(gpu))).values() for gpu in table.gpus("power")}
+    bases = {gpu: [round(watts, 2) for watts in each] for gpu, each in powers.items()}
     entry = {
         **{name: getattr(recorded, name) for name in _FIELDS.split()},
         "stacks": recorded.backends,
@@ -124,10 +123,8 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
         delayed = forests.gpu_left_out_errors(table, quantity, families, add_overheads=True)
         if np.mean([*map(_median, delayed.values())]) < np.mean([*map(_median, errors.values())]):
             errors, added = delayed, forests.overheads_s(table, [gpu for gpus in families.values() for gpu in gpus])
-    boosted, interval = (
-        forests.boost_any(table.with_overheads(added), quantity, families),
-        forests.gpu_interval(errors, forests.arch_of),
-    )
+    boosted = forests.boost_any(table.with_overheads(added), quantity, families)
+    interval = forests.gpu_interval(errors, forests.arch_of)
     name, columns = f"{table.recording.recorded.name}.{quantity}.any", table.columns[quantity]
     bound = {gpu: table.target[quantity][table.carried(gpu, quantity)] for gpu in errors}
     head = _head(name, [columns[i] for i in boosted.columns], interval, interval) | {

@@ -65,9 +65,9 @@ def recording_of(
     """Create a recording of a set from columns that `fastest` returned. Backends, versions, data types and kinds are
     taken from the columns. The other arguments are fields of `RecordedSet`."""
     versions: dict[str, dict[str, str | None]] = {}
-    for backend, gpu in sorted(set(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))):
-        rows = (columns["stack"] == backend) & (columns["gpu"] == gpu)
-        versions.setdefault(backend, {})[gpu] = max(columns["version"][rows].tolist())
+    kinds = zip(*(columns[column].tolist() for column in ("stack", "gpu", "version")), strict=True)
+    for backend, gpu, version in sorted(set(kinds)):
+        versions.setdefault(backend, {})[gpu] = version  # The last version is the highest.
     dims = {dim: columns[dim].astype(np.int64) for dim in features_of(op).DIMS}
     dtypes = tuple(sorted(set(columns["dtype"].tolist())))
     about = RecordedSet(
@@ -99,15 +99,15 @@ _EVEN = "num_heads % num_key_value_heads = 0"
 
 
 def _attention(data: Path) -> list[Recording]:
-    library = data / "library"
     cases = (
-        ("prompt", _prompts(library), "queries", "causal prompts, CUDA graphs, random inputs, paged keys and values"),
-        ("token", _tokens(library), "keys", "one token after `keys` - 1"),
-        ("encoder", _encoders(library), "queries", "not causal, as many keys as queries and as many heads of both"),
+        ("prompt", _prompts, "queries", "causal prompts, CUDA graphs, random inputs, paged keys and values"),
+        ("token", _tokens, "keys", "one token after `keys` - 1"),
+        ("encoder", _encoders, "queries", "not causal, as many keys as queries and as many heads of both"),
     )
+    about = ("bshd",), ("f16", "bhsd"), _ALIKE, FLASH
     return [
-        recording_of(case, "attention", case, columns, ("bshd",), ("f16", "bhsd"), _ALIKE, FLASH, (grid,), recorded)
-        for case, columns, grid, recorded in cases
+        recording_of(case, "attention", case, read(data / "library"), *about, (grid,), recorded)
+        for case, read, grid, recorded in cases
     ]
 
 

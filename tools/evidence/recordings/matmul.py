@@ -138,8 +138,6 @@ def _single(data: Path) -> Recording:
     return joined(parts)
 
 
-Array = np.ndarray
-
 SERVING = {"source": "ai-dynamo/aiconfigurator", "licence": "Apache-2.0"}
 
 

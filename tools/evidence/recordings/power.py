@@ -220,7 +220,12 @@ def judged(loads: Iterable[Load]) -> Iterator[Load]:
     for load in every:
         if load.latency_s and load.about and not load.limit_w:
             sweeps[load.recording, load.about].append(load)
-    falls = {id(load) for sweep in sweeps.values() for load in _below_lower_clocks(sweep)}
+    falls = set()
+    for sweep in sweeps.values():
+        highest_w = 0.0
+        for load in sorted(sweep, key=lambda load: load.clock_hz):
+            falls |= {id(load)} if load.power_w < (1 - FALLS) * highest_w else set()
+            highest_w = max(highest_w, load.power_w)
     for load in every:
         doubt = "less power at a higher clock" if id(load) in falls else contradiction(load)
         yield replace(load, doubt=doubt, weight=load.weight * DOUBTED) if doubt and not load.doubt else load
@@ -241,11 +246,3 @@ def contradiction(load: Load) -> str:
     if load.limit_w and load.power_w > load.limit_w * (1 + ABOVE) and load.clock_hz > model.minimum_hz:
         return "more power than the limit"
     return ""
-
-
-def _below_lower_clocks(sweep: list[Load]) -> Iterator[Load]:
-    highest_w = 0.0
-    for load in sorted(sweep, key=lambda load: load.clock_hz):
-        if load.power_w < (1 - FALLS) * highest_w:
-            yield load
-        highest_w = max(highest_w, load.power_w)
