@@ -1,7 +1,5 @@
 """Train the shipped ranking of configs for the fused-experts kernel, from published near-best configs.
 
-    python tools/train_expert_model.py [--data ../shared/data] [--out db/prebuilt/models/serving/fused_experts.json]
-
 `triton/moe_near_best_configs.parquet` contains all configs that are within 1 % of the best one, for 207 problems on
 each of four GPUs (zksainx/pipeweave, Apache-2.0). Trees classify whether a config of the search space is near the best
 (`kernrec.recommender.serving.expert_ranking`). Before the training, the tool holds out each fifth of the problems on
