@@ -147,7 +147,7 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
             "positions: expected candidates of the kernel");
     const size_t configs = part.kernel->able.size();
     const Launch& first_launch = *part.kernel->launches[0];
-    LaunchTimes launched;
+    static thread_local LaunchTimes launched;  // keeps its memory
     std::vector<int64_t> rows;
     for (int64_t i = 0; i < positions.size;) {
         const auto end = std::upper_bound(part.starts.begin(), part.starts.end(), first + positions[i]);
@@ -318,7 +318,7 @@ void Costs::estimate(Part& part) {
     const Kernel& kernel = *part.kernel;
     const Table<double> nominal(nominal_.get(), 5, count_, count_, 1);
     const Table<double> longest(longest_.get(), 2, count_, count_, 1);
-    LaunchTimes done;
+    static thread_local LaunchTimes done;  // keeps its memory
     for (size_t problem = 0; problem < part.problems.size(); problem++) {
         const int64_t start = part.starts[problem], count = part.starts[problem + 1] - start;
         for (const Launch* launch : kernel.launches) {

@@ -121,8 +121,8 @@ class KernelCandidates:
     @property
     def costs(self) -> Costs:
         """Expected costs of the kernel's C candidates after all corrections; arrays have shape (points, C)."""
-        ranking, some = self._ranked.ranking, (slice(None), self._set.point_range, self._places)
-        return Costs(ranking.values[some], ranking.kind[some], ranking.kinds)
+        ranking, points, places = self._ranked.ranking, self._set.point_range, self._places
+        return Costs(*ranking.costs(points.start, points.stop, places.start, places.stop), ranking.kinds)
 
     @cached_property
     def limited(self) -> LimitedCosts:
