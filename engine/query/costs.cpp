@@ -244,8 +244,9 @@ void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::opti
         rows.resize(count);
     }
     int64_t pick = rows.empty() ? -1 : 0;
-    for (size_t i = 1; i < rows.size(); i++)
-        if (kernel.scores[size_t(rows[i])] > kernel.scores[size_t(rows[size_t(pick)])]) pick = int64_t(i);
+    double best = -kInfinity;
+    for (size_t i = 0; i < rows.size(); i++)
+        if (const double score = kernel.scores[size_t(rows[i])]; score > best) pick = int64_t(i), best = score;
     part.runnable.push_back(rows);
     if (!given && most > 0 && int64_t(rows.size()) > most) {
         std::vector<uint8_t> chosen = promising(kernel, problem, rows, most);

@@ -17,8 +17,6 @@ constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0;
 constexpr int64_t kParts = 4, kRounds = 5;
 // Clocks per table, `kParts**kRounds`: 1/1024 of the range is finer than the 15 MHz steps of real GPUs.
 constexpr int64_t kClocks = 1024;
-// Divisor to use instead of the spare power if a limit leaves no power for events.
-constexpr double kLeastSpareW = 1e-20;
 
 // Power limits and highest clocks of P operating points, and values that depend only on them.
 class PowerLimits {
@@ -164,13 +162,12 @@ class PowerLimits {
             for (int64_t trial = 1; trial < kParts; trial++)
                 for (int64_t i = 0; i < kLanes; i++) {
                     const int64_t tried = block.clocks[i] + trial * step;
-                    // The events keep within the limit if the launch takes long enough; this test needs no root.
-                    // Without spare power, no launch does.
+                    // The events keep within the limit if the launch takes long enough; this test needs no root and
+                    // no division. Without spare power, no launch does.
                     const double spare_w = block.limit_w[i] - idle_w[tried];
-                    const double divisor_w = maximum(spare_w, kLeastSpareW);
-                    const double enough_s =
-                        maximum((voltage[tried] * core_j[i] + dram_j[i]) / divisor_w - fixed_s[i], 0.0);
-                    const bool fits = faster[tried] * core[i] + block.dram[i] >= overlap_power(enough_s);
+                    const double beyond_j = maximum(voltage[tried] * core_j[i] + dram_j[i] - fixed_s[i] * spare_w, 0.0);
+                    const double overlapped = faster[tried] * core[i] + block.dram[i];
+                    const bool fits = overlapped * overlap_power(spare_w) >= overlap_power(beyond_j);
                     within[i] += fits && spare_w > 0.0 ? 1.0 : 0.0;
                 }
             for (int64_t i = 0; i < kLanes; i++) block.clocks[i] += int64_t(within[i]) * step;

@@ -162,6 +162,7 @@ class Space {
     std::vector<Node> nodes_;
     std::vector<Domain> domains_;
     std::vector<std::string> texts_;
+    std::vector<nb::object> keys_;  // the texts as keys of dictionaries
     std::vector<int32_t> conditions_;
     std::map<std::string, int32_t> names_;  // nodes of names
     std::map<std::string, int32_t> columns_of_;  // nodes of the names of `add_column`
