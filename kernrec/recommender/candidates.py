@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.rank import KernelMeasurements, RankedKernel, RankedSpace
 from kernrec.recommender.request import Objective
 from kernrec.store import MeasuredAnswer
+from kernrec.util.cached_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.model.learn.features import ModelInputs

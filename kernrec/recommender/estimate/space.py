@@ -1,7 +1,6 @@
 """Kernels that implement problems of one op on one GPU, with their trained models and the database's rows."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from kernrec.recommender.estimate.prediction import Part, finishing
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import Evidence
 from kernrec.store.measurement_log import NO_EVIDENCE
+from kernrec.util.cached_property import cached_property
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
