@@ -192,6 +192,7 @@ class Problem {
     bool too_large() const { return too_large_; }
 
     double flops, bytes;
+    const int64_t number = ++count_;  // different for each problem
 
   private:
     friend class Space;
@@ -199,6 +200,7 @@ class Problem {
     Space* space_;
     nb::dict names_, tensor_bytes_;
     bool too_large_;
+    inline static int64_t count_ = 0;
     std::vector<int64_t> values_;
     std::vector<uint8_t> computed_;
 };
