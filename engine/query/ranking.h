@@ -125,7 +125,7 @@ class Ranking {
     std::vector<Pick> best_of_other_kind(const Part& part, const std::vector<Pick>& picks, const Bounds& bounds,
                                          int64_t first) const;
     nb::list described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
-                       int64_t ranked, Objective objective) const;
+                       int64_t ranked, Objective objective, const nb::tuple& sources) const;
     // Return the point with the largest energy saving of a candidate within a slowdown, the slowdown and the saving;
     // None if every saving is small.
     nb::object saving(const Part& part, int64_t position, double most_slowdown, double least_saved) const;
@@ -233,8 +233,8 @@ class Ranking {
     void compare_with_references(int64_t problem);
     void raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage);
     void set_risk(Kernel& kernel, int64_t problem);
-    nb::tuple described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s,
-                        int64_t fastest) const;
+    nb::tuple described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s, int64_t fastest,
+                        const nb::tuple& sources) const;
     double cost(Cost quantity, const Part& part, const std::vector<Segment>& own, const Pick& pick) const;
     // Keep at most three points of each config on a front: lowest latency, lowest energy and lowest EDP.
     std::vector<Pick> three_points(const Part& part, const std::vector<Segment>& own,

@@ -87,8 +87,8 @@ void bind_rankings(nb::module_& module) {
              })
         .def("described",
              [](const Ranking& self, const PartTuple& part, const Pairs& picks, const std::vector<int64_t>& alike,
-                int64_t ranked, int64_t objective) {
-                 return self.described(part_of(part), picks_of(picks), alike, ranked, Objective(objective));
+                int64_t ranked, int64_t objective, const nb::tuple& sources) {
+                 return self.described(part_of(part), picks_of(picks), alike, ranked, Objective(objective), sources);
              })
         .def("nominal", [](const Ranking& self, const PartTuple& part,
                            int64_t position) { return self.nominal(part_of(part), position); })
