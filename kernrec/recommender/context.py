@@ -140,6 +140,8 @@ class GpuContext:
         self.stack, self.models, self._triton = context.stack, context.models, context.triton
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
         self._of_op: dict[Kind, tuple[StaticTable, ...]] = {}
+        self._spaces: dict[tuple[StaticTable, ...], Space] = {}
+        """Spaces without database rows, which serve all problems of a kind."""
 
     def evidence(self, problem: Problem, kernels: Sequence[str]) -> Evidence:
         """Return the database rows of the named kernels for a problem and for equivalent problems of other ops.
@@ -160,6 +162,10 @@ class GpuContext:
         `whole` states whether to estimate every config instead of only the most promising configs.
         """
         tables = self.tables(problem) if kernel is None else (self.kernel_table(kernel, problem),)
+        if self.stack.empty and kernel is None and not (whole or self.models.reported):
+            if (cached := self._spaces.get(tables)) is None:
+                cached = self._spaces[tables] = Space(tables, self.models)
+            return cached
         return Space(tables, self.models, self.evidence(problem, [table.kernel.name for table in tables]), whole)
 
     def tables(self, problem: Problem) -> tuple[StaticTable, ...]:

@@ -5,7 +5,7 @@ this correction, a config that was measured to be slow would still be recommende
 """
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from kernrec.recommender.estimate.reference import (
 from kernrec.recommender.estimate.space import SHORTLIST, Space, costs_in_engine, parts_of
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import MeasuredAnswer
+from kernrec.util.cached_property import cached_property
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 

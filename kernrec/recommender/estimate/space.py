@@ -4,7 +4,6 @@ The engine's `Costs` hold the analytical model's time and energy of their config
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import Evidence
 from kernrec.store.measurement_log import NO_EVIDENCE
+from kernrec.util.cached_property import cached_property
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
