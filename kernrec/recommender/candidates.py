@@ -122,7 +122,8 @@ class KernelCandidates:
     def costs(self) -> Costs:
         """Expected costs of the kernel's C candidates after all corrections; arrays have shape (points, C)."""
         ranking, points, places = self._ranked.ranking, self._set.point_range, self._places
-        return Costs(*ranking.costs(points.start, points.stop, places.start, places.stop), ranking.kinds)
+        values, kind = ranking.costs(points.start, points.stop, places.start, places.stop)
+        return Costs(values, kind, ranking.kinds)
 
     @cached_property
     def limited(self) -> LimitedCosts:
