@@ -159,52 +159,10 @@ const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
 
 // Atomic operations: lanes with the same address execute in lane order.
 
-enum class Atomic : uint32_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExch, kCas, kInc, kDec };
-const char* const kAtomicNames[] = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"};
-
-template <class T>
-T smaller(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) return std::isnan(b) ? a : a < b ? a : b;
-    else return a < b ? a : b;
-}
-template <class T>
-T larger(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) return std::isnan(b) ? a : a > b ? a : b;
-    else return a > b ? a : b;
-}
-
-template <class T>
-T combined(Atomic operation, T old, T b, T c) {
-    if constexpr (std::is_integral_v<T>) {
-        using U = std::make_unsigned_t<T>;
-        switch (operation) {
-            case Atomic::kAdd: return T(U(U(old) + U(b)));
-            case Atomic::kAnd: return old & b;
-            case Atomic::kOr: return old | b;
-            case Atomic::kXor: return old ^ b;
-            case Atomic::kCas: return old == b ? c : old;
-            case Atomic::kInc: return old >= b ? T(0) : T(U(U(old) + 1));
-            case Atomic::kDec: return old == 0 || old > b ? b : T(U(U(old) - 1));
-            default: break;
-        }
-    }
-    switch (operation) {
-        case Atomic::kMin: return smaller(old, b);
-        case Atomic::kMax: return larger(old, b);
-        case Atomic::kExch: return b;
-        default: return old + b;
-    }
-}
-
-uint16_t combined_half(Atomic operation, uint16_t old, uint16_t b, bool is_bfloat) {
-    if (operation == Atomic::kExch) return b;
-    if (is_bfloat) {
-        const double x = bf16_to_f32(old), y = bf16_to_f32(b);
-        const double result = combined(operation, x, y, 0.0);
-        return uint16_t(from_double(NumberType::kBf16, result));
-    }
-    const float x = f16_to_f32(old), y = f16_to_f32(b);
-    return f64_to_f16(double(combined(operation, x, y, 0.0f)));
+uint16_t reduced_half(Reduction reduction, uint16_t old, uint16_t b, bool is_bfloat) {
+    if (reduction == Reduction::kExch) return b;
+    const NumberType type = is_bfloat ? NumberType::kBf16 : NumberType::kF16;
+    return uint16_t(from_double(type, reduced(reduction, to_double(type, old), to_double(type, b))));
 }
 
 // Run an atomic operation on elements of type T. `is_half`: 1 for f16 and 2 for bf16, of which a 32-bit T holds a pair.
@@ -212,7 +170,7 @@ template <class T, int is_half>
 void atomic(Batch& batch, const Instruction& ins) {
     const uint32_t count = uint32_t(ins.list.size()) / 3, bytes = ins.unit * count;
     const std::vector<Resolved>& all = batch.access(ins, bytes, AccessKind::kAtomic);
-    const Atomic operation = Atomic(ins.mode);
+    const auto reduction = Reduction(ins.mode);
     for (const Resolved& at : all) {
         const uint32_t first = at.warp * kWarp;
         for (const uint32_t lane : LanesOf(at.mask)) {
@@ -223,12 +181,12 @@ void atomic(Batch& batch, const Instruction& ins) {
                 const T b = batch.row<T>(ins.list[count + i])[first + lane];
                 if constexpr (is_half == 0) {
                     const T c = batch.row<T>(ins.list[2 * count + i])[first + lane];
-                    result = combined(operation, old, b, c);
+                    result = reduced(reduction, old, b, c);
                 } else {
                     result = 0;
                     for (uint32_t half = 0; half < sizeof(T) / 2; half++)
-                        result |= T(T(combined_half(operation, uint16_t(old >> 16 * half), uint16_t(b >> 16 * half),
-                                                    is_half == 2))
+                        result |= T(T(reduced_half(reduction, uint16_t(old >> 16 * half), uint16_t(b >> 16 * half),
+                                                   is_half == 2))
                                     << 16 * half);
                 }
                 std::memcpy(place, &result, sizeof result);
@@ -258,22 +216,22 @@ const std::pair<const char*, Run> kAtomicRuns[] = {
     {"bf16", atomic<uint16_t, 2>}, {"bf16x2", atomic<uint32_t, 2>}};
 
 const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& ins) {
-    uint32_t mode = 10;
+    Reduction reduction = Reduction::kNone;
     for (const std::string& mark : ins.modifiers)
-        for (uint32_t i = 0; i < 10 && mode == 10; i++)
-            if (mark == kAtomicNames[i]) mode = i;
+        if (reduction == Reduction::kNone) reduction = reduction_of(mark, Reduction::kCas);
+    const bool compares = reduction == Reduction::kCas;
     std::string type;
     Run run = nullptr;
     for (const std::string& mark : ins.modifiers)
         for (const auto& [name, of_type] : kAtomicRuns)
             if (mark == name) type = mark, run = of_type;
-    if (mode == 10 || !run) refuse();
-    if (type.find('f') != std::string::npos && mode != 0 && mode != 1 && mode != 2 && mode != 6) refuse();
+    if (reduction == Reduction::kNone || !run) refuse();
+    if (type.find('f') != std::string::npos && reduction > Reduction::kMax && reduction != Reduction::kExch) refuse();
     std::vector<Operand> operands = ins.operands;
     std::vector<Row> targets;
     auto rows_of = [&](const Operand& operand, bool write) {
         std::vector<Row> rows;
-        for (const Operand& item : operand.kind == OperandKind::kVector ? operand.items : std::vector<Operand>{operand})
+        for (const Operand& item : elements(operand))
             rows.push_back(item.kind == OperandKind::kNone ? Row{}
                            : write                         ? decoder.write(item, type)
                                                            : decoder.read(item, type));
@@ -284,9 +242,9 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
         targets = rows_of(operands[0], true);
         operands.erase(operands.begin());
     }
-    if (operands.size() < (mode == 7 ? 3u : 2u)) refuse();
+    if (operands.size() < (compares ? 3u : 2u)) refuse();
     const auto [base, offset] = decoder.address(operands[0]);
-    const std::vector<Row> b = rows_of(operands[1], false), c = mode == 7 ? rows_of(operands[2], false) : b;
+    const std::vector<Row> b = rows_of(operands[1], false), c = compares ? rows_of(operands[2], false) : b;
     if (targets.size() < b.size()) targets.resize(b.size());
     if (targets.size() != b.size() || c.size() != b.size()) refuse("operands of several lengths");
     const Operand& by = ins.operands.back();
@@ -301,12 +259,10 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     made.immediate = offset;
     made.space = space_of(ins);
     made.unit = width_of(type) / 8;
-    made.mode = mode;
+    made.mode = uint32_t(reduction);
     made.modes = {merges, made.unit * uint32_t(b.size()), ins.has("warp_aggregated")};
     decoder.note_atomic(made.space);
 });
-
-void nothing(Batch&, const Instruction&) {}
 
 // These instructions have no effect here. The grid for which griddepcontrol waits has already finished. Lanes converge
 // before a basic block that begins with a `bar.warp.sync`.
@@ -342,91 +298,53 @@ void start_copies(Batch& batch, const Instruction& ins) {
     for (const Resolved& at : targets) batch.count_access(to, at, bytes, AccessKind::kWrite);
     if (batch.races()) batch.check_races(to, targets, bytes, true, false, true);
     if (batch.checks()) batch.checks()->start_copies(targets, bytes);
-    std::vector<size_t> started;  // index of each target in its warp's list of copies
-    for (const Resolved& at : targets) {
-        std::vector<Batch::Copies>& pending = batch.pending[at.warp];
-        pending.emplace_back();
-        Batch::Copies& copies = pending.back();
-        copies.mask = at.mask;
-        copies.bytes = bytes;
-        std::memcpy(copies.places, at.places, sizeof at.places);
-        std::memset(copies.data, 0, sizeof copies.data);
-        started.push_back(pending.size() - 1);
+    const uint32_t* const ignores = ins.e ? batch.flags(ins.e) : nullptr;
+    const uint32_t* const sizes = ins.c ? batch.row<uint32_t>(ins.c) : nullptr;
+    std::array<std::vector<WarpMask>, kMostCopied + 1> reading;  // lanes that read this many bytes share a request
+    std::vector<Batch::Copies> copies(targets.size());
+    for (size_t i = 0; i < targets.size(); i++) {
+        const Resolved& at = targets[i];
+        copies[i].mask = at.mask;
+        copies[i].bytes = bytes;
+        std::memcpy(copies[i].places, at.places, sizeof at.places);
+        std::array<uint32_t, kMostCopied + 1> lanes{};
+        if (ignores) lanes[bytes] = at.mask & ~ignores[at.warp];
+        else if (!sizes) lanes[bytes] = at.mask;
+        for (const uint32_t lane : LanesOf(sizes ? at.mask : 0))
+            lanes[std::min(sizes[at.warp * kWarp + lane], bytes)] |= 1u << lane;
+        for (uint32_t amount = 1; amount <= bytes; amount++)
+            if (lanes[amount]) reading[amount].push_back({at.warp, lanes[amount]});
     }
-    std::vector<Resolved> watched;  // bytes read from the sources, for all warps
-    auto fetch = [&](uint32_t amount, uint32_t only_warp, uint32_t lanes) {
+    for (uint32_t amount = 1; amount <= bytes; amount++) {
+        if (reading[amount].empty()) continue;
         const bool whole = (amount & (amount - 1)) == 0;
         const std::vector<Resolved> sources =
-            batch.access_of(from, whole ? amount : 1, AccessKind::kRead, only_warp, lanes);
+            batch.access_of(from, whole ? amount : 1, AccessKind::kRead, reading[amount]);
         if (!whole) {
             Instruction last = from;
             last.immediate += amount - 1;
-            batch.access_of(last, 1, AccessKind::kRead, only_warp, lanes);
+            batch.access_of(last, 1, AccessKind::kRead, reading[amount]);
         }
-        watched.insert(watched.end(), sources.begin(), sources.end());
+        batch.watch(sources, amount, amount, AccessKind::kRead);
+        size_t first = 0;  // targets and sources are in the order of warps
         for (const Resolved& at : sources) {
             batch.count_access(from, at, amount, AccessKind::kRead);
-            for (size_t i = 0; i < targets.size(); i++) {
-                if (targets[i].warp != at.warp) continue;
-                Batch::Copies& copies = batch.pending[at.warp][started[i]];
-                for (const uint32_t lane : LanesOf(at.mask & targets[i].mask)) {
-                    std::memcpy(copies.data[lane], at.places[lane], amount);
-                }
-            }
-        }
-    };
-    if (!ins.c && !ins.e) {
-        const std::vector<Resolved> sources = batch.access(from, bytes, AccessKind::kRead);
-        batch.watch(sources, bytes, bytes, AccessKind::kRead);
-        size_t next = 0;
-        for (const Resolved& at : sources) {
-            batch.count_access(from, at, bytes, AccessKind::kRead);
-            while (next < targets.size() && targets[next].warp < at.warp) next++;
-            Batch::Copies& copies = batch.pending[at.warp][started[next]];
-            for (const uint32_t lane : LanesOf(at.mask)) {
-                std::memcpy(copies.data[lane], at.places[lane], bytes);
-            }
-        }
-    } else {
-        // Lanes that read the same number of bytes share a request.
-        std::vector<std::array<uint32_t, kMostCopied + 1>> lanes_reading(targets.size());  // indexed by bytes
-        uint32_t amounts = 0;  // bit i: a lane reads i bytes
-        const uint32_t* const flags = ins.e ? batch.flags(ins.e) : nullptr;
-        const uint32_t* const sizes = ins.e ? nullptr : batch.row<uint32_t>(ins.c);
-        for (size_t i = 0; i < targets.size(); i++) {
-            for (const uint32_t lane : LanesOf(targets[i].mask)) {
-                const uint32_t warp = targets[i].warp;
-                const bool is_suppressed = flags && (flags[warp] >> lane & 1);
-                const uint32_t reads = is_suppressed ? 0 : sizes ? std::min(sizes[warp * kWarp + lane], bytes) : bytes;
-                lanes_reading[i][reads] |= 1u << lane;
-                amounts |= 1u << reads;
-            }
-        }
-        for (uint32_t amount = 1; amount <= bytes; amount++) {
-            if (!(amounts >> amount & 1)) continue;
-            for (size_t i = 0; i < targets.size(); i++)
-                if (const uint32_t lanes = lanes_reading[i][amount]) fetch(amount, targets[i].warp, lanes);
-            batch.watch(watched, amount, amount, AccessKind::kRead);
-            watched.clear();
+            while (targets[first].warp < at.warp) first++;
+            for (size_t i = first; i < targets.size() && targets[i].warp == at.warp; i++)
+                for (const uint32_t lane : LanesOf(at.mask & targets[i].mask))
+                    std::memcpy(copies[i].data[lane], at.places[lane], amount);
         }
     }
     // Lanes of a warp may have committed different numbers of groups, so store one entry per number.
     for (size_t i = 0; i < targets.size(); i++) {
-        const uint32_t warp = targets[i].warp, first = warp * kWarp;
-        std::vector<Batch::Copies>& pending = batch.pending[warp];
-        uint32_t rest = pending[started[i]].mask;
-        bool is_first = true;
-        while (rest) {
-            const uint32_t group = batch.committed[first + __builtin_ctz(rest)];
-            uint32_t same = 0;
-            for (uint32_t others = rest; others; others &= others - 1)
-                if (batch.committed[first + __builtin_ctz(others)] == group) same |= others & -others;
-            if (!is_first) pending.push_back(pending[started[i]]);
-            Batch::Copies& copies = is_first ? pending[started[i]] : pending.back();
-            copies.mask = same;
-            copies.group = group;
-            rest &= ~same;
-            is_first = false;
+        const uint32_t warp = targets[i].warp;
+        const uint32_t* const committed = &batch.committed[warp * kWarp];
+        for (uint32_t rest = targets[i].mask; rest; rest &= ~copies[i].mask) {
+            copies[i].group = committed[__builtin_ctz(rest)];
+            copies[i].mask = 0;
+            for (const uint32_t lane : LanesOf(rest))
+                if (committed[lane] == copies[i].group) copies[i].mask |= 1u << lane;
+            batch.pending[warp].push_back(copies[i]);
         }
     }
 }
@@ -520,8 +438,7 @@ const Registration kMatrices({"ldmatrix", "stmatrix"}, [](Decoder& decoder, cons
         refuse();
     const Operand &address = ins.operands[stores ? 0 : 1], &registers = ins.operands[stores ? 1 : 0];
     std::vector<Row> rows;
-    for (const Operand& item :
-         registers.kind == OperandKind::kVector ? registers.items : std::vector<Operand>{registers})
+    for (const Operand& item : elements(registers))
         rows.push_back(stores ? decoder.read(item, "b32") : decoder.write(item, "b32"));
     if (rows.size() != number)
         refuse(std::to_string(rows.size()) + " registers for " + std::to_string(number) + " matrices");

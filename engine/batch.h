@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstring>
+#include <memory>
+#include <set>
 
-#include "async_copy.h"
 #include "checks.h"
+#include "counts.h"
 #include "phase_races.h"
 #include "instruction_sets.h"
 #include "program.h"
@@ -12,32 +14,6 @@
 #include "watch.h"
 
 namespace kernrec {
-
-struct Counter {
-    uint64_t value = 0;
-    bool present = false;
-    void add(uint64_t by) {
-        value += by;
-        present = true;
-    }
-};
-
-struct BufferCounts {
-    Counter sectors[3], requests[3], bytes[3], passes[3];  // indexed by AccessKind; watched launches count L1 passes
-    Counter atomics, turns;
-};
-
-struct Counts {
-    std::vector<BufferCounts> buffers;
-    BufferCounts local;
-    Counter wavefronts[3], ideal[3];  // counts of shared memory, indexed by AccessKind
-    Counter atomic_repeats, shared_atomics, local_atomics, barriers;
-    std::map<std::string, uint64_t> named;
-    std::vector<uint64_t> warps, lanes;  // indexed by basic block
-    std::vector<uint64_t> by_warp;       // indexed by (basic block, warp), only in watched launches
-
-    void merge(const Counts& other);
-};
 
 // Resolved access of one warp: the address of each lane, and the location of its bytes.
 struct Resolved {
@@ -50,6 +26,11 @@ struct Resolved {
     int64_t addresses[kWarp];  // address in the state space
     size_t base = 0;           // shared memory: offset from an address to the byte in the batch's memory
     uint8_t* places[kWarp];
+};
+
+// Some lanes of a warp.
+struct WarpMask {
+    uint32_t warp, mask;
 };
 
 // Call a function with (warp, byte of the batch's shared memory) for each lane that accesses shared memory.
@@ -65,23 +46,15 @@ struct Pending;
 struct PhaseTest;
 class Handovers;
 
-// Byte of shared memory that a lane accesses, in its own block or another block of the cluster.
-struct LanePlace {
-    uint32_t lane;  // number of the lane in the batch
-    SharedPlace place;
-
-    uint32_t warp() const { return lane / kWarp; }
-};
-
 constexpr uint8_t kPoisonByte = 0xFF;  // unwritten shared and local memory: NaN as a float, -1 as an integer
 
 // Return the text "(x, y, z)" for the linear number of a block or thread.
 std::string position_text(int64_t number, const uint32_t (&extents)[3]);
 
-class Batch : public Memory {
+class Batch {
   public:
     Batch(const Program& program, const Launch& launch);
-    ~Batch() override;
+    ~Batch();
     Batch(const Batch&) = delete;
     Batch& operator=(const Batch&) = delete;
 
@@ -100,12 +73,13 @@ class Batch : public Memory {
     uint32_t running = 0;
     const uint32_t* warps() const { return running_warps_.data(); }
     uint32_t mask(uint32_t position, const Instruction& ins) {
-        uint32_t mask = running_masks_[position];
-        if (ins.guard) {
-            const uint32_t flag = flags(ins.guard)[running_warps_[position]];
-            mask &= ins.guard_inverted ? ~flag : flag;
-        }
-        return mask;
+        return running_masks_[position] & guarded(ins, running_warps_[position]);
+    }
+    // Return the lanes for which the guard of an instruction or basic block is true.
+    template <class Guarded>
+    uint32_t guarded(const Guarded& ins, uint32_t warp) {
+        if (!ins.guard) return ~0u;
+        return ins.guard_inverted ? ~flags(ins.guard)[warp] : flags(ins.guard)[warp];
     }
     // Return whether all lanes of the batch run, so that one loop over all lanes is enough.
     bool all_full = false;
@@ -120,9 +94,9 @@ class Batch : public Memory {
     // of the lanes that may take part.
     const std::vector<Resolved>& access(const Instruction& ins, uint32_t bytes, AccessKind kind,
                                         uint32_t lanes_of_warp = ~0u);
-    // Resolve the access of some lanes of one warp.
-    std::vector<Resolved> access_of(const Instruction& ins, uint32_t bytes, AccessKind kind, uint32_t warp,
-                                    uint32_t lanes_of_warp);
+    // Resolve the access of some lanes of some warps, without the instruction's guard.
+    std::vector<Resolved> access_of(const Instruction& ins, uint32_t bytes, AccessKind kind,
+                                    const std::vector<WarpMask>& lanes);
     // Fail if an instruction for whole warps runs with only some lanes of a warp.
     void require_whole_warps(const Instruction& ins);
     void count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges = false,
@@ -157,7 +131,9 @@ class Batch : public Memory {
     uint64_t value(const Row& row, uint32_t lane);
     void put_value(const Row& row, uint32_t lane, uint64_t value);
     // Fail with a message that starts with the lane's block and thread.
-    [[noreturn]] void fail_lane(uint32_t lane, const std::string& text) { fail(lane / kWarp, lane % kWarp, text); }
+    [[noreturn]] void fail_lane(uint32_t lane, const std::string& text) const {
+        fail(lane / kWarp, lane % kWarp, text);
+    }
     // Count a bulk copy of a lane: bytes in global memory from each address, or bytes in shared memory.
     struct Moved {
         uint64_t address, bytes;
@@ -172,7 +148,7 @@ class Batch : public Memory {
     void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, int64_t address, uint32_t bytes);
     void watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind);
     // Append a request of a warp: addresses of atomic operations, or sectors.
-    void watch_request(uint32_t warp, std::vector<int64_t>& places, AccessKind kind);
+    void watch_request(uint32_t warp, std::vector<int64_t> places, AccessKind kind);
     // Append the distinct sectors in a vector, which this function sorts.
     void watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read);
     std::map<int64_t, BlockWatch>* watched = nullptr;  // keyed by block number; a block is in one batch at a time
@@ -182,22 +158,21 @@ class Batch : public Memory {
     struct Copies {
         uint32_t mask, group, bytes;
         uint8_t* places[kWarp];
-        uint8_t data[kWarp][16];
+        uint8_t data[kWarp][16];  // zeros after the bytes that a lane reads
     };
     std::vector<std::vector<Copies>> pending;
     std::vector<uint32_t> committed;  // number of groups that each lane committed
 
     // Memory
 
-    void resolve(const WarpAccess& access, uint8_t* (&places)[kWarp]) override;
-    void record(const WarpAccess& access) override;
-    uint8_t* shared(uint32_t block) override { return shared_.data() + size_t(block) * shared_stride_; }
-    uint32_t shared_bytes() const override { return launch.shared_bytes; }
-    uint32_t block_of(uint32_t warp) const override { return warp / warps_per_block; }
-    uint8_t* global(uint32_t warp, uint32_t lane, uint64_t address, uint64_t bytes, bool write) override;
-    void count(const char* metric, uint64_t by) override { counts.named[metric] += by; }
-    [[noreturn]] void fail(const std::string& text) override;
-    [[noreturn]] void fail(uint32_t warp, uint32_t lane, const std::string& text) override;
+    // Return the shared memory of the thread block at a batch position.
+    uint8_t* shared(uint32_t block) { return shared_.data() + size_t(block) * shared_stride_; }
+    uint32_t block_of(uint32_t warp) const { return warp / warps_per_block; }
+    // Add to a counter by name, such as `mma.f16`.
+    void count(const char* metric, uint64_t by) { counts.named[metric] += by; }
+    // Fail the current instruction with "<kernel>, PTX line <n>: <text>", and the block and thread of a lane if given.
+    [[noreturn]] void fail(const std::string& text) const;
+    [[noreturn]] void fail(uint32_t warp, uint32_t lane, const std::string& text) const;
     std::string coordinates(uint32_t lane) const;  // "block (x, y, z) thread (x, y, z)"
     std::string block_text(uint32_t lane) const;
     std::string thread_text(uint32_t lane) const;
@@ -213,7 +188,6 @@ class Batch : public Memory {
     bool resolve_warp(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
     bool resolve_inline(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
     KERNREC_AVX2 bool resolve_avx2(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
-    bool resolve_plain(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
     [[noreturn]] void fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp);
 
     // Scheduling
@@ -259,7 +233,6 @@ class Batch : public Memory {
     std::vector<int32_t> resume_;
     bool any_waiting_ = false;
     std::map<std::pair<uint32_t, int64_t>, int64_t> arrived_, expected_;
-    const BasicBlock* reduction_ = nullptr;
     std::vector<uint32_t> tried_;  // failed trips of each lane through a spin loop
     bool has_spins_ = false;
     bool has_specials_ = false;  // whether the constant rows of special registers are filled

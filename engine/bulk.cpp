@@ -1,11 +1,10 @@
 // Bulk copies: `cp.async.bulk`, `cp.reduce.async.bulk` and their tensor forms (PTX ISA, sections 9.7.9.25.4 and
 // 9.7.9.25.5). One thread, usually one per block, starts a copy, and the asynchronous engine finishes it.
 #include <algorithm>
-#include <stdexcept>
 
 #include "dispatch.h"
 #include "pending.h"
-#include "tensor_maps.h"
+#include "text.h"
 
 namespace kernrec {
 namespace {
@@ -17,27 +16,12 @@ struct BulkForm {
     bool to_shared = false, from_shared = false, tensor = false, four_rows = false, is_load = false;
     Instruction target, source, barrier, map;  // for a tensor, `target` is the address in shared memory
     Row size, mask;
-    bool has_barrier = false, is_reduction = false;
+    bool has_barrier = false;
     Reduction reduction = Reduction::kNone;
     NumberType type = NumberType::kU64;
     uint32_t unit = 8;
     std::vector<Row> coordinates;
     uint32_t rank = 0;
-};
-
-// One side of a copy, with its counts and watched memory.
-struct Side {
-    CopySide side;
-    bool is_shared = false;
-    SharedPlace place{};
-    std::pair<size_t, size_t> span{};   // in shared memory
-    std::vector<Batch::Moved> moved;    // in global memory
-    uint64_t bytes = 0;                 // bytes inside the tensor
-
-    void count(Batch& batch, uint32_t lane, AccessKind kind) const {
-        if (is_shared) batch.count_bulk_shared(bytes, kind);
-        else batch.count_bulk(moved, lane, kind);
-    }
 };
 
 SharedPlace place_in_shared(Batch& batch, uint32_t lane, uint64_t address, uint64_t bytes) {
@@ -58,45 +42,42 @@ uint8_t* bytes_in_global(Batch& batch, uint32_t lane, uint64_t first, uint64_t e
     return low.places[lane % kWarp];
 }
 
-Side linear_side(Batch& batch, const BulkForm& form, uint32_t lane, uint64_t address, uint64_t bytes, bool is_shared,
-                 bool write) {
-    Side made;
+CopySide linear_side(Batch& batch, const BulkForm& form, uint32_t lane, uint64_t address, uint64_t bytes,
+                     bool is_shared, bool write) {
+    CopySide made;
     made.is_shared = is_shared;
     made.bytes = bytes;
-    made.side.element_bytes = form.unit;
+    made.element_bytes = form.unit;
     if (is_shared) {
         made.place = place_in_shared(batch, lane, address, bytes);
         const size_t first = batch.flat(made.place);
         made.span = {first, first + bytes};
-        made.side.runs.push_back({batch.bytes_at(made.place), uint32_t(bytes)});
+        made.runs.push_back({batch.bytes_at(made.place), uint32_t(bytes)});
     } else {
-        made.side.runs.push_back({bytes_in_global(batch, lane, address, address + bytes, write), uint32_t(bytes)});
+        made.runs.push_back({bytes_in_global(batch, lane, address, address + bytes, write), uint32_t(bytes)});
         made.moved.push_back({address, bytes});
     }
     return made;
 }
 
-struct Sides {
-    Side source, target;
-    uint64_t bytes;  // bytes that a barrier counts
-    NumberType type;
-};
-
-Sides linear_sides(Batch& batch, const BulkForm& form, uint32_t lane) {
-    const uint64_t bytes = uint32_t(batch.value(form.size, lane));
-    if (bytes % kUnit || !bytes)
-        batch.fail_lane(lane, "copies " + std::to_string(bytes) + " bytes in bulk; a multiple of " +
+// Set source, targets and bytes of a copy of contiguous bytes.
+void prepare_linear(Batch& batch, const BulkForm& form, BulkCopy& copy) {
+    const uint32_t lane = copy.lane;
+    copy.bytes = uint32_t(batch.value(form.size, lane));
+    if (copy.bytes % kUnit || !copy.bytes)
+        batch.fail_lane(lane, "copies " + std::to_string(copy.bytes) + " bytes in bulk; a multiple of " +
                                   std::to_string(kUnit) + " is needed");
-    Side target = linear_side(batch, form, lane, address_at(batch, form.target, lane), bytes, form.to_shared, true);
-    Side source = linear_side(batch, form, lane, address_at(batch, form.source, lane), bytes, form.from_shared, false);
-    return {std::move(source), std::move(target), bytes, form.type};
+    const uint64_t to = address_at(batch, form.target, lane), from = address_at(batch, form.source, lane);
+    copy.targets = {linear_side(batch, form, lane, to, copy.bytes, form.to_shared, true)};
+    copy.source = linear_side(batch, form, lane, from, copy.bytes, form.from_shared, false);
+    copy.type = form.type;
 }
 
 // Return the box of a tensor in global memory.
-Side box_side(Batch& batch, uint32_t lane, const TensorMap& map, const std::vector<CopyRun>& runs, bool write) {
-    Side made;
-    made.side.element_bytes = map.element_bytes();
-    made.side.fill = map.fill();
+CopySide box_side(Batch& batch, uint32_t lane, const TensorMap& map, const std::vector<CopyRun>& runs, bool write) {
+    CopySide made;
+    made.element_bytes = map.element->bytes;
+    made.fill = map.fill_nan ? map.element->nan : 0;
     int64_t low = INT64_MAX, high = INT64_MIN;
     for (const CopyRun& run : runs)
         if (run.inside) low = std::min(low, run.offset), high = std::max(high, run.offset + int64_t(run.bytes));
@@ -105,7 +86,7 @@ Side box_side(Batch& batch, uint32_t lane, const TensorMap& map, const std::vect
     high = (high + kUnit - 1) & -int64_t(kUnit);
     uint8_t* first = bytes_in_global(batch, lane, map.address + uint64_t(low), map.address + uint64_t(high), write);
     for (const CopyRun& run : runs) {
-        made.side.runs.push_back({run.inside ? first + (run.offset - low) : nullptr, run.bytes});
+        made.runs.push_back({run.inside ? first + (run.offset - low) : nullptr, run.bytes});
         if (!run.inside) continue;
         made.moved.push_back({map.address + uint64_t(run.offset), run.bytes});
         made.bytes += run.bytes;
@@ -113,7 +94,9 @@ Side box_side(Batch& batch, uint32_t lane, const TensorMap& map, const std::vect
     return made;
 }
 
-Sides tensor_sides(Batch& batch, const BulkForm& form, uint32_t lane) {
+// Set source, targets and bytes of a copy of a tensor's box.
+void prepare_tensor(Batch& batch, const BulkForm& form, BulkCopy& copy) {
+    const uint32_t lane = copy.lane;
     TensorMap map = tensor_map_at(batch, lane, address_at(batch, form.map, lane));
     if (map.rank != form.rank)
         batch.fail_lane(lane, "gives " + std::to_string(form.rank) + " coordinates for a tensor map of rank " +
@@ -123,150 +106,99 @@ Sides tensor_sides(Batch& batch, const BulkForm& form, uint32_t lane) {
     if (form.four_rows) {
         if (map.box[1] != 1)
             batch.fail_lane(lane, "moves four rows with a tensor map whose box has " + std::to_string(map.box[1]));
-        map = with_four_rows(map);
+        map.box[1] = 4;
     }
     const uint64_t address = address_at(batch, form.target, lane);
-    const bool too_large = map.shared_bytes() > batch.launch.shared_bytes;  // malicious maps describe terabytes
     const auto check_shared = [&] {
         if (address % kTensorAlignment)
-            batch.fail_lane(lane, "gives shared address " + hex_address(address) + ", which is not a multiple of " +
+            batch.fail_lane(lane, "gives shared address " + hex(address) + ", which is not a multiple of " +
                                       std::to_string(kTensorAlignment));
         return place_in_shared(batch, lane, address, map.shared_bytes());
     };
-    if (too_large) check_shared();
-    Side box =
+    if (map.shared_bytes() > batch.launch.shared_bytes) check_shared();  // malicious maps describe terabytes
+    CopySide box =
         box_side(batch, lane, map, form.four_rows ? row_runs(map, corner) : box_runs(map, corner), !form.is_load);
-    Side tile;
+    CopySide tile;
     tile.is_shared = true;
     tile.place = check_shared();
-    tile.bytes = map.box_bytes();
-    tile.side.element_bytes = map.element_bytes();
+    tile.bytes = copy.bytes = map.box_bytes();
+    tile.element_bytes = map.element->bytes;
     const size_t block = batch.flat({tile.place.block, 0});
-    size_t first = SIZE_MAX, end = 0;
+    tile.span = {SIZE_MAX, 0};
     for (const CopyRun& run : shared_runs(map, tile.place.byte)) {
         const size_t place = block + size_t(run.offset);
         // Swizzled addresses may lie outside of the box, so check the end of the batch's memory.
         if (size_t(run.offset) + run.bytes > batch.shared_stride())
             batch.fail_lane(lane, "moves bytes beyond shared memory by a swizzle");
-        first = std::min(first, place);
-        end = std::max(end, place + run.bytes);
-        tile.side.runs.push_back({batch.bytes_at({tile.place.block, uint32_t(run.offset)}), run.bytes});
+        tile.span = {std::min(tile.span.first, place), std::max(tile.span.end, place + run.bytes)};
+        tile.runs.push_back({batch.bytes_at({tile.place.block, uint32_t(run.offset)}), run.bytes});
     }
-    tile.span = {first, end};
-    bool reducible = false;
-    const NumberType type = reducible_type(map.type, reducible);
-    if (form.is_reduction && !reducible)
-        batch.fail_lane(lane, std::string("combines elements of .") + tensor_element_name(map.type) +
-                                  ", for which there is no reduction");
-    const uint64_t bytes = map.box_bytes();
-    if (form.is_load) return {std::move(box), std::move(tile), bytes, type};
-    return {std::move(tile), std::move(box), bytes, type};
+    if (form.reduction != Reduction::kNone && !map.element->reducible)
+        batch.fail_lane(
+            lane, std::string("combines elements of .") + map.element->name + ", for which there is no reduction");
+    copy.type = map.element->reducible.value_or(NumberType::kU8);
+    copy.source = form.is_load ? box : tile;
+    copy.targets = {form.is_load ? std::move(tile) : std::move(box)};
 }
 
-void misuse(Batch& batch, uint32_t lane, SharedPlace place, const std::invalid_argument& error) {
-    batch.fail_lane(lane, "uses the barrier at " + batch.place_name(place) + ", " + error.what());
+// Replace the target and the barrier of a copy by those at the same offset in the blocks of a mask.
+void multicast(Batch& batch, const BulkForm& form, BulkCopy& copy) {
+    const uint32_t mask = uint32_t(batch.value(form.mask, copy.lane) & 0xFFFF), blocks = batch.cluster_blocks();
+    if (!mask || mask >> blocks)
+        batch.fail_lane(copy.lane,
+                        "multicasts to mask " + hex(mask) + " in a cluster of " + std::to_string(blocks) + " blocks");
+    const SharedPlace barrier = copy.barriers[0].place;
+    const CopySide target = copy.targets[0];
+    const uint32_t own = barrier.block % blocks;
+    copy.barriers.clear();
+    copy.targets.clear();
+    for (const uint32_t rank : LanesOf(mask)) {
+        copy.barriers.push_back({copy.lane, {barrier.block - own + rank, barrier.byte}});
+        CopySide moved = target;
+        const int64_t by = (int64_t(rank) - own) * int64_t(batch.shared_stride());
+        const int64_t last = int64_t(batch.shared_stride()) * batch.launch.blocks_per_batch;
+        if (int64_t(moved.span.first) + by < 0 || int64_t(moved.span.end) + by > last)
+            batch.fail_lane(copy.lane, "multicasts beyond the shared memory of its cluster");
+        moved.span = {size_t(int64_t(moved.span.first) + by), size_t(int64_t(moved.span.end) + by)};
+        for (CopySide::Run& run : moved.runs) run.at += by;
+        copy.targets.push_back(std::move(moved));
+    }
 }
 
-std::shared_ptr<BulkCopy> prepared(Batch& batch, const BulkForm& form, uint32_t lane, std::vector<Side>& targets,
-                                   Side& source) {
-    Sides sides = form.tensor ? tensor_sides(batch, form, lane) : linear_sides(batch, form, lane);
+std::shared_ptr<BulkCopy> prepared(Batch& batch, const BulkForm& form, uint32_t lane) {
     auto copy = std::make_shared<BulkCopy>();
     copy->lane = lane;
     copy->site = batch.source;
-    copy->bytes = sides.bytes;
     copy->reduction = form.reduction;
-    copy->type = sides.type;
-    source = sides.source;
-    targets = {sides.target};
-    if (form.has_barrier) {
-        const SharedPlace barrier = place_in_shared(batch, lane, address_at(batch, form.barrier, lane), 8);
-        copy->barriers = {barrier};
-        if (PhaseRaces* races = batch.phase_races()) races->use(batch.source, {{lane / kWarp, batch.flat(barrier)}});
-        if (form.mask) {
-            const uint32_t mask = uint32_t(batch.value(form.mask, lane) & 0xFFFF), blocks = batch.cluster_blocks();
-            if (!mask || mask >> blocks)
-                batch.fail_lane(lane, "multicasts to mask " + hex_address(mask) + " in a cluster of " +
-                                          std::to_string(blocks) + " blocks");
-            const uint32_t own = barrier.block % blocks;
-            copy->barriers.clear();
-            targets.clear();
-            for (uint32_t rank = 0; rank < blocks; rank++) {
-                if (!(mask >> rank & 1)) continue;
-                copy->barriers.push_back({barrier.block - own + rank, barrier.byte});
-                // Return the address at the same offset in another block, relative to the barrier's block.
-                Side moved = sides.target;
-                const int64_t by = (int64_t(rank) - own) * int64_t(batch.shared_stride());
-                const int64_t last = int64_t(batch.shared_stride()) * batch.launch.blocks_per_batch;
-                if (int64_t(moved.span.first) + by < 0 || int64_t(moved.span.second) + by > last)
-                    batch.fail_lane(lane, "multicasts beyond the shared memory of its cluster");
-                moved.span.first = size_t(int64_t(moved.span.first) + by);
-                moved.span.second = size_t(int64_t(moved.span.second) + by);
-                for (CopySide::Run& run : moved.side.runs) run.at += by;
-                targets.push_back(std::move(moved));
-            }
-        }
-        for (const SharedPlace place : copy->barriers) {
-            try {
-                batch.work().mbarriers.phase(place);
-            } catch (const std::invalid_argument& error) {
-                misuse(batch, lane, place, error);
-            }
-        }
-    }
-    copy->source = sides.source.side;
-    if (source.is_shared) copy->source_span = source.span;
-    for (const Side& target : targets) {
-        copy->targets.push_back(target.side);
-        copy->target_spans.push_back(target.span);
-    }
+    form.tensor ? prepare_tensor(batch, form, *copy) : prepare_linear(batch, form, *copy);
+    if (!form.has_barrier) return copy;
+    const SharedPlace barrier = place_in_shared(batch, lane, address_at(batch, form.barrier, lane), 8);
+    copy->barriers = {{lane, barrier}};
+    if (PhaseRaces* races = batch.phase_races()) races->use(batch.source, {{lane / kWarp, batch.flat(barrier)}});
+    if (form.mask) multicast(batch, form, *copy);
+    for (const LanePlace& use : copy->barriers) batch.work().mbarriers.phase(use);  // fails if not initialized
     return copy;
 }
 
 void start_bulk(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<BulkForm>(ins);
-    struct Prepared {
-        std::shared_ptr<BulkCopy> copy;
-        std::vector<Side> targets;
-        Side source;
-    };
-    std::vector<Prepared> all;
-    each_lane(batch, ins, [&](uint32_t lane) {
-        Prepared& one = all.emplace_back();
-        one.copy = prepared(batch, form, lane, one.targets, one.source);
-    });
-    const AccessKind kind = form.reduction == Reduction::kNone ? AccessKind::kWrite : AccessKind::kAtomic;
     std::vector<std::shared_ptr<BulkCopy>> copies;
-    std::vector<SharedPlace> places;
-    for (Prepared& one : all) {
-        one.source.count(batch, one.copy->lane, AccessKind::kRead);
-        for (const Side& target : one.targets) target.count(batch, one.copy->lane, kind);
-        if (!form.has_barrier) {
-            batch.work().start_copy(*one.copy);
-            continue;
-        }
-        batch.work().start_tracked(one.copy);
-        copies.push_back(one.copy);
-        places.insert(places.end(), one.copy->barriers.begin(), one.copy->barriers.end());
+    each_lane(batch, ins, [&](uint32_t lane) { copies.push_back(prepared(batch, form, lane)); });
+    const AccessKind kind = form.reduction == Reduction::kNone ? AccessKind::kWrite : AccessKind::kAtomic;
+    std::vector<LanePlace> barriers;
+    for (const std::shared_ptr<BulkCopy>& copy : copies) {
+        copy->source.count(batch, copy->lane, AccessKind::kRead);
+        for (const CopySide& target : copy->targets) target.count(batch, copy->lane, kind);
+        batch.work().start(copy);
+        barriers.insert(barriers.end(), copy->barriers.begin(), copy->barriers.end());
     }
-    if (copies.empty()) return;
+    if (barriers.empty()) return;
     batch.work().engine.start(
-        [&batch, copies, source = batch.source] {
-            const AsInstruction as(batch, source);
-            for (const std::shared_ptr<BulkCopy>& copy : copies) {
-                batch.work().finish_tracked(*copy);
-                for (const SharedPlace place : copy->barriers) {
-                    try {
-                        batch.work().mbarriers.expect(place, -int64_t(copy->bytes));
-                    } catch (const std::invalid_argument& error) {
-                        misuse(batch, copy->lane, place, error);
-                    }
-                }
-            }
+        [&batch, copies] {
+            for (const std::shared_ptr<BulkCopy>& copy : copies) batch.work().finish(*copy);
         },
-        std::move(places));
+        barriers);
 }
-
-void nothing(Batch&, const Instruction&) {}
 
 void commit_bulk(Batch& batch, const Instruction& ins) {
     each_lane(batch, ins, [&](uint32_t lane) { batch.work().bulk.commit(lane); });
@@ -279,17 +211,12 @@ void wait_bulk(Batch& batch, const Instruction& ins) {
 // Decode the barrier and the mask of blocks, which follow the other operands.
 void decode_ends(Decoder& decoder, const Source& ins, const std::vector<Operand>& operands, size_t next,
                  BulkForm& form) {
-    if (form.has_barrier) {
-        if (operands.size() <= next) refuse();
-        form.barrier = decoder.access(operands[next++], Space::kShared);
-    }
-    if (ins.has("multicast")) {
-        if (operands.size() <= next) refuse();
-        form.mask = decoder.value(operands[next], "u16");
-    }
+    if (operands.size() < next + form.has_barrier + ins.has("multicast")) refuse();
+    if (form.has_barrier) form.barrier = decoder.access(operands[next++], Space::kShared);
+    if (ins.has("multicast")) form.mask = decoder.value(operands[next], "u16");
 }
 
-void decode_linear(Decoder& decoder, const Source& ins, std::vector<Operand> operands, BulkForm& form) {
+void decode_linear(Decoder& decoder, const Source& ins, const std::vector<Operand>& operands, BulkForm& form) {
     std::vector<bool> shared;
     for (const std::string& mark : ins.modifiers)
         if (mark == "shared" || mark == "global") shared.push_back(mark == "shared");
@@ -300,7 +227,7 @@ void decode_linear(Decoder& decoder, const Source& ins, std::vector<Operand> ope
     form.source = decoder.access(operands[1], Space::kGeneric);
     form.size = decoder.value(operands[2], "u32");
     decode_ends(decoder, ins, operands, 3, form);
-    if (!form.is_reduction) return;
+    if (form.reduction == Reduction::kNone) return;
     static const std::map<std::string, NumberType> types = {
         {"f16", NumberType::kF16}, {"bf16", NumberType::kBf16}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32},
         {"u64", NumberType::kU64}, {"s64", NumberType::kS64},   {"f32", NumberType::kF32}, {"f64", NumberType::kF64},
@@ -309,13 +236,10 @@ void decode_linear(Decoder& decoder, const Source& ins, std::vector<Operand> ope
     if (type == types.end()) refuse("a reduction of ." + ins.type());
     form.type = type->second;
     form.unit = uint32_t(number_bits(form.type)) / 8;
-    const bool is_float = ins.type().find('f') != std::string::npos;
-    if (is_float && form.reduction != Reduction::kAdd && form.reduction != Reduction::kMin &&
-        form.reduction != Reduction::kMax)
-        refuse();
+    if (ins.type().find('f') != std::string::npos && form.reduction > Reduction::kMax) refuse();
 }
 
-void decode_tensor(Decoder& decoder, const Source& ins, std::vector<Operand> operands, BulkForm& form) {
+void decode_tensor(Decoder& decoder, const Source& ins, const std::vector<Operand>& operands, BulkForm& form) {
     if (ins.has("im2col") || ins.has("im2col_no_offs") || operands.size() < 2) refuse();
     form.tensor = true;
     form.is_load = form.has_barrier;
@@ -342,34 +266,29 @@ void decode_tensor(Decoder& decoder, const Source& ins, std::vector<Operand> ope
 void decode_bulk(Decoder& decoder, const Source& ins) {
     if (ins.has("prefetch")) {
         decoder.emit(nothing);
-        return;
-    }
-    if (ins.has("commit_group")) {
+    } else if (ins.has("commit_group")) {
         decoder.emit(commit_bulk);
-        return;
-    }
-    if (ins.has("wait_group")) {
+    } else if (ins.has("wait_group")) {
         if (ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger)
             refuse("wait_group without a literal");
         Instruction& made = decoder.emit(wait_bulk);
         made.immediate = ins.operands[0].value;
         made.mode = ins.has("read");
-        return;
+    } else {
+        decoder.need_lane_address();
+        BulkForm form;
+        std::vector<Operand> operands = ins.operands;
+        if (ins.has("cache_hint") && !operands.empty()) operands.pop_back();
+        form.has_barrier = ins.has("mbarrier");
+        if (ins.modifiers[0] == "reduce") {
+            decoder.note_atomic(Space::kGlobal);
+            for (const std::string& mark : ins.modifiers)
+                if (form.reduction == Reduction::kNone) form.reduction = reduction_of(mark);
+            if (form.reduction == Reduction::kNone) refuse();
+        }
+        ins.has("tensor") ? decode_tensor(decoder, ins, operands, form) : decode_linear(decoder, ins, operands, form);
+        emit_form(decoder, start_bulk, std::move(form));
     }
-    decoder.need_lane_address();
-    if (ins.modifiers[0] == "reduce") decoder.note_atomic(Space::kGlobal);
-    BulkForm form;
-    std::vector<Operand> operands = ins.operands;
-    if (ins.has("cache_hint") && !operands.empty()) operands.pop_back();
-    form.has_barrier = ins.has("mbarrier");
-    form.is_reduction = ins.modifiers[0] == "reduce";
-    if (form.is_reduction) {
-        for (const std::string& mark : ins.modifiers)
-            if (form.reduction == Reduction::kNone) form.reduction = reduction_of(mark);
-        if (form.reduction == Reduction::kNone) refuse();
-    }
-    ins.has("tensor") ? decode_tensor(decoder, ins, operands, form) : decode_linear(decoder, ins, operands, form);
-    emit_form(decoder, start_bulk, std::move(form));
 }
 
 }  // namespace kernrec

@@ -124,12 +124,11 @@ bool Checks::unordered(uint32_t lane, uint32_t other, uint32_t time) const {
 }
 
 void Checks::record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes,
-                    AccessKind kind, bool whole_matrix) {
+                    AccessKind kind) {
     time_++;
     const bool plain = kind != AccessKind::kAtomic && !(watch_.roles[ins.source] & kSynchronizes);
     for (const Resolved& at : all) {
-        if (at.space == Space::kShared && watch_.shared_memory)
-            shared(batch, ins, at, bytes, kind, plain, whole_matrix);
+        if (at.space == Space::kShared && watch_.shared_memory) shared(batch, ins, at, bytes, kind, plain);
         if (at.space == Space::kLocal && kind != AccessKind::kAtomic && definedness_)
             definedness_->access_local(batch, ins.source, at, bytes, kind == AccessKind::kWrite);
         if (at.space == Space::kGlobal) global(batch, ins, at, bytes, kind, plain);
@@ -143,7 +142,7 @@ const SharedArray* Checks::array_at(int64_t address) const {
 }
 
 void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind,
-                    bool plain, bool whole_matrix) {
+                    bool plain) {
     const uint32_t block = at.warp / warps_per_block_, warp_of_block = at.warp % warps_per_block_;
     const size_t base = size_t(block) * stride_;
     const bool write = kind == AccessKind::kWrite, compare = can_compare(ins, bytes, kind);
@@ -168,20 +167,19 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
             }
         }
         const std::string memory = array ? array->name : "shared memory";
-        const int64_t start = array ? array->start : 0;
         bool reported = false;
         for (uint32_t k = 0; k < bytes; k++) {
             const size_t place = base + size_t(address) + k;
-            if (!write && !whole_matrix && !written_[place] && !reported) {
-                report("uninitialized-shared", batch, ins, lane, -1, kNoLane, memory, address + k - start, bytes);
-                reported = true;
-            }
-            if (kind != AccessKind::kRead) written_[place] = true;
             Cell& cell = cells_[place];
-            if (cell.in_flight && !write && !reported) {
-                report("async-copy", batch, ins, lane, cell.write_source, kNoLane, memory, address + k - start, bytes);
+            const auto find = [&](const char* finding, int64_t other, uint32_t other_lane) {
+                if (!reported)
+                    report(finding, batch, ins, lane, other, other_lane, memory,
+                           address + k - (array ? array->start : 0), bytes);
                 reported = true;
-            }
+            };
+            if (!write && !written_[place]) find("uninitialized-shared", -1, kNoLane);
+            if (kind != AccessKind::kRead) written_[place] = true;
+            if (cell.in_flight && !write) find("async-copy", cell.write_source, kNoLane);
             if (!plain && kind != AccessKind::kAtomic) continue;
             if (cell.epoch != epoch) {
                 const Cell before = cell;
@@ -190,53 +188,43 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
                 cell.in_flight = before.in_flight;
                 cell.write_source = before.write_source;
             }
+            const auto in_warp = [&](int32_t other) { return other / int32_t(kWarp) == int32_t(warp_of_block); };
             const auto apart = [&](int32_t other, uint32_t other_epoch) {  // nothing orders the two accesses
-                if (other < 0 || other == thread) return false;
-                return other / int32_t(kWarp) != int32_t(warp_of_block) || other_epoch == warp_epoch;
+                return other >= 0 && other != thread && (!in_warp(other) || other_epoch == warp_epoch);
             };
             const auto lane_of = [&](int32_t other) { return block * warps_per_block_ * kWarp + uint32_t(other); };
+            const bool after_write = apart(cell.writer, cell.write_epoch);
             if (kind == AccessKind::kAtomic) {
-                if (!reported && apart(cell.writer, cell.write_epoch)) {
-                    report("race-atomic", batch, ins, lane, cell.write_source, lane_of(cell.writer), memory,
-                           address + k - start, bytes);
-                    reported = true;
-                }
+                if (after_write) find("race-atomic", cell.write_source, lane_of(cell.writer));
                 continue;
             }
             bool same = write && compare && batch.shared(block)[address + k] == stored_byte(batch, ins, lane, k);
-            if (!reported && apart(cell.writer, cell.write_epoch)) {
+            if (!reported && after_write) {
                 if (write && cell.write_time == time_)
                     same = compare &&
                            stored_byte(batch, ins, lane_of(cell.writer), cell.byte) == stored_byte(batch, ins, lane, k);
-                if (!same) {
-                    const bool inside = cell.writer / int32_t(kWarp) == int32_t(warp_of_block);
-                    report(inside ? "race-warp" : "race-shared", batch, ins, lane, cell.write_source,
-                           lane_of(cell.writer), memory, address + k - start, bytes);
-                    reported = true;
-                }
+                if (!same)
+                    find(in_warp(cell.writer) ? "race-warp" : "race-shared", cell.write_source, lane_of(cell.writer));
             }
             if (write) {
                 const bool many =
                     cell.reader >= 0 &&
-                    (cell.many_warps || (cell.many_lanes && cell.reader / int32_t(kWarp) == int32_t(warp_of_block) &&
-                                         cell.read_epoch == warp_epoch));
-                if (!reported && !same && (many || apart(cell.reader, cell.read_epoch))) {
-                    const bool inside = !cell.many_warps && cell.reader / int32_t(kWarp) == int32_t(warp_of_block);
-                    report(inside ? "race-warp" : "race-shared", batch, ins, lane, cell.read_source,
-                           cell.reader == thread ? kNoLane : lane_of(cell.reader), memory, address + k - start, bytes);
-                    reported = true;
-                }
+                    (cell.many_warps || (cell.many_lanes && in_warp(cell.reader) && cell.read_epoch == warp_epoch));
+                if (!same && (many || apart(cell.reader, cell.read_epoch)))
+                    find(!cell.many_warps && in_warp(cell.reader) ? "race-warp" : "race-shared", cell.read_source,
+                         cell.reader == thread ? kNoLane : lane_of(cell.reader));
                 cell.writer = thread;
                 cell.write_epoch = warp_epoch;
                 cell.write_source = ins.source;
                 cell.write_time = time_;
                 cell.byte = uint8_t(k);
             } else {
-                const bool other_warp = cell.reader >= 0 && cell.reader / int32_t(kWarp) != int32_t(warp_of_block);
+                const bool other_warp = cell.reader >= 0 && !in_warp(cell.reader);
                 cell.many_warps |= other_warp;
-                if (cell.reader >= 0 && !other_warp && cell.read_epoch != warp_epoch) cell.many_lanes = false;
-                cell.many_lanes |=
-                    cell.reader >= 0 && !other_warp && cell.reader != thread && cell.read_epoch == warp_epoch;
+                if (cell.reader >= 0 && !other_warp) {
+                    if (cell.read_epoch != warp_epoch) cell.many_lanes = false;
+                    else cell.many_lanes |= cell.reader != thread;
+                }
                 cell.reader = thread;
                 cell.read_epoch = warp_epoch;
                 cell.read_source = ins.source;
@@ -300,21 +288,12 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
                 const int32_t other = after_write ? touched.writer : touched.reader;
                 const int64_t source = after_write ? touched.write_source : touched.read_source;
                 const bool one_block = other == block;
-                Finding finding{one_block ? "race-block" : "race-global",
-                                ins.source,
-                                source,
-                                batch.block_text(lane),
-                                batch.thread_text(lane),
-                                "",
-                                "",
-                                region.name,
-                                offset,
-                                bytes};
                 const bool one_lane = after_write || touched.read_lane < kSeveralLanes;
-                if (one_block && one_lane)
-                    finding.other_thread = batch.thread_text(after_write ? touched.write_lane : reader);
-                if (other != kSeveral) finding.other_block = position_text(other - 1, batch.launch.grid);
-                watch_.add(std::move(finding));
+                watch_.add({one_block ? "race-block" : "race-global", ins.source, source, batch.block_text(lane),
+                            batch.thread_text(lane),
+                            other == kSeveral ? "" : position_text(other - 1, batch.launch.grid),
+                            one_block && one_lane ? batch.thread_text(after_write ? touched.write_lane : reader) : "",
+                            region.name, offset, bytes});
             }
             if (write && !same) {
                 touched.writer = block;

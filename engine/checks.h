@@ -75,8 +75,8 @@ class Checks {
     explicit Checks(const Batch& batch);
 
     void start_batch(const std::vector<int64_t>& block_numbers);
-    void record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind,
-                bool whole_matrix = false);
+    void record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes,
+                AccessKind kind);
     void pass_barrier(uint32_t block) {
         block_epoch_[block]++;
         block_time_[block] = time_;
@@ -105,8 +105,7 @@ class Checks {
         bool many_warps = false, many_lanes = false;  // several warps or lanes read it
     };
 
-    void shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain,
-                bool whole_matrix);
+    void shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
     void global(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
     // Return whether no barrier orders an access of a lane at `time` before the current access of another lane.
     bool unordered(uint32_t lane, uint32_t other, uint32_t time) const;

@@ -95,7 +95,8 @@ struct Units {
     bool consecutive, same;
     int64_t span;  // from the first to the last unit
 };
-KERNREC_INLINE void units_inline(const int64_t* addresses, uint32_t shift, Units& to) {
+constexpr auto kUnits = [](const int64_t* addresses, uint32_t shift) __attribute__((always_inline)) {
+    Units to;
     const int64_t first = addresses[0] >> shift;
     uint64_t apart = 0, gaps = 0;
     int64_t low = first, high = first;
@@ -108,19 +109,16 @@ KERNREC_INLINE void units_inline(const int64_t* addresses, uint32_t shift, Units
         high = unit > high ? unit : high;
     }
     to.consecutive = gaps == 0, to.same = apart == 0, to.span = high - low;
-}
-void units_plain(const int64_t* addresses, uint32_t shift, Units& to) { units_inline(addresses, shift, to); }
-KERNREC_AVX2 void units_avx2(const int64_t* addresses, uint32_t shift, Units& to) {
-    units_inline(addresses, shift, to);
-}
+    return to;
+};
+constexpr ByCpu<kUnits> units_of;
 
 }  // namespace
 
 Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, bool load, bool atomic) {
     const uint32_t unit = std::max(bytes, 4u), banks = 128 / unit, shift = __builtin_ctz(unit);
     const bool whole = mask == ~0u;
-    Units all;
-    (kAvx2 ? units_avx2 : units_plain)(addresses, shift, all);
+    const Units all = units_of(addresses, shift);
     const int64_t* units = all.units;
     const bool same = whole && all.same;
     uint32_t group = banks;

@@ -9,11 +9,6 @@
 
 namespace kernrec {
 
-// Thrown by a builder for an unsupported form of an instruction.
-struct Unsupported : Error {
-    using Error::Error;
-};
-
 class Decoder {
   public:
     Decoder(Program& program, const Launch& launch, std::vector<uint32_t> register_widths);
@@ -102,7 +97,6 @@ struct Registration {
 void touch_warpgroup_registers(Batch& batch, const Instruction& ins);
 
 uint32_t width_of(std::string_view type);
-[[noreturn]] void refuse(const std::string& text = "");
 
 // Return the operation that converts integers of `from` bits to rows of `to` bits, with extension or truncation.
 Run cast_run(uint32_t from, uint32_t to, bool is_signed);

@@ -15,10 +15,6 @@ inline std::vector<Operand> elements(const Operand& operand) {
     return operand.kind == OperandKind::kVector ? operand.items : std::vector<Operand>{operand};
 }
 
-inline void append(std::vector<Row>& rows, const std::vector<Row>& more) {
-    rows.insert(rows.end(), more.begin(), more.end());
-}
-
 inline Space space_of(const Source& ins) {
     return ins.has("global")     ? Space::kGlobal
            : ins.has("shared")   ? Space::kShared
@@ -28,19 +24,6 @@ inline Space space_of(const Source& ins) {
            : ins.has("argument") ? Space::kArgument
                                  : Space::kGeneric;
 }
-
-// Parse the name of an instruction; throw a decoder error for unsupported parts.
-template <class Parse>
-auto form_from(Parse parse, const Source& ins) {
-    try {
-        return parse(ins.modifiers);
-    } catch (const UnsupportedForm& form) {
-        refuse(form.what());
-    }
-}
-
-// Return the rows of a fragment's registers, all with the register width of the type.
-std::vector<Row> fragment(Decoder& decoder, const Operand& operand, NumberType type, int registers, bool write);
 
 constexpr size_t kMostRegisters = 128;
 
@@ -53,6 +36,9 @@ struct Fragments {
     }
     Word* const* from(size_t i) const { return registers + i; }
 };
+
+// Operation without an effect.
+inline void nothing(Batch&, const Instruction&) {}
 
 // Builders in other files, such as for `cp.async.bulk` and `cp.async.mbarrier.arrive`.
 void decode_bulk(Decoder& decoder, const Source& ins);

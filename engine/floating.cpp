@@ -8,9 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "decoder.h"
-#include "lanes.h"
-#include "number_formats.h"
+#include "dispatch.h"
 
 namespace kernrec {
 
@@ -496,16 +494,7 @@ Run fast_conversion(const std::string& to, const std::string& from, const std::v
 
 template <class D, class S>
 void convert_lanes(Batch& batch, const Instruction& ins) {
-    Conversion form;
-    form.to = NumberType(ins.modes[0]);
-    form.from = NumberType(ins.modes[1]);
-    form.rounding = Rounding(ins.modes[2]);
-    form.to_integral = ins.modes[3];
-    form.flushes = ins.modes[4];
-    form.saturates = ins.modes[5];
-    form.relu = ins.modes[6];
-    form.sources = int(ins.modes[7]);
-    form.packed = ins.modes[8];
+    const auto& form = form_of<Conversion>(ins);
     D* d = batch.row<D>(ins.d);
     const S *a = batch.row<S>(ins.a), *b = ins.b ? batch.row<S>(ins.b) : nullptr;
     each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
@@ -541,12 +530,7 @@ const Registration kConvert({"cvt"}, [](Decoder& decoder, const Source& ins) {
             decoder.emit(run, d, a);
             return;
         }
-    Conversion form;
-    try {
-        form = conversion_form(ins.modifiers);
-    } catch (const UnsupportedForm& error) {
-        refuse(error.what());
-    }
+    const Conversion form = conversion_form(ins.modifiers);
     auto register_type = [](const std::string& type, bool paired) -> std::string {
         if (type == "e4m3x2" || type == "e5m2x2") return "b16";
         if (type == "f16x2" || type == "bf16x2") return "b32";
@@ -557,9 +541,8 @@ const Registration kConvert({"cvt"}, [](Decoder& decoder, const Source& ins) {
     const Row a = decoder.read(ins.operands[1], source);
     const Row b = form.sources == 2 ? decoder.read(ins.operands[2], source) : Row{};
     const Row d = decoder.write(ins.operands[0], result);
-    Instruction& made = decoder.emit(convert_run(d.width, a.width), d, a, b);
-    made.modes = {uint32_t(form.to), uint32_t(form.from), uint32_t(form.rounding), form.to_integral, form.flushes,
-                  form.saturates,    form.relu,           uint32_t(form.sources),  form.packed};
+    Instruction& made = emit_form(decoder, convert_run(d.width, a.width), form);
+    std::tie(made.d, made.a, made.b) = std::tie(d, a, b);
 });
 
 }  // namespace

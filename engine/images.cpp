@@ -4,9 +4,11 @@
 // A fetch counts as one read of its buffer: a request per warp, with the distinct sectors of all texels that its lanes
 // filter. Depth comparison, multi-sample textures and sparse residency are not supported.
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <stdexcept>
 
+#include "async_copy.h"
 #include "dispatch.h"
 #include "text.h"
 #include "texture.h"
@@ -26,7 +28,7 @@ struct ImageForm {
     // For fetches: level of detail, gradients along x and y, and texel offset.
     Row level;
     std::vector<Row> slopes[2], offset;
-    uint32_t channel = 0;  // channel of a gather
+    std::optional<uint32_t> channel;  // channel of a gather
     // For surfaces: bytes per element, and behavior for accesses outside of the image.
     uint32_t unit = 4;
     OutsideMode outside = OutsideMode::kTrap;
@@ -68,44 +70,35 @@ struct Stored {
 // A100 Tensor Core GPU Architecture, "4 texture units per SM"; NVIDIA Turing GPU Architecture states the same).
 constexpr uint32_t kTextureClocks = 8;
 
-void watch_image(Batch& batch, const Image& image, uint32_t number, const std::vector<Stored>& all, AccessKind kind,
-                 uint32_t size) {
-    std::map<uint32_t, std::vector<int64_t>> requests;  // keyed by warp: sectors, or addresses of atomic operations
-    const bool is_atomic = kind == AccessKind::kAtomic;
-    for (const Stored& one : all)
-        for (const int64_t byte : one.bytes) {
-            if (byte < 0) continue;
-            const int64_t address = int64_t(image.address) + byte;
-            requests[one.lane / kWarp].push_back(is_atomic ? address : address / kSectorBytes);
-            if (BlockWatch* watch = batch.watch_of(one.lane / kWarp)) batch.touch(*watch, number, kind, address, size);
-        }
-    for (auto& [warp, places] : requests) batch.watch_request(warp, places, kind);
-}
-
 void count_image(Batch& batch, const Image& image, const std::vector<Stored>& all, AccessKind kind, uint32_t size) {
-    std::set<std::pair<uint32_t, uint64_t>> sectors;
-    std::set<uint32_t> warps;
-    uint64_t texels = 0;
-    for (const Stored& one : all) {
-        warps.insert(one.lane / kWarp);
-        for (const int64_t byte : one.bytes) {
-            if (byte < 0) continue;
-            texels++;
-            sectors.insert({one.lane / kWarp, (image.address + uint64_t(byte)) >> 5});
-        }
-    }
     const uint32_t number = uint32_t((image.address >> kBufferShift) - 1);
-    if (batch.launch.watch) watch_image(batch, image, number, all, kind, size);
+    std::map<uint32_t, std::vector<int64_t>> requests;  // keyed by warp: addresses
+    size_t corners = 0;
+    for (const Stored& one : all) {
+        std::vector<int64_t>& addresses = requests[one.lane / kWarp];
+        corners = std::max(corners, one.bytes.size());
+        for (const int64_t byte : one.bytes)
+            if (byte >= 0) addresses.push_back(int64_t(image.address) + byte);
+    }
+    uint64_t texels = 0, sectors = 0;
+    for (auto& [warp, addresses] : requests) {
+        std::set<int64_t> distinct;
+        for (const int64_t address : addresses) {
+            distinct.insert(address / kSectorBytes);
+            if (BlockWatch* watch = batch.watch_of(warp)) batch.touch(*watch, number, kind, address, size);
+        }
+        texels += addresses.size();
+        sectors += distinct.size();
+        std::vector<int64_t> places(distinct.begin(), distinct.end());
+        batch.watch_request(warp, kind == AccessKind::kAtomic ? addresses : places, kind);
+    }
     if (!batch.launch.count) return;
     BufferCounts& buffer = batch.counts.buffers[number];
-    if (batch.launch.watch) {
-        size_t corners = 0;
-        for (const Stored& one : all) corners = std::max(corners, one.bytes.size());
-        buffer.passes[size_t(kind)].add(warps.size() * kTextureClocks * std::max<size_t>(corners / 4, 1));
-    }
-    buffer.sectors[size_t(kind)].add(sectors.size());
-    buffer.requests[size_t(kind)].add(warps.size());
-    buffer.bytes[size_t(kind)].add(texels * size);
+    if (batch.launch.watch)
+        buffer[kPasses + size_t(kind)].add(requests.size() * kTextureClocks * std::max<size_t>(corners / 4, 1));
+    buffer[kSectors + size_t(kind)].add(sectors);
+    buffer[kRequests + size_t(kind)].add(requests.size());
+    buffer[kBytes + size_t(kind)].add(texels * size);
 }
 
 double number_at(Batch& batch, const Row& row, uint32_t lane, bool is_float) {
@@ -154,8 +147,10 @@ void fetch_texels(Batch& batch, const Instruction& ins) {
             for (size_t i = 0; i < form.offset.size(); i++) offset[i] = number_at(batch, form.offset[i], lane, false);
             const int64_t nearest = nearest_level(image, level);
             Stored stored{lane, {}};
+            const ImagePlace place = place_of(batch, form, image, lane);
             put_channels(batch, form, lane,
-                         fetch(image, place_of(batch, form, image, lane), offset, nearest, form.whole, stored.bytes));
+                         form.channel ? gather(image, place, *form.channel, stored.bytes)
+                                      : fetch(image, place, offset, nearest, form.whole, stored.bytes));
             levels[nearest].push_back(std::move(stored));
         }
         for (const auto& [level, stored] : levels)
@@ -163,24 +158,9 @@ void fetch_texels(Batch& batch, const Instruction& ins) {
     }
 }
 
-void gather_texels(Batch& batch, const Instruction& ins) {
-    const auto& form = form_of<ImageForm>(ins);
-    for (const Part& part : parts_of(batch, ins, form.handle)) {
-        require_axes(batch, *part.image, form.geometry);
-        std::vector<Stored> all;
-        for (const uint32_t lane : part.lanes) {
-            Stored stored{lane, {}};
-            put_channels(batch, form, lane,
-                         gather(*part.image, place_of(batch, form, *part.image, lane), form.channel, stored.bytes));
-            all.push_back(std::move(stored));
-        }
-        count_image(batch, *part.image, all, AccessKind::kRead, uint32_t(part.image->texel_bytes()));
-    }
-}
-
 void decode_place(Decoder& decoder, const Source& ins, const Operand& place, const char* type, ImageForm& form) {
     if (place.kind != OperandKind::kTexel || place.items.empty()) refuse();
-    form.geometry = form_from(geometry, ins);
+    form.geometry = geometry(ins.modifiers);
     form.handle = decoder.value(place.items[0], "b64");
     std::vector<Operand> coordinates(place.items.begin() + 1, place.items.end());
     if (coordinates.size() < form.geometry.axes + form.geometry.layered)
@@ -246,39 +226,36 @@ const Registration kGather({"tld4"}, [](Decoder& decoder, const Source& ins) {
     decode_results(decoder, ins, ins.operands[0], form);
     decode_place(decoder, ins, ins.operands[1], "f32", form);
     if (form.geometry.axes != 2 && !form.geometry.cube) refuse();
-    emit_form(decoder, gather_texels, std::move(form));
+    emit_form(decoder, fetch_texels, std::move(form));
 });
 
-enum class Query { kWidth, kHeight, kDepth, kLayers, kLevels, kNormalized };
+struct Property {
+    const char* name;
+    int64_t (*of)(const Image&);
+};
+const Property kProperties[] = {
+    {"width", [](const Image& image) { return image.extents[0]; }},
+    {"height", [](const Image& image) { return image.axes > 1 ? image.extents[1] : 0; }},
+    {"depth", [](const Image& image) { return image.axes > 2 ? image.extents[2] : 0; }},
+    {"array_size", [](const Image& image) { return image.layers; }},
+    {"num_mipmap_levels", [](const Image& image) { return image.levels; }},
+    {"normalized_coords", [](const Image& image) { return int64_t(image.sampler.normalized); }},
+};
 
 void query(Batch& batch, const Instruction& ins) {
-    for (const Part& part : parts_of(batch, ins, ins.a)) {
-        const Image& image = *part.image;
-        int64_t answer = 0;
-        switch (Query(ins.mode)) {
-            case Query::kWidth: answer = image.extents[0]; break;
-            case Query::kHeight: answer = image.axes > 1 ? image.extents[1] : 0; break;
-            case Query::kDepth: answer = image.axes > 2 ? image.extents[2] : 0; break;
-            case Query::kLayers: answer = image.layers; break;
-            case Query::kLevels: answer = image.levels; break;
-            case Query::kNormalized: answer = image.sampler.normalized; break;
-        }
-        for (const uint32_t lane : part.lanes) batch.row<uint32_t>(ins.d)[lane] = uint32_t(answer);
-    }
+    for (const Part& part : parts_of(batch, ins, ins.a))
+        for (const uint32_t lane : part.lanes)
+            batch.row<uint32_t>(ins.d)[lane] = uint32_t(kProperties[ins.mode].of(*part.image));
 }
 
 const Registration kQuery({"txq", "suq"}, [](Decoder& decoder, const Source& ins) {
-    constexpr const char* names[] = {
-        "width", "height", "depth", "array_size", "num_mipmap_levels", "normalized_coords"};
-    uint32_t mode = 6;
-    for (const std::string& mark : ins.modifiers)
-        for (uint32_t i = 0; i < 6 && mode == 6; i++)
-            if (mark == names[i]) mode = i;
-    if (mode == 6 || ins.has("level")) refuse("this property");
+    const auto property = std::find_if(std::begin(kProperties), std::end(kProperties),
+                                       [&](const Property& each) { return ins.has(each.name); });
+    if (property == std::end(kProperties) || ins.has("level")) refuse("this property");
     if (ins.operands.size() != 2 || ins.operands[1].kind != OperandKind::kAddress || ins.operands[1].items.empty())
         refuse();
     const Row a = decoder.value(ins.operands[1].items[0], "b64"), d = decoder.write(ins.operands[0], "u32");
-    decoder.emit(query, d, a).mode = mode;
+    decoder.emit(query, d, a).mode = uint32_t(property - kProperties);
 });
 
 // --- Surfaces ---
@@ -315,7 +292,7 @@ std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins
         }
         count_image(batch, image, stored, kind, size);
         if (atomics && batch.launch.count)
-            batch.counts.buffers[(image.address >> kBufferShift) - 1].atomics.add(uint64_t(
+            batch.counts.buffers[(image.address >> kBufferShift) - 1][kAtomics].add(uint64_t(
                 std::count_if(stored.begin(), stored.end(), [](const Stored& one) { return one.bytes[0] >= 0; })));
     }
     return accesses;

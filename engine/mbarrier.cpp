@@ -30,15 +30,15 @@ void act_on_barriers(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<BarrierForm>(ins);
     Mbarriers& barriers = batch.work().mbarriers;
     const bool changes = form.action == Action::kInitialize || form.action == Action::kInvalidate;
-    each_barrier(batch, barriers_of(batch, form.barrier, changes), [&](uint32_t lane, SharedPlace place) {
-        const uint32_t count = form.count_of(batch, lane);
+    for (const LanePlace& use : barriers_of(batch, form.barrier, changes)) {
+        const uint32_t count = form.count_of(batch, use.lane);
         switch (form.action) {
-            case Action::kInitialize: return barriers.initialize(place, count);
-            case Action::kInvalidate: return barriers.invalidate(place);
-            case Action::kExpect: return barriers.expect(place, count);
-            case Action::kComplete: return barriers.expect(place, -int64_t(count));
+            case Action::kInitialize: barriers.initialize(use, count); break;
+            case Action::kInvalidate: barriers.invalidate(use); break;
+            case Action::kExpect: barriers.expect(use, count); break;
+            case Action::kComplete: barriers.expect(use, -int64_t(count)); break;
         }
-    });
+    }
 }
 
 void arrive(Batch& batch, const Instruction& ins) {
@@ -46,23 +46,21 @@ void arrive(Batch& batch, const Instruction& ins) {
     Mbarriers& barriers = batch.work().mbarriers;
     PhaseRaces* races = form.releases ? batch.phase_races() : nullptr;
     std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // lanes of a warp that arrive together release once
-    each_barrier(batch, barriers_of(batch, form.barrier), [&](uint32_t lane, SharedPlace place) {
-        const uint32_t count = form.count_of(batch, lane);
-        if (form.expects) barriers.expect(place, count);
-        if (races && released.insert({lane / kWarp, place.key(), barriers.completed_phases()}).second)
-            races->release(lane / kWarp, batch.flat(place));
-        const uint64_t word = barriers.arrive(place, form.expects ? 1 : count, form.drops, form.completes);
-        if (form.state) batch.row<uint64_t>(form.state)[lane] = word;
-    });
+    for (const LanePlace& use : barriers_of(batch, form.barrier)) {
+        const uint32_t count = form.count_of(batch, use.lane);
+        if (form.expects) barriers.expect(use, count);
+        if (races && released.insert({use.warp(), use.place.key(), barriers.completed_phases()}).second)
+            races->release(use.warp(), batch.flat(use.place));
+        const uint64_t word = barriers.arrive(use, form.expects ? 1 : count, form.drops, form.completes);
+        if (form.state) batch.row<uint64_t>(form.state)[use.lane] = word;
+    }
 }
 
 void count_pending(Batch& batch, const Instruction& ins) {
     each_lane(batch, ins, [&](uint32_t lane) {
-        try {
-            batch.row<uint32_t>(ins.d)[lane] = uint32_t(barrier_phase(batch.value(ins.a, lane)).pending);
-        } catch (const std::invalid_argument&) {
-            batch.fail("no state");
-        }
+        const uint64_t word = batch.value(ins.a, lane);
+        if (!BarrierPhase::is_initialized(word)) batch.fail("no state");
+        batch.row<uint32_t>(ins.d)[lane] = uint32_t(BarrierPhase::of(word).pending);
     });
 }
 
@@ -70,19 +68,14 @@ void test_phase(Batch& batch, const Instruction& ins) {
     const auto& test = form_of<PhaseTest>(ins);
     const std::vector<LanePlace> uses = barriers_of(batch, test.barrier);
     if (uses.empty()) return;
-    std::vector<LanePlace> done;
     uint32_t* results = batch.flags(ins.d);
-    each_barrier(batch, uses, [&](uint32_t lane, SharedPlace place) {
-        const uint64_t wanted = batch.value(test.wanted, lane);
-        const bool passed =
-            batch.work().mbarriers.passed(place, test.is_parity ? uint32_t(wanted & 1) : parity_of_token(wanted));
-        const uint32_t bit = 1u << lane % kWarp;
-        results[lane / kWarp] = passed ? results[lane / kWarp] | bit : results[lane / kWarp] & ~bit;
-        if (passed) done.push_back({lane, place});
-    });
     std::set<std::pair<uint32_t, size_t>> seen;
     std::set<uint32_t> warps, blocks;
-    for (const LanePlace& use : done) {
+    for (const LanePlace& use : uses) {
+        const uint32_t bit = 1u << use.lane % kWarp;
+        results[use.warp()] &= ~bit;
+        if (!batch.work().mbarriers.passed(use, test.parity(batch, use.lane))) continue;
+        results[use.warp()] |= bit;
         seen.insert({use.warp(), batch.flat(use.place)});
         warps.insert(use.warp());
         blocks.insert(batch.lane_block(use.lane));
@@ -153,21 +146,17 @@ void arrive_after_copies(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<BarrierForm>(ins);
     Pending& work = batch.work();
     if (form.expects)
-        each_barrier(batch, barriers_of(batch, form.barrier),
-                     [&](uint32_t, SharedPlace place) { work.mbarriers.await_more(place, 1); });
+        for (const LanePlace& use : barriers_of(batch, form.barrier)) work.mbarriers.await_more(use, 1);
     const std::vector<LanePlace> uses = barriers_of(batch, form.barrier);
-    std::vector<SharedPlace> places;
-    for (const LanePlace& use : uses) places.push_back(use.place);
     work.engine.start(
-        [&batch, &work, uses, source = batch.source] {
-            const AsInstruction as(batch, source);
+        [&batch, &work, uses] {
             for (const LanePlace& use : uses) finish_copies(batch, use.warp(), 1u << use.lane % kWarp, std::nullopt);
-            each_barrier(batch, uses, [&](uint32_t lane, SharedPlace place) {
-                if (PhaseRaces* races = batch.phase_races()) races->release(lane / kWarp, batch.flat(place));
-                work.mbarriers.arrive(place, 1);
-            });
+            for (const LanePlace& use : uses) {
+                if (PhaseRaces* races = batch.phase_races()) races->release(use.warp(), batch.flat(use.place));
+                work.mbarriers.arrive(use, 1);
+            }
         },
-        std::move(places));
+        uses);
 }
 
 // --- st.async and red.async ---
@@ -192,16 +181,13 @@ void store_async(Batch& batch, const Instruction& ins) {
     const std::vector<LanePlace> uses = barriers_of(batch, form.barrier);
     PhaseRaces* races = form.reduction == Reduction::kNone ? batch.phase_races() : nullptr;
     std::vector<uint64_t> values;
-    std::vector<SharedPlace> places;
     for (size_t i = 0; i < targets.size(); i++) {
         const size_t place = batch.flat(targets[i].place);
         if (races) races->begin_write(ins.source, targets[i].warp(), {place, place + bytes}, batch.flat(uses[i].place));
         for (const Row& row : form.sources) values.push_back(batch.value(row, targets[i].lane));
-        places.push_back(uses[i].place);
     }
     batch.work().engine.start(
-        [&batch, &form, targets, uses, values, races, bytes, source = batch.source] {
-            const AsInstruction as(batch, source);
+        [&batch, &form, targets, uses, values, races, bytes] {
             size_t next = 0;
             for (const LanePlace& target : targets)
                 for (size_t i = 0; i < form.sources.size(); i++) {
@@ -215,10 +201,9 @@ void store_async(Batch& batch, const Instruction& ins) {
                 const size_t place = batch.flat(targets[i].place);
                 races->end_write({place, place + bytes}, batch.flat(uses[i].place));
             }
-            each_barrier(batch, uses,
-                         [&](uint32_t, SharedPlace place) { batch.work().mbarriers.expect(place, -int64_t(bytes)); });
+            for (const LanePlace& use : uses) batch.work().mbarriers.expect(use, -int64_t(bytes));
         },
-        std::move(places));
+        uses);
     batch.count("bulk.shared_write_bytes", uint64_t(bytes) * targets.size());
 }
 

@@ -1,6 +1,7 @@
 // Python module `kernrec._engine`: decodes a kernel that Python passes as flat arrays, and runs its blocks.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -46,39 +47,6 @@ Operand read_operand(const Flat<int64_t>& table, size_t& next) {
     if (compound)
         for (uint32_t i = 0; i < uint32_t(row[1]); i++) operand.items.push_back(read_operand(table, next));
     return operand;
-}
-
-nb::dict counts_dict(const Counts& counts, const Launch& launch) {
-    nb::dict result;
-    auto put = [&](const std::string& name, const Counter& counter) {
-        if (counter.present) result[nb::str(name.c_str())] = counter.value;
-    };
-    const char* const kinds[] = {"read", "write", "atomic"};
-    const char* const shared_kinds[] = {"load", "store", "atomic"};
-    auto put_buffer = [&](const std::string& name, const BufferCounts& buffer) {
-        for (int kind = 0; kind < 3; kind++) {
-            const std::string prefix = name + "." + kinds[kind];
-            put(prefix + "_sectors", buffer.sectors[kind]);
-            put(prefix + "_requests", buffer.requests[kind]);
-            put(prefix + "_bytes", buffer.bytes[kind]);
-            put(prefix + "_passes", buffer.passes[kind]);
-        }
-    };
-    for (size_t i = 0; i < counts.buffers.size(); i++) {
-        put_buffer("global." + launch.buffers[i].name, counts.buffers[i]);
-        put("atomic." + launch.buffers[i].name, counts.buffers[i].atomics);
-        put("global." + launch.buffers[i].name + ".atomic_turns", counts.buffers[i].turns);
-    }
-    put_buffer("local", counts.local);
-    for (int kind = 0; kind < 3; kind++) {
-        put(std::string("shared.") + shared_kinds[kind] + "_wavefronts", counts.wavefronts[kind]);
-        put(std::string("shared.") + shared_kinds[kind] + "_ideal", counts.ideal[kind]);
-    }
-    put("shared.atomic_repeats", counts.atomic_repeats);
-    put("atomic.shared", counts.shared_atomics);
-    put("atomic.local", counts.local_atomics);
-    for (const auto& [name, value] : counts.named) result[nb::str(name.c_str())] = value;
-    return result;
 }
 
 template <class T>
@@ -188,10 +156,8 @@ class Kernel {
         const size_t size = launch_.blocks_per_batch, batches = (blocks.size() + size - 1) / size;
         std::vector<std::unique_ptr<Fault>> faults(batches);
         std::atomic<size_t> next{0}, stop{batches};
-        Counts total;
-        total.buffers.resize(launch_.buffers.size());
-        total.warps.resize(program_.blocks.size());
-        total.lanes.resize(program_.blocks.size());
+        const Counts none(launch_.buffers.size(), program_.blocks.size());
+        Counts total = none;
         std::mutex merging;
         auto work = [&] {
             std::unique_ptr<Batch> batch;
@@ -219,10 +185,7 @@ class Kernel {
             }
             std::lock_guard<std::mutex> lock(merging);
             total.merge(batch->counts);
-            batch->counts = Counts();
-            batch->counts.buffers.resize(launch_.buffers.size());
-            batch->counts.warps.resize(program_.blocks.size());
-            batch->counts.lanes.resize(program_.blocks.size());
+            batch->counts = none;
             spare_.push_back(std::move(batch));
         };
         {
@@ -243,7 +206,9 @@ class Kernel {
                 fault = nb::make_tuple(uint32_t(each->kind), each->source, std::string(each->what()));
                 break;
             }
-        return nb::make_tuple(fault, counts_dict(total, launch_), total.warps, total.lanes, total.barriers.value,
+        std::vector<std::string> names;
+        for (const Region& buffer : launch_.buffers) names.push_back(buffer.name);
+        return nb::make_tuple(fault, total.by_name(names), total.warps, total.lanes, total.barriers.value,
                               total.by_warp);
     }
 

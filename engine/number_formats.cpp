@@ -152,7 +152,7 @@ uint64_t converted_nan(const Conversion& conversion, double value, uint64_t bits
 NumberType number_type(const std::string& name) {
     for (const auto& [text, type] : kNames)
         if (name == text) return type;
-    throw UnsupportedForm("type ." + name);
+    refuse("type ." + name);
 }
 
 const char* number_name(NumberType type) {
@@ -264,7 +264,7 @@ const float* small_float_values(NumberType type) {
 }
 
 Conversion conversion_form(const Modifiers& modifiers) {
-    if (modifiers.size() < 2) throw UnsupportedForm("");
+    if (modifiers.size() < 2) refuse();
     Conversion form{};
     std::string to = modifiers[modifiers.size() - 2], from = modifiers.back();
     const auto is_pair = [](std::string& name) {
@@ -294,7 +294,7 @@ Conversion conversion_form(const Modifiers& modifiers) {
                                            : Rounding::kUp;
             form.to_integral = mark.size() == 3;
             rounds = true;
-        } else throw UnsupportedForm("");
+        } else refuse();
     }
     const bool eight_to = has_eight_bits(form.to), eight_from = has_eight_bits(form.from);
     if (eight_to || eight_from) {
@@ -303,7 +303,7 @@ Conversion conversion_form(const Modifiers& modifiers) {
         const bool narrows = eight_to && pair_to && satfinite &&
                              (pair_from ? form.from == NumberType::kF16 : form.from == NumberType::kF32);
         const bool widens = eight_from && pair_from && pair_to && form.to == NumberType::kF16 && !satfinite;
-        if (!nearest || !(narrows || widens)) throw UnsupportedForm("");
+        if (!nearest || !(narrows || widens)) refuse();
         return form;
     }
     const bool pair_of_halves = pair_to && (form.to == NumberType::kF16 || form.to == NumberType::kBf16);
@@ -311,9 +311,8 @@ Conversion conversion_form(const Modifiers& modifiers) {
         (pair_to && !(pair_of_halves && form.from == NumberType::kF32)) ||
         (form.to == NumberType::kTf32 && form.from != NumberType::kF32) || number_bits(form.to) < 8 ||
         number_bits(form.from) < 8 || form.to > NumberType::kF64 || form.from > NumberType::kF64)
-        throw UnsupportedForm("");
-    if (is_float(form.from) && !is_float(form.to) && !(rounds && form.to_integral))
-        throw UnsupportedForm("no rounding");
+        refuse();
+    if (is_float(form.from) && !is_float(form.to) && !(rounds && form.to_integral)) refuse("no rounding");
     return form;
 }
 

@@ -6,18 +6,12 @@
 
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "memory.h"
 
 namespace kernrec {
-
-// Unsupported form of an instruction; the text names the unsupported part.
-struct UnsupportedForm : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
 
 using Modifiers = std::vector<std::string>;  // modifiers of an instruction: "sync", "aligned", ...
 
@@ -100,7 +94,7 @@ constexpr int number_bits(NumberType type) {
     }
 }
 
-// Return the type of a PTX name, or throw UnsupportedForm. Bit types (b8 to b64) are unsigned integers.
+// Return the type of a PTX name, or throw Unsupported. Bit types (b8 to b64) are unsigned integers.
 NumberType number_type(const std::string& name);
 
 // Return the PTX name of a type.

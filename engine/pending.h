@@ -1,22 +1,85 @@
-// Asynchronous work of a batch: copies, arrivals at barriers, and matmuls of warpgroups and tensor memory.
+// Asynchronous work of a batch: copies, arrivals at barriers, and matmuls that use warpgroups or tensor memory.
 #pragma once
 
+#include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <unordered_set>
 
+#include "async_copy.h"
 #include "batch.h"
-#include "tensor_core.h"
+#include "tensor_memory.h"
 
 namespace kernrec {
+
+// --- mbarrier (PTX ISA, section "mbarrier") ---
+
+// State of a barrier. Its 8 bytes are opaque in PTX. Here, bits 0 to 19 hold pending arrivals, 20 to 39 expected
+// arrivals, 40 to 60 the transaction count, and 61 the parity. The two highest bits are 01 if the barrier is
+// initialized.
+struct BarrierPhase {
+    int64_t pending;
+    int64_t expected;
+    int64_t bytes;    // announced bytes that have not arrived; negative if bytes arrive first
+    uint32_t parity;  // 0 in the first phase, then alternates
+
+    static bool is_initialized(uint64_t word) { return word >> 62 == 1; }
+    static BarrierPhase of(uint64_t word);
+    uint64_t word() const;
+};
 
 // Test whether a barrier's phase is complete: an access of 8 bytes, and the state or parity for which each lane waits.
 struct PhaseTest {
     Instruction barrier;
     Row wanted;
     bool is_parity = false;
+
+    uint32_t parity(Batch& batch, uint32_t lane) const {
+        return uint32_t(batch.value(wanted, lane) >> (is_parity ? 0 : 61) & 1);
+    }
 };
+
+// Barriers in the shared memory of a batch of thread blocks. Errors name the lane that uses a barrier.
+class Mbarriers {
+  public:
+    explicit Mbarriers(Batch& batch) : batch_(batch) {}
+
+    void initialize(const LanePlace& use, int64_t count);
+    void invalidate(const LanePlace& use);
+    // Add to the transaction count: positive for announced bytes, negative for bytes that arrived.
+    void expect(const LanePlace& use, int64_t bytes);
+    // Count arrivals; return the previous word. `drops` is for mbarrier.arrive_drop, and `completes` is false for
+    // .noComplete.
+    uint64_t arrive(const LanePlace& use, int64_t count, bool drops = false, bool completes = true);
+    // Increase the number of arrivals for which this phase waits (cp.async.mbarrier.arrive without .noinc).
+    void await_more(const LanePlace& use, int64_t count);
+    // Return whether the phase with this parity is complete.
+    bool passed(const LanePlace& use, uint32_t parity) const { return phase(use).parity != parity; }
+    BarrierPhase phase(const LanePlace& use) const;
+    uint64_t completed_phases() const { return completed_; }
+    // Forget the barriers of the last batch, but continue to count phases.
+    void start_batch() { initialized_.clear(); }
+
+  private:
+    [[noreturn]] void fail(const LanePlace& use, const std::string& text) const;
+    uint64_t load(SharedPlace place) const;
+    void store(SharedPlace place, uint64_t word);
+    void settle(SharedPlace place, BarrierPhase phase);
+
+    Batch& batch_;
+    std::unordered_set<uint64_t> initialized_;
+    uint64_t completed_ = 0;
+};
+
+// Return the barriers in shared memory that lanes use. Throw Fault if a lane is not ordered after a barrier's
+// initialization. `changes` is true if the lanes initialize or invalidate barriers.
+std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes = false);
+
+// --- Other asynchronous work ---
 
 // While an object of this class exists, attribute errors to another instruction.
 class AsInstruction {
@@ -32,23 +95,31 @@ class AsInstruction {
 // Return a placeholder that Python replaces by the name and line of an instruction.
 inline std::string named(uint32_t source) { return "\x01" + std::to_string(source) + "\x01"; }
 
-// Return the barriers in shared memory that lanes use. Throw Fault if a lane is not ordered after a barrier's
-// initialization. `changes` is true if the lanes initialize or invalidate barriers.
-std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes = false);
-// Call `act(lane, place)` for each barrier; errors name lane and barrier.
-template <class Act>
-void each_barrier(Batch& batch, const std::vector<LanePlace>& barriers, Act act) {
-    for (const LanePlace& use : barriers) {
-        try {
-            act(use.lane, use.place);
-        } catch (const std::invalid_argument& error) {
-            batch.fail_lane(use.lane, "uses the barrier at " + batch.place_name(use.place) + ", " + error.what());
-        }
-    }
-}
-
 // Complete the cp.async copies of some lanes, except their `allowed` newest groups (none if not given).
 void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed);
+
+// Asynchronous operations of a batch, oldest first. They finish as late as possible: only when all threads wait, the
+// oldest operation that any of them waits for finishes.
+class AsyncEngine {
+  public:
+    explicit AsyncEngine(Batch& batch) : batch_(batch) {}
+
+    // Start an operation of the current instruction, which these barriers count.
+    void start(std::function<void()> finish, const std::vector<LanePlace>& barriers);
+    // Finish the oldest operation that one of these barriers counts, or else the oldest of all. Return false if there
+    // is none.
+    bool finish_one(const std::set<SharedPlace>& awaited = {});
+    void clear() { under_way_.clear(); }
+
+  private:
+    struct Operation {
+        uint32_t source;
+        std::function<void()> finish;
+        std::vector<LanePlace> barriers;
+    };
+    Batch& batch_;
+    std::deque<Operation> under_way_;
+};
 
 // `setmaxnreg` (PTX ISA, section "setmaxnreg"): warps of a block share the registers that they had at launch.
 class RegisterPool {
@@ -59,22 +130,15 @@ class RegisterPool {
     void check_granted(const Batch& batch) const;
 
   private:
+    uint32_t held(const Batch& batch, uint32_t warp) const {
+        const auto entry = held_.find(warp);
+        return entry == held_.end() ? batch.launch.registers : entry->second;
+    }
     std::map<uint32_t, uint32_t> held_;    // keyed by warp: current number of registers
     std::map<uint32_t, uint32_t> raised_;  // keyed by warp: instruction that requested more registers
 };
 
-// Operands of one wgmma.mma_async.
-struct WgmmaForm {
-    WgmmaMultiply multiply;
-    Modifiers name;
-    std::vector<Row> accumulators, inputs;          // registers of D, and of A if A is not in shared memory
-    std::vector<uint32_t> accumulator_rows, input_rows;  // row numbers, ascending
-    Row a, b;                                       // descriptors
-    Row scale_d;                                    // predicate; none for `adds_d`
-    bool scale_d_inverted = false, adds_d = true;
-    bool a_mn_major = false, b_mn_major = false;
-    int sign = 1;
-};
+struct WgmmaForm;
 
 // Each warpgroup's wgmma.mma_async operations in flight, and their registers (PTX ISA, sections `wgmma.fence`,
 // `wgmma.commit_group` and `wgmma.wait_group`). The engine multiplies when the instruction is issued.
@@ -106,59 +170,16 @@ class WarpgroupOperations {
     std::vector<Group> groups_;
 };
 
-// Times at which each warp used parts of tensor memory, and executed fences (PTX ISA, section "tcgen05.fence"). Before
-// a warp uses cells that another warp used, both must execute a fence. Compilers that omit all fences rely on barriers,
-// so only kernels with fences are checked.
-class TensorFences {
-  public:
-    void start_batch(Batch& batch);
-    void fence(uint32_t warp, bool before) { (before ? before_ : after_)[warp] = now_; }
-    void tick() { now_++; }
-    // `use` is kLoaded, kStored or kComputed.
-    void note(Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
-    void check(Batch& batch, uint32_t warp, std::initializer_list<TensorUse> uses, uint32_t block, const Cells& cells);
-
-  private:
-    size_t index(Batch& batch, size_t kind, uint32_t block, uint32_t warp_of_cluster, uint32_t quarter) const;
-    std::vector<int64_t> used_;  // time, indexed by (kind, block, warp of the cluster, quarter of the lanes, column)
-    std::vector<int64_t> before_, after_;  // indexed by warp
-    int64_t now_ = 0;
-};
-
-// tcgen05 instructions in flight. A `tcgen05.commit` makes a barrier track all earlier matrix operations of its thread.
-// Until the barrier's arrival, the cells of these operations are busy, and their tiles must not be written.
-class TensorOperations {
-  public:
-    void start_batch(Batch& batch);
-    // Issue an operation of a thread in the tensor memories of the operation's blocks.
-    void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
-    void commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places);
-    void note_load(uint32_t warp, Cells cells) { loads_[warp].push_back(std::move(cells)); }
-    void note_store(uint32_t warp, Cells cells) { stores_[warp].push_back(std::move(cells)); }
-    void wait(Batch& batch, uint32_t warp, TensorUse use);
-
-    std::vector<TensorMemory> memories;  // indexed by block of the batch
-    TensorFences fences;
-
-  private:
-    struct Issued {
-        TensorOperation operation;
-        std::optional<TileRead> read;
-    };
-    std::map<uint32_t, std::vector<Issued>> issued_;  // keyed by lane: operations that are not committed yet
-    std::map<uint32_t, std::vector<Cells>> loads_, stores_;  // keyed by warp
-};
-
 struct Pending {
-    explicit Pending(Batch& batch);
+    explicit Pending(Batch& batch) : batch(batch), mbarriers(batch), engine(batch) {}
 
     void start_batch();
     // Call this when all threads exited. Finish remaining work; throw Fault if a copy still uses shared memory.
     void end_batch();
-    // Start or finish a bulk copy.
-    void start_copy(BulkCopy copy);
-    void start_tracked(std::shared_ptr<BulkCopy> copy);
-    void finish_tracked(BulkCopy& copy);
+    // Start a bulk copy. Barriers count it, or it is part of its thread's open group.
+    void start(const std::shared_ptr<BulkCopy>& copy);
+    // Finish a bulk copy that barriers count.
+    void finish(BulkCopy& copy);
 
     Batch& batch;
     Mbarriers mbarriers;
@@ -170,8 +191,7 @@ struct Pending {
     TensorOperations tensor;
 
   private:
-    void begin(BulkCopy& copy);
-    std::list<std::shared_ptr<BulkCopy>> under_way_;  // copies for which barriers wait
+    std::list<const BulkCopy*> under_way_;  // copies that barriers count, in the order of their start
 };
 
 }  // namespace kernrec

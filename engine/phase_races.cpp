@@ -60,27 +60,19 @@ void PhaseRaces::release(uint32_t warp, size_t place) {
     clocks.release(warp, place);
 }
 
-void PhaseRaces::acquire(uint32_t warp, size_t place) { clocks.acquire(warp, place); }
-
 void PhaseRaces::pass_phase(const std::vector<uint32_t>& blocks) {
     for (const uint32_t block : blocks) tensor_reads.pass_barrier(block);
 }
 
-void PhaseRaces::initialize(uint32_t source, const std::vector<BarrierUse>& uses) {
-    std::vector<Touch> touches;
-    for (const BarrierUse& use : uses) touches.push_back({use.warp, use.place});
-    check(source, touches, kBarrierBytes, true);
-    for (const BarrierUse& use : uses) {
+void PhaseRaces::initialize(uint32_t source, const std::vector<Touch>& uses) {
+    check(source, uses, kBarrierBytes, true);
+    for (const Touch& use : uses) {
         std::fill_n(writer_.begin() + use.place, kBarrierBytes, use.warp);
         std::fill_n(written_.begin() + use.place, kBarrierBytes, clocks.time(use.warp));
     }
 }
 
-void PhaseRaces::use(uint32_t source, const std::vector<BarrierUse>& uses) {
-    std::vector<Touch> touches;
-    for (const BarrierUse& use : uses) touches.push_back({use.warp, use.place});
-    check(source, touches, kBarrierBytes, false);
-}
+void PhaseRaces::use(uint32_t source, const std::vector<Touch>& uses) { check(source, uses, kBarrierBytes, false); }
 
 void PhaseRaces::record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                         bool is_copy) {
@@ -198,9 +190,7 @@ void PhaseRaces::check(uint32_t source, const std::vector<Touch>& touches, size_
 void PhaseRaces::fail_at(uint32_t source, uint32_t warp, size_t place, uint32_t other, bool write, bool other_wrote) {
     const std::string of_block =
         cluster_blocks_ > 1 ? " of the cluster's block " + std::to_string(place / stride_ % cluster_blocks_) : "";
-    const std::string head = "race: warp " + std::to_string(warp % warps_per_block_) + " of block number " +
-                             std::to_string(block_numbers_[warp / warps_per_block_]) + (write ? " writes" : " reads") +
-                             " byte " + std::to_string(place % stride_) + " of shared memory" + of_block + ", which";
+    const std::string head = access_text(warp, write, place) + of_block + ", which";
     if (ended_[place / stride_]) throw Fault(FaultKind::kEmulation, source, head + " is gone: that block has ended");
     if (other >= clocks.warps)
         throw Fault(FaultKind::kEmulation, source,
@@ -213,10 +203,7 @@ void PhaseRaces::fail_at(uint32_t source, uint32_t warp, size_t place, uint32_t 
 
 void PhaseRaces::fail_ended(uint32_t source, size_t place, int64_t reader) {
     const uint32_t user = reader < 0 ? writer_[place] : uint32_t(reader);
-    const std::string who = user < clocks.warps
-                                ? "warp " + std::to_string(user % warps_per_block_) + " of block number " +
-                                      std::to_string(block_numbers_[user / warps_per_block_])
-                                : "a copy in bulk";
+    const std::string who = user < clocks.warps ? warp_text(user) : "a copy in bulk";
     throw Fault(FaultKind::kEmulation, source,
                 "race: block number " + std::to_string(block_numbers_[place / stride_]) + " ends while " + who +
                     " may still use byte " + std::to_string(place % stride_) +

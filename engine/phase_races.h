@@ -19,11 +19,6 @@
 
 namespace kernrec {
 
-// Byte range of the batch's shared memory.
-struct Span {
-    size_t first, end;
-};
-
 class PhaseRaces : public RaceDetector {
   public:
     PhaseRaces(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block, uint32_t cluster_blocks);
@@ -41,13 +36,13 @@ class PhaseRaces : public RaceDetector {
     // Record that a warp arrives at a barrier in shared memory, observes a complete phase, or initializes or uses the
     // barrier.
     void release(uint32_t warp, size_t place);
-    void acquire(uint32_t warp, size_t place);
-    struct BarrierUse {
+    void acquire(uint32_t warp, size_t place) { clocks.acquire(warp, place); }
+    struct Touch {
         uint32_t warp;
         size_t place;
     };
-    void initialize(uint32_t source, const std::vector<BarrierUse>& uses);
-    void use(uint32_t source, const std::vector<BarrierUse>& uses);
+    void initialize(uint32_t source, const std::vector<Touch>& uses);
+    void use(uint32_t source, const std::vector<Touch>& uses);
     // Record the blocks in which lanes observed a complete phase.
     void pass_phase(const std::vector<uint32_t>& blocks);
     // Record that the last thread of a block exits.
@@ -62,10 +57,6 @@ class PhaseRaces : public RaceDetector {
     VectorClocks clocks;
 
   private:
-    struct Touch {
-        uint32_t warp;
-        size_t place;
-    };
     void join(uint32_t first, uint32_t count);
     void check(uint32_t source, const std::vector<Touch>& touches, size_t bytes, bool write);
     int32_t* read_of(uint32_t warp) { return read_.get() + warp % warps_per_cluster_ * size_; }

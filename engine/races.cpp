@@ -14,6 +14,64 @@ bool others(int16_t last, int16_t warp) { return last != kNobody && last != warp
 
 }  // namespace
 
+void TensorReads::start_batch() {
+    std::fill(readers_.begin(), readers_.end(), 0);
+    std::fill(stored_.begin(), stored_.end(), 0);
+    in_flight_ = 0;
+}
+
+void TensorReads::pass_barrier(uint32_t block) {
+    const auto first = stored_.begin() + size_t(block) * pieces_per_block_;
+    std::transform(first, first + pieces_per_block_, first, [](int16_t by) { return by > 0 ? int16_t(-1) : by; });
+}
+
+void TensorReads::fence(uint32_t block, const std::vector<uint32_t>& warps) {
+    for (size_t i = size_t(block) * pieces_per_block_; i < size_t(block + 1) * pieces_per_block_; i++)
+        if (stored_[i] == -1 || (stored_[i] > 0 && std::count(warps.begin(), warps.end(), uint32_t(stored_[i] - 1))))
+            stored_[i] = 0;
+}
+
+void TensorReads::write(uint32_t source, size_t place, uint32_t warp, bool is_copy) {
+    const size_t piece = place / kPiece;
+    if (in_flight_ && readers_[piece])
+        throw Fault(FaultKind::kEmulation, source,
+                    "writes shared memory that an unfinished operation reads; wait for the operation first");
+    if (!is_copy) stored_[piece] = int16_t(warp + 1);
+}
+
+void TensorReads::begin(uint32_t source, const Pieces& pieces) {
+    for (const uint32_t piece : pieces)
+        if (stored_[piece])
+            throw Fault(FaultKind::kEmulation, source,
+                        "reads shared memory that threads stored to with no fence.proxy.async in between");
+    for (const uint32_t piece : pieces) readers_[piece]++;
+    in_flight_++;
+}
+
+void TensorReads::end(const Pieces& pieces) {
+    for (const uint32_t piece : pieces) readers_[piece]--;
+    in_flight_--;
+}
+
+void TensorReads::fill(size_t first_byte, size_t end_byte) {
+    for (const uint32_t piece : pieces_of(first_byte, end_byte)) stored_[piece] = 0;
+}
+
+Pieces TensorReads::pieces_of(size_t first_byte, size_t end_byte) {
+    Pieces pieces;
+    for (size_t piece = first_byte / kPiece; piece * kPiece < end_byte; piece++) pieces.push_back(uint32_t(piece));
+    return pieces;
+}
+
+Pieces TensorReads::pieces_of(const std::vector<size_t>& places) const {
+    std::vector<bool> present(readers_.size());
+    for (const size_t place : places) present[place / kPiece] = true;
+    Pieces pieces;
+    for (size_t piece = 0; piece < present.size(); piece++)
+        if (present[piece]) pieces.push_back(uint32_t(piece));
+    return pieces;
+}
+
 RaceDetector::RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block)
     : tensor_reads((shared_bytes + 15) / 16, blocks),
       stride_((shared_bytes + 15) / 16 * 16),
@@ -22,6 +80,16 @@ RaceDetector::RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warp
 void RaceDetector::start_batch(const std::vector<int64_t>& block_numbers) {
     block_numbers_ = block_numbers;
     tensor_reads.start_batch();
+}
+
+std::string RaceDetector::warp_text(uint32_t warp) const {
+    return "warp " + std::to_string(warp % warps_per_block_) + " of block number " +
+           std::to_string(block_numbers_[warp / warps_per_block_]);
+}
+
+std::string RaceDetector::access_text(uint32_t warp, bool write, size_t place) const {
+    return "race: " + warp_text(warp) + (write ? " writes" : " reads") + " byte " + std::to_string(place % stride_) +
+           " of shared memory";
 }
 
 void RaceDetector::pass_cluster_barrier(uint32_t first, uint32_t count) {
@@ -137,11 +205,8 @@ void BarrierRaces::fail(uint32_t source, const std::vector<Resolved>& all, uint3
     const int16_t other = wrote ? last : reader_[first->place];
     const std::string who =
         other == kSeveral ? "several warps" : "warp " + std::to_string(other % int(warps_per_block_));
-    const int64_t block = block_numbers_[first->warp / warps_per_block_];
     throw Fault(FaultKind::kEmulation, source,
-                "race: warp " + std::to_string(first->warp % int(warps_per_block_)) + " of block number " +
-                    std::to_string(block) + (write ? " writes" : " reads") + " byte " +
-                    std::to_string(first->place % stride_) + " of shared memory, which " + who +
+                access_text(uint32_t(first->warp), write, first->place) + ", which " + who +
                     (wrote ? " wrote" : " read") + " with no barrier between");
 }
 

@@ -250,14 +250,7 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
 
 void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_t& position) {
     source = block.end_source;
-    auto on = [&](uint32_t i) {
-        uint32_t mask = running_masks_[i];
-        if (block.guard) {
-            const uint32_t flag = flags(block.guard)[running_warps_[i]];
-            mask &= block.guard_inverted ? ~flag : flag;
-        }
-        return mask;
-    };
+    auto on = [&](uint32_t i) { return running_masks_[i] & guarded(block, running_warps_[i]); };
     auto move = [&](uint32_t i, uint32_t mask, int32_t to) {
         move_lanes(&positions_[running_warps_[i] * kWarp], mask, to, 0, to);
     };

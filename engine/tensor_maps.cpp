@@ -1,8 +1,5 @@
 // Tensor maps that the kernel writes, and proxy fences: `tensormap.replace`, `tensormap.cp_fenceproxy`, `fence` (PTX
 // ISA, sections 9.7.9.27 and 9.7.13.7).
-#include "tensor_maps.h"
-
-#include <set>
 #include <stdexcept>
 
 #include "dispatch.h"
@@ -10,8 +7,6 @@
 #include "text.h"
 
 namespace kernrec {
-
-std::string hex_address(uint64_t address) { return hex(address); }
 
 namespace {
 
@@ -44,11 +39,8 @@ void replace_field(Batch& batch, const Instruction& ins) {
     each_lane(batch, ins, [&](uint32_t lane) {
         const uint64_t address = address_at(batch, form.map, lane);
         const MapBytes map = map_bytes(batch, form.map.space, lane, address, true);
-        try {
-            replace_tensor_map_field(map.bytes, form.field, form.ordinal, batch.value(form.value, lane));
-        } catch (const std::invalid_argument& error) {
-            batch.fail(error.what());
-        }
+        if (!replace_tensor_map_field(map.bytes, form.field, form.ordinal, batch.value(form.value, lane)))
+            batch.fail("there is no " + form.field + " of dimension " + std::to_string(form.ordinal));
         if (map.space == Space::kGlobal) batch.work().maps.write(address, false);
     });
 }
@@ -92,8 +84,6 @@ const Registration kTensormap({"tensormap"}, [](Decoder& decoder, const Source& 
 });
 
 // --- Fences: only proxy fences have an effect, because accesses are in order here ---
-
-void nothing(Batch&, const Instruction&) {}
 
 void release_maps(Batch& batch, const Instruction&) { batch.work().maps.release(); }
 

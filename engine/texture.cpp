@@ -10,6 +10,20 @@
 namespace kernrec {
 namespace {
 
+// Integer coordinates of a texel.
+struct Texel {
+    std::array<int64_t, 3> at;
+    int64_t layer;
+    int64_t level;
+};
+
+// Texel that a fetch reads.
+struct Corner {
+    Texel texel;
+    bool inside;  // if false, the texel reads as the border
+    double weight;
+};
+
 constexpr double kFurthest = double(int64_t(1) << 40);  // all larger coordinates map to the same texel
 
 // Texel along one axis, whether it exists, and its weight in a fetch.
@@ -76,29 +90,13 @@ bool is_signed(NumberType type) {
     return type == NumberType::kS8 || type == NumberType::kS16 || type == NumberType::kS32;
 }
 
-}  // namespace
-
-std::array<int64_t, 3> Image::extents_at(int64_t level) const {
-    std::array<int64_t, 3> result{};
-    for (size_t i = 0; i < 3; ++i) result[i] = std::max<int64_t>(extents[i] >> std::min<int64_t>(level, 62), 1);
-    return result;
-}
-
-int64_t Image::first_texel(int64_t level) const {
-    int64_t texels = 0;
-    for (int64_t i = 0; i < level; ++i) {
-        const auto [x, y, z] = extents_at(i);
-        texels += x * y * z * layers;
-    }
-    return texels;
-}
-
 int64_t texel_number(const Image& image, const Texel& texel) {
     const auto [width, height, depth] = image.extents_at(texel.level);
     return image.first_texel(texel.level) + ((texel.layer * depth + texel.at[2]) * height + texel.at[1]) * width +
            texel.at[0];
 }
 
+// Return the byte of a texel in the hardware's layout, for counting sectors; below `bytes()`.
 int64_t stored_byte(const Image& image, const Texel& texel) {
     const int64_t size = image.texel_bytes();
     if (image.axes == 1) return texel_number(image, texel) * size;
@@ -110,37 +108,7 @@ int64_t stored_byte(const Image& image, const Texel& texel) {
     return (image.first_texel(texel.level) * size + block * 512 + inside) % image.bytes();
 }
 
-Geometry geometry(const Modifiers& modifiers) {
-    static const std::pair<const char*, Geometry> kGeometries[] = {{"1d", {1}},
-                                                                   {"2d", {2}},
-                                                                   {"3d", {3}},
-                                                                   {"a1d", {1, true}},
-                                                                   {"a2d", {2, true}},
-                                                                   {"cube", {3, false, true}},
-                                                                   {"acube", {3, true, true}}};
-    for (const std::string& modifier : modifiers)
-        for (const auto& [name, result] : kGeometries)
-            if (modifier == name) return result;
-    throw UnsupportedForm("its geometry");
-}
-
-ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates,
-                       int64_t layer) {
-    ImagePlace place{coordinates, layer};
-    if (geometry.cube) {
-        // CUDA C++ Programming Guide, appendix "Cubemap Textures".
-        const auto [x, y, z] = coordinates;
-        const double across = std::fabs(x), up = std::fabs(y), far = std::fabs(z);
-        const int axis = across >= up && across >= far ? 0 : up >= far ? 1 : 2;
-        const double along = coordinates[size_t(axis)], side = along < 0 ? -1.0 : 1.0;
-        const double s = axis == 0 ? -side * z : axis == 1 ? x : side * x, t = axis == 1 ? side * z : -y;
-        const double length = along == 0 ? 1.0 : std::fabs(along);
-        place = {{(s / length + 1) / 2, (t / length + 1) / 2, 0}, layer * 6 + 2 * axis + (along < 0)};
-    }
-    place.layer = std::clamp<int64_t>(place.layer, 0, image.layers - 1);
-    return place;
-}
-
+// Return the texels of a fetch, last axis fastest. `whole` is true if the coordinates are texel indices.
 std::vector<Corner> corners(const Image& image, const ImagePlace& place, int64_t level, bool linear, bool whole) {
     const auto extents = image.extents_at(level);
     std::vector<Corner> result{{{{0, 0, 0}, place.layer, level}, true, 1.0}};
@@ -161,6 +129,7 @@ std::vector<Corner> corners(const Image& image, const ImagePlace& place, int64_t
     return result;
 }
 
+// Read four channels of a texel, as stored or as numbers up to 1. Missing channels are 0.
 std::array<double, 4> read_texel(const Image& image, const Corner& corner) {
     std::array<double, 4> values{};
     if (!corner.inside) return values;
@@ -174,6 +143,54 @@ std::array<double, 4> read_texel(const Image& image, const Corner& corner) {
         if (image.sampler.unit_range && !is_float) values[i] = std::max(values[i] / largest, -1.0);
     }
     return values;
+}
+
+}  // namespace
+
+std::array<int64_t, 3> Image::extents_at(int64_t level) const {
+    std::array<int64_t, 3> result{};
+    for (size_t i = 0; i < 3; ++i) result[i] = std::max<int64_t>(extents[i] >> std::min<int64_t>(level, 62), 1);
+    return result;
+}
+
+int64_t Image::first_texel(int64_t level) const {
+    int64_t texels = 0;
+    for (int64_t i = 0; i < level; ++i) {
+        const auto [x, y, z] = extents_at(i);
+        texels += x * y * z * layers;
+    }
+    return texels;
+}
+
+Geometry geometry(const Modifiers& modifiers) {
+    static const std::pair<const char*, Geometry> kGeometries[] = {{"1d", {1}},
+                                                                   {"2d", {2}},
+                                                                   {"3d", {3}},
+                                                                   {"a1d", {1, true}},
+                                                                   {"a2d", {2, true}},
+                                                                   {"cube", {3, false, true}},
+                                                                   {"acube", {3, true, true}}};
+    for (const std::string& modifier : modifiers)
+        for (const auto& [name, result] : kGeometries)
+            if (modifier == name) return result;
+    refuse("its geometry");
+}
+
+ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates,
+                       int64_t layer) {
+    ImagePlace place{coordinates, layer};
+    if (geometry.cube) {
+        // CUDA C++ Programming Guide, appendix "Cubemap Textures".
+        const auto [x, y, z] = coordinates;
+        const double across = std::fabs(x), up = std::fabs(y), far = std::fabs(z);
+        const int axis = across >= up && across >= far ? 0 : up >= far ? 1 : 2;
+        const double along = coordinates[size_t(axis)], side = along < 0 ? -1.0 : 1.0;
+        const double s = axis == 0 ? -side * z : axis == 1 ? x : side * x, t = axis == 1 ? side * z : -y;
+        const double length = along == 0 ? 1.0 : std::fabs(along);
+        place = {{(s / length + 1) / 2, (t / length + 1) / 2, 0}, layer * 6 + 2 * axis + (along < 0)};
+    }
+    place.layer = std::clamp<int64_t>(place.layer, 0, image.layers - 1);
+    return place;
 }
 
 int64_t nearest_level(const Image& image, double level) {

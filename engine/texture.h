@@ -45,16 +45,6 @@ struct Image {
     int64_t bytes() const { return first_texel(levels) * texel_bytes(); }
 };
 
-// Integer coordinates of a texel.
-struct Texel {
-    std::array<int64_t, 3> at;
-    int64_t layer;
-    int64_t level;
-};
-int64_t texel_number(const Image& image, const Texel& texel);
-// Return the byte of a texel in the hardware's layout, for counting sectors; below `bytes()`.
-int64_t stored_byte(const Image& image, const Texel& texel);
-
 // Geometry of an instruction: `1d`, `2d`, `3d`, `a1d`, `a2d`, `cube`, `acube`.
 struct Geometry {
     uint32_t axes;
@@ -62,13 +52,6 @@ struct Geometry {
     bool cube = false;
 };
 Geometry geometry(const Modifiers& modifiers);
-
-// Texel that a fetch reads.
-struct Corner {
-    Texel texel;
-    bool inside;  // if false, the texel reads as the border
-    double weight;
-};
 
 // Location in an image; for a cube, the coordinates are those of a face.
 struct ImagePlace {
@@ -78,12 +61,6 @@ struct ImagePlace {
 // Return layer and coordinates for an instruction's operands; for a cube, the coordinates on the face.
 ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates,
                        int64_t layer);
-
-// Return the texels of a fetch, last axis fastest. `whole` is true if the coordinates are texel indices.
-std::vector<Corner> corners(const Image& image, const ImagePlace& place, int64_t level, bool linear, bool whole);
-
-// Read four channels of a texel, as stored or as numbers up to 1. Missing channels are 0.
-std::array<double, 4> read_texel(const Image& image, const Corner& corner);
 
 // Return the nearest level of detail, or the level of gradients: the logarithm of the longer gradient in texels.
 int64_t nearest_level(const Image& image, double level);
@@ -111,9 +88,5 @@ struct SurfacePlace {
 // Return a location; x is in bytes. Throw std::invalid_argument for a misaligned access, or for one outside with .trap.
 SurfacePlace surface_place(const Image& image, const std::array<int64_t, 3>& coordinates, int64_t layer,
                            uint32_t access_bytes, OutsideMode mode);
-
-// Clocks of the texture units for a warp's request. An SM filters four lanes per clock, one sample of four texels each
-// (NVIDIA A100 Tensor Core GPU Architecture, "4 texture units per SM").
-constexpr uint32_t kTextureClocks = 8;
 
 }  // namespace kernrec

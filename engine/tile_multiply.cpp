@@ -14,6 +14,8 @@ namespace {
 
 using Type = NumberType;
 
+constexpr int kMostTileNumbers = 16 * 256;  // for A: m16n8k256 of bits
+
 template <bool kFused>
 [[gnu::always_inline]] inline double plus_product(double sum, double x, double y) {
     return kFused ? std::fma(x, y, sum) : sum + x * y;
@@ -71,39 +73,30 @@ template <bool kFused>
     }
 }
 
-// Decode 32 words, one per lane, into 32 p numbers.
-[[gnu::always_inline]] inline void decode_words(Type type, const uint32_t* words, bool signs, double* out) {
+// Decode 32 words, one per lane, into 32 p numbers. `signs`: bits represent 1 and -1.
+[[gnu::always_inline]] inline void decode_words(Type type, bool packed, const uint32_t* words, bool signs,
+                                                double* out) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(words);
     if (type == Type::kB1) {
         for (int lane = 0; lane < 32; ++lane)
             for (int bit = 0; bit < 32; ++bit) {
                 const int value = int(words[lane] >> bit & 1);
                 out[32 * lane + bit] = signs ? 1 - 2 * value : value;
             }
-        return;
-    }
-    if (type == Type::kS4 || type == Type::kU4) {
+    } else if (type == Type::kS4 || type == Type::kU4) {
         for (int lane = 0; lane < 32; ++lane)
             for (int i = 0; i < 8; ++i) {
                 const int code = int(words[lane] >> 4 * i & 15);
                 out[8 * lane + i] = type == Type::kS4 && code > 7 ? code - 16 : code;
             }
-        return;
-    }
-    decode_bytes_inline(type, reinterpret_cast<const uint8_t*>(words), 1024 / number_bits(type), out);
-}
-
-void decode_small_words(const SmallFloats& codes, const uint32_t* words, double* out) {
-    const float* values = small_float_values(codes.type);
-    const auto* bytes = reinterpret_cast<const uint8_t*>(words);
-    for (int i = 0; i < 128; ++i) {
-        if (codes.packed) {
-            out[2 * i] = values[bytes[i] & 15];
-            out[2 * i + 1] = values[bytes[i] >> 4];
-        } else {
-            const bool eight = codes.type == Type::kE4m3 || codes.type == Type::kE5m2;
-            const int code = codes.type == Type::kE2m1 ? bytes[i] >> 2 & 15 : eight ? bytes[i] : bytes[i] & 63;
-            out[i] = values[code];
-        }
+    } else if (is_narrow(type)) {
+        const float* values = small_float_values(type);
+        // An e2m1 in its own byte is in bits 2 to 5.
+        for (int i = 0; i < 128 && !packed; ++i)
+            out[i] = values[type == Type::kE2m1 ? bytes[i] >> 2 & 15 : bytes[i] & 63];
+        for (int i = 0; i < 256 && packed; ++i) out[i] = values[bytes[i / 2] >> 4 * (i % 2) & 15];
+    } else {
+        decode_bytes_inline(type, bytes, 1024 / number_bits(type), out);
     }
 }
 
@@ -136,19 +129,34 @@ void decode_small_words(const SmallFloats& codes, const uint32_t* words, double*
     return uint32_t(int64_t(value));
 }
 
-[[gnu::always_inline]] inline void decode_a_inline(Type type, int registers, const uint32_t* const* fragment,
-                                                   bool signs, double* numbers) {
-    const int per_word = 32 / number_bits(type);
-    for (int r = 0; r < registers; ++r) decode_words(type, fragment[r], signs, numbers + 32 * per_word * r);
+[[gnu::always_inline]] inline void decode_a_inline(Type type, bool packed, int registers,
+                                                   const uint32_t* const* fragment, bool signs, double* numbers) {
+    const int per_word = 32 / element_bits(type, packed);
+    for (int r = 0; r < registers; ++r) decode_words(type, packed, fragment[r], signs, numbers + 32 * per_word * r);
 }
 
-[[gnu::always_inline]] inline void decode_b(Type type, int registers, const uint32_t* const* fragment, bool signs,
-                                            double* numbers) {
-    const int per_word = 32 / number_bits(type);
+[[gnu::always_inline]] inline void decode_b(Type type, bool packed, int registers, const uint32_t* const* fragment,
+                                            bool signs, double* numbers) {
+    const int per_word = 32 / element_bits(type, packed);
     alignas(64) double block[1024];
     for (int r = 0; r < registers; ++r) {
-        decode_words(type, fragment[r], signs, block);
+        decode_words(type, packed, fragment[r], signs, block);
         transpose_block(block, 4 * per_word, numbers + 32 * per_word * r);
+    }
+}
+
+// Multiply the rows of A, or the columns of B, by the scale factors along K. The whole warp uses the same byte and the
+// same thread of four.
+void scale_numbers(const MatrixMultiply& form, const ScaleFactors& scale, bool is_b, double* numbers) {
+    const int rows_of_thread = is_b ? 1 : 2, per_factor = form.k / form.factors;
+    const int width = 128 / element_bits(form.a, form.packed);
+    for (int row = 0; row < 8 * rows_of_thread; ++row) {
+        const int lane = 4 * (row % 8) + int(scale.thread) * rows_of_thread + row / 8;
+        for (int k = 0; k < form.k; ++k) {
+            const uint32_t code = scale.factors[lane & 31] >> 8 * ((scale.byte + uint32_t(k / per_factor)) & 3) & 0xFF;
+            const int i = is_b ? k * 8 + row : ((k / width * 2 + row / 8) * 8 + row % 8) * width + k % width;
+            numbers[i] *= to_double(form.scale, code);
+        }
     }
 }
 
@@ -193,15 +201,20 @@ void decode_small_words(const SmallFloats& codes, const uint32_t* words, double*
 
 template <bool kFused>
 [[gnu::always_inline]] inline void multiply_fragments_inline(const FragmentProduct& product) {
-    alignas(64) double a[kMostTileNumbers], b[kMostTileNumbers / 2], sums[kMostTileSums];
-    const int per_register = 32 / number_bits(product.a), width = 4 * per_register;
-    decode_a_inline(product.a, product.m * product.k / (32 * per_register), product.registers_a, product.counts_xor, a);
-    decode_b(product.b, 8 * product.k / (32 * per_register), product.registers_b, product.counts_xor, b);
-    multiply_rows<kFused>({a, product.m, product.k, width}, b, sums);
-    if (product.counts_xor)  // a bit represents 1 or -1: equal bits add 1, different bits -1
-        for (int i = 0; i < product.m * 8; ++i) sums[i] = (product.k - sums[i]) / 2;
-    add_c_inline(product.c, product.m, product.registers_c, sums);
-    write_d_inline(product.d, product.m, product.saturates, sums, product.registers_d);
+    const MatrixMultiply& form = product.form;
+    alignas(64) double a[kMostTileNumbers], b[kMostTileNumbers / 2], sums[32 * 8];
+    const int per_register = 32 / element_bits(form.a, form.packed), width = 4 * per_register;
+    decode_a_inline(form.a, form.packed, form.m * form.k / (32 * per_register), product.a, form.counts_xor, a);
+    decode_b(form.b, form.packed, 8 * form.k / (32 * per_register), product.b, form.counts_xor, b);
+    if (form.factors) {
+        scale_numbers(form, product.scales[0], false, a);
+        scale_numbers(form, product.scales[1], true, b);
+    }
+    multiply_rows<kFused>({a, form.m, form.k, width}, b, sums);
+    if (form.counts_xor)  // a bit represents 1 or -1: equal bits add 1, different bits -1
+        for (int i = 0; i < form.m * 8; ++i) sums[i] = (form.k - sums[i]) / 2;
+    add_c_inline(form.c, form.m, product.c, sums);
+    write_d_inline(form.d, form.m, form.saturates, sums, product.d);
 }
 
 // Functions for one instruction set.
@@ -261,27 +274,13 @@ void decode_bytes(Type type, const uint8_t* bytes, int count, double* numbers) {
 }
 
 void decode_a(Type type, int registers, const uint32_t* const* fragment, double* numbers) {
-    decode_a_inline(type, registers, fragment, false, numbers);
+    decode_a_inline(type, false, registers, fragment, false, numbers);
 }
 
 void add_c(Type type, int m, const uint32_t* const* fragment, double* sums) { add_c_inline(type, m, fragment, sums); }
 
 void write_d(Type type, int m, bool saturates, const double* sums, uint32_t* const* fragment) {
     write_d_inline(type, m, saturates, sums, fragment);
-}
-
-void decode_small_a(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers) {
-    for (int r = 0; r < registers; ++r)
-        decode_small_words(codes, fragment[r], numbers + (codes.packed ? 256 : 128) * r);
-}
-
-void decode_small_b(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers) {
-    double block[256];
-    const int width = codes.packed ? 32 : 16;
-    for (int r = 0; r < registers; ++r) {
-        decode_small_words(codes, fragment[r], block);
-        transpose_block(block, width, numbers + 8 * width * r);
-    }
 }
 
 uint32_t rounded_sum(Type type, bool saturates, double sum) {

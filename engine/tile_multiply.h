@@ -1,5 +1,15 @@
 // Arithmetic of tensor cores: decode fragments to float64, multiply tiles, round sums into registers.
 //
+// PTX does not specify the order and precision of sums. Here the products of one element of D are added along K in
+// float64, one after another. Then C is added, and the sum is rounded once to the type of D. Integers are exact and
+// wrap, or saturate with `.satfinite`. NaN results are canonical (0x7FFFFFFF, 0x7FFF).
+//
+// Fragments (PTX ISA, "Matrix Fragments for mma"): let g = lane / 4, t = lane % 4, and p be the elements per register.
+// Register r of a lane contains, for e = 0 .. p - 1:
+//   A (m x k): row g + 8 (r % (m / 8)), column 4 p (r / (m / 8)) + p t + e
+//   B (k x 8): row 4 p r + p t + e, column g
+//   C, D (m x 8): row g + 8 (r / 2), column 2 t + r % 2; as f16 in halves: row g + 8 r, column 2 t + e
+//
 // Decoded numbers of A are in blocks of 8 rows x `width` columns, like the registers of a fragment. The block of rows 8
 // i and columns `width` j has number j (m / 8) + i. Numbers of B are row by row, 8 per row. Sums are row by row.
 #pragma once
@@ -10,8 +20,45 @@
 
 namespace kernrec {
 
-constexpr int kMostTileNumbers = 16 * 256;  // for A: m16n8k256 of bits
-constexpr int kMostTileSums = 32 * 8;
+constexpr bool is_narrow(NumberType type) {
+    return type == NumberType::kE2m1 || type == NumberType::kE2m3 || type == NumberType::kE3m2;
+}
+
+// Return the bits that a number takes in a register. Narrow numbers take a byte, or half of one if they are `packed`.
+constexpr int element_bits(NumberType type, bool packed = false) {
+    return is_narrow(type) && !packed ? 8 : number_bits(type);
+}
+
+constexpr int register_bits(NumberType type) { return number_bits(type) == 64 ? 64 : 32; }
+
+// D (m x n) = A (m x k) B (k x n) + C.
+struct MatrixMultiply {
+    int m, n, k;
+    NumberType a, b, c, d;
+    bool saturates = false;  // .satfinite of integers
+    bool counts_xor = false;  // for bits: count differing bits instead of common ones
+    bool packed = false;  // two 4-bit numbers per byte instead of one
+    int factors = 0;  // scale factors along K; 0 for no block scaling
+    NumberType scale = NumberType::kUe8m0;
+};
+
+// Scale factors of A or B: a register, the first byte in it, and the threads of four that hold them.
+struct ScaleFactors {
+    const uint32_t* factors = nullptr;
+    uint32_t byte = 0;
+    uint32_t thread = 0;
+};
+
+// Product of fragments, m x 8, on 32-bit registers.
+struct FragmentProduct {
+    const MatrixMultiply& form;
+    const uint32_t* const* a;
+    const uint32_t* const* b;
+    const uint32_t* const* c;
+    uint32_t* const* d;
+    const ScaleFactors* scales = nullptr;  // of A and B
+};
+void multiply_fragments(const FragmentProduct& product);
 
 struct TileA {
     const double* numbers;
@@ -19,34 +66,12 @@ struct TileA {
     int k;
     int width;
 };
-
-// Product of fragments, D = A B + C, on 32-bit registers.
-struct FragmentProduct {
-    NumberType a, b, c, d;
-    int m, k;
-    bool saturates;
-    bool counts_xor;  // of bits
-    const uint32_t* const* registers_a;
-    const uint32_t* const* registers_b;
-    const uint32_t* const* registers_c;
-    uint32_t* const* registers_d;
-};
-void multiply_fragments(const FragmentProduct& product);
-
 // sums (m x 8) = A B. Products of types other than f64 are exact; `_f64` rounds each addition once.
 void multiply_tile(const TileA& a, const double* b, double* sums);
 void multiply_tile_f64(const TileA& a, const double* b, double* sums);
 
 // Decode the registers of a fragment of A.
 void decode_a(NumberType type, int registers, const uint32_t* const* fragment, double* numbers);
-
-// Numbers of 4 to 8 bits in separate bytes, or in pairs if `packed`. An e2m1 in its own byte is in bits 2 to 5.
-struct SmallFloats {
-    NumberType type;
-    bool packed;
-};
-void decode_small_a(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers);
-void decode_small_b(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers);
 
 // Decode contiguous elements in memory.
 void decode_bytes(NumberType type, const uint8_t* bytes, int count, double* numbers);

@@ -33,11 +33,7 @@ uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
         paused_ -= wait.paused;
         wait.paused = false;
     }
-    uint32_t asks = mask;
-    if (test.barrier.guard) {
-        const uint32_t flag = flags(test.barrier.guard)[warp];
-        asks &= test.barrier.guard_inverted ? ~flag : flag;
-    }
+    const uint32_t asks = mask & guarded(test.barrier, warp);
     uint32_t held = 0;
     if (asks) {
         const AsInstruction as(*this, test.barrier.source);
@@ -50,20 +46,19 @@ uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
         running_warps_[0] = warp0;
         running_masks_[0] = mask0;
         uint32_t waiting = 0;
-        each_barrier(*this, uses, [&](uint32_t lane, SharedPlace place) {
-            const uint64_t wanted = value(test.wanted, lane);
-            if (work_->mbarriers.passed(place, test.is_parity ? uint32_t(wanted & 1) : parity_of_token(wanted))) return;
+        for (const auto& [lane, place] : uses) {
+            if (work_->mbarriers.passed({lane, place}, test.parity(*this, lane))) continue;
             PhaseWait& wait = phase_waits_[lane];
             waiting |= 1u << lane % kWarp;
             if (races_ && wait.tried != int64_t(flat(place))) {  // the first test fails at once
                 wait.tried = int64_t(flat(place));
-                return;
+                continue;
             }
-            if (wait.expired) return;
+            if (wait.expired) continue;
             held |= 1u << lane % kWarp;
             wait.awaited = place;
             wait.test = &test;
-        });
+        }
         if (races_)
             for (const uint32_t bit : LanesOf(mask & ~waiting)) phase_waits_[first + bit].tried = -1;
     }
@@ -123,12 +118,12 @@ void Batch::fail_stalled() {
     uint32_t chosen = lanes;
     for (uint32_t lane = 0; lane < lanes; lane++) {
         if (!phase_waits_[lane].paused) continue;
-        const bool lacks_bytes = work_->mbarriers.phase(phase_waits_[lane].awaited).bytes != 0;
+        const bool lacks_bytes = work_->mbarriers.phase({lane, phase_waits_[lane].awaited}).bytes != 0;
         if (chosen == lanes || lacks_bytes) chosen = lane;
         if (lacks_bytes) break;
     }
     const PhaseWait& wait = phase_waits_[chosen];
-    const BarrierPhase phase = work_->mbarriers.phase(wait.awaited);
+    const BarrierPhase phase = work_->mbarriers.phase({chosen, wait.awaited});
     std::string lacks;
     if (phase.pending) lacks = std::to_string(phase.pending) + " of " + std::to_string(phase.expected) + " arrivals";
     if (phase.bytes)

@@ -4,6 +4,7 @@
 
 #include "decoder.h"
 #include "lanes.h"
+#include "reductions.h"
 
 namespace kernrec {
 namespace {
@@ -145,25 +146,14 @@ const Registration kMatch({"match"}, [](Decoder& decoder, const Source& ins) {
     decoder.emit(width == 32 ? match<uint32_t> : match<uint64_t>, d, a, members, {}, flag).mode = all;
 });
 
-enum class Reduction : uint32_t { kAdd, kMin, kMax, kAnd, kOr, kXor };
-
 template <class T>
 void reduce(Batch& batch, const Instruction& ins) {
     const T* source = batch.row<T>(ins.a);
     T* d = batch.row<T>(ins.d);
     each_group(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
         T result = source[first + __builtin_ctz(mask)];
-        for (const uint32_t bit : LanesOf(mask & (mask - 1))) {
-            const T value = source[first + bit];
-            switch (Reduction(ins.mode)) {
-                case Reduction::kAdd: result = T(uint32_t(result) + uint32_t(value)); break;
-                case Reduction::kMin: result = value < result ? value : result; break;
-                case Reduction::kMax: result = value > result ? value : result; break;
-                case Reduction::kAnd: result &= value; break;
-                case Reduction::kOr: result |= value; break;
-                case Reduction::kXor: result ^= value; break;
-            }
-        }
+        for (const uint32_t bit : LanesOf(mask & (mask - 1)))
+            result = reduced(Reduction(ins.mode), result, source[first + bit]);
         for (const uint32_t lane : LanesOf(mask)) d[first + lane] = result;
     });
 }
@@ -196,8 +186,11 @@ void reduce_float(Batch& batch, const Instruction& ins) {
 const Registration kRedux({"redux"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.size() < 3 || ins.operands.size() < 2) refuse();
     const std::string& type = ins.type();
-    const uint32_t mode = mark_of(ins, {"add", "min", "max", "and", "or", "xor"});
-    const bool is_float = type == "f32" && (mode == 1 || mode == 2);
+    Reduction mode = Reduction::kNone;
+    for (const std::string& mark : ins.modifiers)
+        if (mode == Reduction::kNone) mode = reduction_of(mark);
+    if (mode == Reduction::kNone || mode == Reduction::kInc || mode == Reduction::kDec) refuse();
+    const bool is_float = type == "f32" && (mode == Reduction::kMin || mode == Reduction::kMax);
     if (!is_float && (ins.modifiers.size() != 3 || (type != "u32" && type != "s32" && type != "b32"))) refuse();
     if (is_float)
         for (size_t i = 2; i + 1 < ins.modifiers.size(); i++)
@@ -208,7 +201,7 @@ const Registration kRedux({"redux"}, [](Decoder& decoder, const Source& ins) {
                                      : type == "s32" ? reduce<int32_t>
                                                      : reduce<uint32_t>,
                                      d, a, members);
-    made.mode = mode;
+    made.mode = uint32_t(mode);
     made.modes = {ins.has("abs"), ins.has("NaN")};
 });
 

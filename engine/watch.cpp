@@ -61,7 +61,7 @@ void Batch::watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKin
     watch_request(lane / kWarp, sectors, kind == AccessKind::kRead ? kind : AccessKind::kWrite);
 }
 
-void Batch::watch_request(uint32_t warp, std::vector<int64_t>& places, AccessKind kind) {
+void Batch::watch_request(uint32_t warp, std::vector<int64_t> places, AccessKind kind) {
     BlockWatch* watch = watch_of(warp);
     if (room_ <= 0 || !watch) return;
     if (kind == AccessKind::kAtomic) watch->atomics.insert(watch->atomics.end(), places.begin(), places.end());
@@ -83,7 +83,8 @@ void Batch::watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t uni
         while (aligned < bytes) aligned *= 2;
         waves += wavefronts(at.addresses, at.mask, aligned, true, false).count;
         lines += distinct(at.addresses, at.mask, 7);
-        if (kind == AccessKind::kAtomic) counts.buffers[at.buffer].turns.add(atomic_turns(at.addresses, at.mask, unit));
+        if (kind == AccessKind::kAtomic)
+            counts.buffers[at.buffer][kTurns].add(atomic_turns(at.addresses, at.mask, unit));
         BlockWatch* watch = watch_of(at.warp);
         sectors.clear();
         for (const uint32_t bit : LanesOf(at.mask)) {
@@ -105,7 +106,7 @@ void Batch::watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t uni
     }
     if (launch.count)
         for (const auto& [buffer, done] : work)
-            counts.buffers[buffer].passes[size_t(kind)].add(std::max(done.first, (done.second + 3) / 4));
+            counts.buffers[buffer][kPasses + size_t(kind)].add(std::max(done.first, (done.second + 3) / 4));
 }
 
 }  // namespace kernrec

@@ -8,14 +8,115 @@
 #include "dispatch.h"
 #include "pending.h"
 #include "tensor_core.h"
+#include "text.h"
 
 namespace kernrec {
 
+using Type = NumberType;
+
+// One wgmma.mma_async.
+struct WgmmaForm {
+    MatrixMultiply product;
+    Modifiers name;
+    std::vector<Row> accumulators, inputs;  // registers of D, and of A if A is not in shared memory
+    std::vector<uint32_t> accumulator_rows, input_rows;  // row numbers, ascending
+    Row a, b;  // descriptors
+    Row scale_d;  // predicate; none for `adds_d`
+    bool scale_d_inverted = false, adds_d = true;
+    bool a_mn_major = false, b_mn_major = false;
+    int sign = 1;  // imm-scale-a times imm-scale-b
+};
+
+namespace {
+
+uint32_t groups_of_block(const Batch& batch) { return (batch.warps_per_block + 3) / 4; }
+
+// Return whether two ascending sequences have a number in common.
+bool overlap(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
+    for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+        if (a[i] == b[j]) return true;
+        a[i] < b[j] ? i++ : j++;
+    }
+    return false;
+}
+
+bool has(const std::vector<uint32_t>& sorted, uint32_t number) {
+    return std::binary_search(sorted.begin(), sorted.end(), number);
+}
+
+}  // namespace
+
+void WarpgroupOperations::start_batch(Batch& batch) {
+    groups_.assign(size_t(groups_of_block(batch)) * batch.launch.blocks_per_batch, Group());
+}
+
+void WarpgroupOperations::touch(uint32_t number, const std::vector<Row>& rows, const std::vector<uint32_t>& sources) {
+    Group& group = groups_[number];
+    for (const InFlight& entry : group.in_flight) {
+        uint32_t first = ~0u;
+        for (size_t i = 0; i < rows.size(); i++)
+            if (sources[i] < first &&
+                (has(entry.form->accumulator_rows, rows[i].index) || has(entry.form->input_rows, rows[i].index)))
+                first = sources[i];
+        if (first != ~0u)
+            throw Fault(
+                FaultKind::kEmulation, first,
+                "accesses a register that " + named(entry.source) + " still uses; a wgmma.wait_group must come first");
+    }
+    group.any_touched = true;
+    for (const Row& row : rows) {
+        if (group.touched.size() <= row.index) group.touched.resize(row.index + 1);
+        group.touched[row.index] = true;
+    }
+}
+
+void WarpgroupOperations::fence(uint32_t number) {
+    Group& group = groups_[number];
+    group.fenced = true;
+    if (group.any_touched) std::fill(group.touched.begin(), group.touched.end(), false);
+    group.any_touched = false;
+}
+
+void WarpgroupOperations::start(Batch& batch, uint32_t number, const WgmmaForm& form,
+                                const std::vector<size_t>& places) {
+    Group& group = groups_[number];
+    if (!group.fenced) batch.fail("the kernel executed no wgmma.fence before this");
+    if (group.any_touched)
+        for (const std::vector<uint32_t>* rows : {&form.accumulator_rows, &form.input_rows})
+            for (const uint32_t row : *rows)
+                if (row < group.touched.size() && group.touched[row])
+                    batch.fail("the kernel executed no wgmma.fence after the last access to its registers");
+    for (const InFlight& other : group.in_flight) {
+        const WgmmaForm& before = *other.form;
+        const bool sums = &before == &form || overlap(form.accumulator_rows, before.accumulator_rows);
+        if ((sums && form.name != before.name) || overlap(form.input_rows, before.accumulator_rows) ||
+            overlap(form.accumulator_rows, before.input_rows))
+            batch.fail("uses registers that " + named(other.source) +
+                       " still uses; a wgmma.wait_group must come first");
+    }
+    std::optional<TileRead> read;
+    if (RaceDetector* races = batch.race_detector()) {
+        const uint32_t groups = groups_of_block(batch);
+        const uint32_t first = number / groups * batch.warps_per_block + number % groups * 4;
+        read = races->begin_tile(batch.source, places, {first, first + 1, first + 2, first + 3});
+    }
+    group.in_flight.push_back({batch.source, &form, group.committed, std::move(read)});
+}
+
+void WarpgroupOperations::wait(Batch& batch, uint32_t number, int64_t allowed) {
+    Group& group = groups_[number];
+    std::vector<InFlight> left;
+    for (InFlight& entry : group.in_flight) {
+        if (entry.group >= group.committed - allowed) left.push_back(std::move(entry));
+        else if (entry.read) batch.race_detector()->end_tile(*entry.read, nullptr);
+    }
+    group.in_flight = std::move(left);
+}
+
 void touch_warpgroup_registers(Batch& batch, const Instruction& ins) {
-    const uint32_t groups = (batch.warps_per_block + 3) / 4;
     int64_t last = -1;
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) {
-        const int64_t group = batch.block_of(warp) * groups + warp % batch.warps_per_block / 4;
+        const int64_t group = batch.block_of(warp) * groups_of_block(batch) + warp % batch.warps_per_block / 4;
         if (group != last) batch.work().warpgroups.touch(uint32_t(group), ins.list, ins.modes);
         last = group;
     });
@@ -29,7 +130,6 @@ struct Warpgroup {
 
 // Return the warpgroups that run an instruction, which requires all threads of their four warps.
 std::vector<Warpgroup> warpgroups_of(Batch& batch, const Instruction& ins) {
-    const uint32_t groups = (batch.warps_per_block + 3) / 4;
     std::vector<Warpgroup> all;
     uint32_t warps = 0;
     const auto check = [&] {
@@ -38,8 +138,8 @@ std::vector<Warpgroup> warpgroups_of(Batch& batch, const Instruction& ins) {
                    " run it");
     };
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t mask) {
-        const uint32_t block = batch.block_of(warp), within = warp % batch.warps_per_block;
-        const uint32_t number = block * groups + within / 4;
+        const uint32_t within = warp % batch.warps_per_block;
+        const uint32_t number = batch.block_of(warp) * groups_of_block(batch) + within / 4;
         if (all.empty() || all.back().number != number) {
             check();
             all.push_back({number, warp - within % 4});
@@ -60,39 +160,51 @@ uint64_t same_descriptor(Batch& batch, const Row& row, uint32_t first_warp) {
 
 void multiply(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<WgmmaForm>(ins);
-    const std::vector<Warpgroup> groups = warpgroups_of(batch, ins);
-    std::vector<WgmmaOperands> operands(groups.size());
-    std::vector<WgmmaTiles> tiles(groups.size());
-    static const uint32_t* const kInRegisters[1] = {};
-    for (size_t i = 0; i < groups.size(); i++) {
-        WgmmaOperands& made = operands[i];
-        made.b_descriptor = same_descriptor(batch, form.b, groups[i].first_warp);
-        if (form.a) made.a_descriptor = same_descriptor(batch, form.a, groups[i].first_warp);
-        else made.a_registers = kInRegisters;
-        made.a_mn_major = form.a_mn_major;
-        made.b_mn_major = form.b_mn_major;
-        made.sign = form.sign;
-        made.adds_d = form.adds_d;
-        if (form.scale_d)
-            made.adds_d = bool(batch.value(form.scale_d, groups[i].first_warp * kWarp)) != form.scale_d_inverted;
-        tiles[i] = read_wgmma_tiles(batch, form.multiply, made, batch.block_of(groups[i].first_warp));
-    }
-    for (size_t i = 0; i < groups.size(); i++) {
+    const int n = form.product.n, k = form.product.k;
+    const Type a_type = form.product.a, b_type = form.product.b, d_type = form.product.d;
+    for (const Warpgroup& group : warpgroups_of(batch, ins)) {
         std::vector<size_t> places;
-        if (batch.races()) {
-            const size_t block = batch.flat({batch.block_of(groups[i].first_warp), 0});
-            for (const uint32_t address : tiles[i].addresses) places.push_back(block + address);
+        const auto tile_of = [&](Type type, int extent, bool mn_major, const Row& descriptor) {
+            const uint32_t bytes = std::max(1, number_bits(type) / 8);
+            return read_tile(
+                batch, batch.block_of(group.first_warp), false, same_descriptor(batch, descriptor, group.first_warp),
+                {uint32_t(extent), kTileRowBytes / bytes, bytes, mn_major}, batch.races() ? &places : nullptr);
+        };
+        const std::vector<uint8_t> b_bytes = tile_of(b_type, n, form.b_mn_major, form.b);
+        const std::vector<uint8_t> a_bytes =
+            form.a ? tile_of(a_type, 64, form.a_mn_major, form.a) : std::vector<uint8_t>();
+        batch.work().warpgroups.start(batch, group.number, form, places);
+        std::vector<double> b(size_t(n) * size_t(k));  // in groups of eight columns by K
+        double row[256];
+        for (int column = 0; column < n; ++column) {
+            decode_bytes(b_type, &b_bytes[size_t(column) * kTileRowBytes], k, row);
+            double* numbers = &b[size_t(column / 8) * 8 * size_t(k) + size_t(column % 8)];
+            for (int i = 0; i < k; ++i) numbers[8 * i] = row[i];
         }
-        batch.work().warpgroups.start(batch, groups[i].number, form, places);
-    }
-    for (size_t i = 0; i < groups.size(); i++)
-        for (uint32_t quarter = 0; quarter < 4; quarter++) {
-            const uint32_t first = (groups[i].first_warp + quarter) * kWarp;
+        const bool adds_d = form.scale_d
+                                ? bool(batch.value(form.scale_d, group.first_warp * kWarp)) != form.scale_d_inverted
+                                : form.adds_d;
+        for (uint32_t quarter = 0; quarter < 4; quarter++) {  // 16 rows of A and D per warp
+            const uint32_t first = (group.first_warp + quarter) * kWarp;
             const Fragments<uint32_t> d(batch, form.accumulators, first);
-            const Fragments<const uint32_t> a(batch, form.inputs, first);
-            if (!form.a) operands[i].a_registers = a.from(0);
-            wgmma_mma(batch, form.multiply, operands[i], tiles[i], int(quarter), d.from(0));
+            alignas(64) double a[16 * 256], sums[128];
+            if (form.a) decode_bytes(a_type, &a_bytes[size_t(16) * quarter * kTileRowBytes], 16 * k, a);
+            else decode_a(a_type, 4, Fragments<const uint32_t>(batch, form.inputs, first).from(0), a);
+            const int width = form.a ? k : 4 * 32 / number_bits(a_type);
+            for (int tile = 0; tile < n / 8; ++tile) {
+                multiply_tile({a, 16, k, width}, &b[size_t(tile) * 8 * size_t(k)], sums);
+                if (form.sign < 0)
+                    for (double& sum : sums) sum = -sum;
+                uint32_t* const* part = d.from(size_t(tile) * (d_type == Type::kF16 ? 2 : 4));
+                if (adds_d) add_c(d_type, 16, part, sums);
+                write_d(d_type, 16, form.product.saturates, sums, part);
+            }
         }
+        const uint64_t operations = uint64_t(2) * 64 * uint64_t(n) * uint64_t(k);
+        count_operations(batch, "mma", a_type, operations);
+        count_operations(batch, "wgmma", a_type, operations);
+        batch.count("wgmma.shared_bytes", uint64_t(n + (form.a ? 64 : 0)) * kTileRowBytes);
+    }
 }
 
 void fence(Batch& batch, const Instruction& ins) {
@@ -107,6 +219,33 @@ void wait(Batch& batch, const Instruction& ins) {
     const std::vector<Warpgroup> groups = warpgroups_of(batch, ins);
     for (const Warpgroup& group : groups) batch.work().warpgroups.wait(batch, group.number, ins.immediate);
     batch.count("wgmma.waits", groups.size());
+}
+
+MatrixMultiply product_of(const Modifiers& modifiers) {
+    Modifiers marks;
+    bool saturates = false, counts_bits = false;
+    for (size_t i = 1; i < modifiers.size(); ++i) {
+        const std::string& mark = modifiers[i];
+        if (mark == "sp") refuse("a sparse matrix A");
+        saturates |= mark == "satfinite";
+        counts_bits |= mark == "popc";
+        if (mark != "satfinite" && mark != "and" && mark != "popc") marks.push_back(mark);
+    }
+    if (marks.size() != 6 || marks[0] != "sync" || marks[1] != "aligned") refuse();
+    const std::string& shape = marks[2];
+    const size_t k_at = shape.find('k');
+    int n = 0, k = 0;
+    if (shape.compare(0, 4, "m64n") == 0 && k_at != std::string::npos) {
+        n = parse_int(shape.substr(4, k_at - 4));
+        k = parse_int(shape.substr(k_at + 1));
+    }
+    const Type d = number_type(marks[3]), a = number_type(marks[4]), b = number_type(marks[5]);
+    if (n <= 0 || k <= 0 || !sums_in(a, d) || a == Type::kF64 || a == Type::kS4 || a == Type::kU4) refuse();
+    if (!may_multiply(a, b)) refuse("." + marks[4] + " with ." + marks[5]);
+    const bool fits = d == Type::kS32 ? n == 8 || n == 24 || (n % 16 == 0 && n <= 256) : n % 8 == 0 && n <= 256;
+    if (!fits || k * number_bits(a) != 8 * int(kTileRowBytes)) refuse("shape " + shape + " of ." + marks[4]);
+    if ((a == Type::kB1) != counts_bits) refuse();
+    return {64, n, k, a, b, d, d, saturates};
 }
 
 // Return an option of the instruction: one of two values, by default the first.
@@ -127,12 +266,12 @@ std::vector<uint32_t> numbers_of(const std::vector<Row>& rows) {
 
 void decode_multiply(Decoder& decoder, const Source& ins) {
     WgmmaForm form;
-    form.multiply = form_from(wgmma_form, ins);
+    form.product = product_of(ins.modifiers);
     form.name = ins.modifiers;
     if (ins.operands.size() < 4) refuse();
     const Operand &a = ins.operands[1], &scale = ins.operands[3];
     const bool in_registers = a.kind == OperandKind::kVector;
-    const auto registers = [&](const Operand& operand, NumberType type, int count) {
+    const auto registers = [&](const Operand& operand, Type type, int count) {
         std::vector<Row> rows;
         for (const Operand& item : elements(operand))
             if (item.kind == OperandKind::kRegister && decoder.plain(item).width == 32)
@@ -142,13 +281,14 @@ void decode_multiply(Decoder& decoder, const Source& ins) {
                    " registers of 32 bits");
         return rows;
     };
-    form.accumulators = registers(ins.operands[0], form.multiply.d, form.multiply.registers_d());
-    if (in_registers) form.inputs = registers(a, form.multiply.a, 4);
+    const Type d_type = form.product.d, a_type = form.product.a;
+    form.accumulators = registers(ins.operands[0], d_type, form.product.n / (d_type == Type::kF16 ? 4 : 2));
+    if (in_registers) form.inputs = registers(a, a_type, 4);
     else form.a = decoder.value(a, "b64");
     form.b = decoder.value(ins.operands[2], "b64");
     form.accumulator_rows = numbers_of(form.accumulators);
     form.input_rows = numbers_of(form.inputs);
-    if (form.multiply.may_transpose()) {
+    if (a_type == Type::kF16 || a_type == Type::kBf16) {
         if (!in_registers) form.a_mn_major = option(ins, 6, "imm-trans", 0, 1);
         form.b_mn_major = option(ins, in_registers ? 6 : 7, "imm-trans", 0, 1);
     }

@@ -371,14 +371,15 @@ def serve_audit(
     """
     from pathlib import Path
 
-    from kernrec.recommender.serving.audit import AuditRequest, write_folder
+    from kernrec.gpu import find_gpu
     from kernrec.recommender.serving.audit import serve_audit as run
+    from kernrec.recommender.serving.audit import write_folder
+    from kernrec.recommender.serving.engines import Deployment
 
+    served = Deployment(engine, find_gpu(_gpu_name(gpu)), tp, ep, triton or "", lora_rank)
     audit = run(
-        AuditRequest(
-            str(model), _gpu_name(gpu), engine, tp, ep, triton, release, "", lora_rank, tuple(tokens), compare,
-            everything, download,
-        )
+        str(model), served, release=release, tokens=tuple(tokens), compare=compare, everything=everything,
+        download=download,
     )  # fmt: skip
     if write is not None:
         write_folder(audit, Path(write))

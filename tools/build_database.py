@@ -6,32 +6,41 @@
 
 A changed comment changes a kernel's hash, and emulating the kernel again takes over an hour. `--carry REVISION` stores
 the profiles of a git revision under the new hash, if the spec and the preprocessed source of each variant are equal.
-After an interruption, the next run continues. `--check` accepts rows that differ like two runs of NVRTC
-(`tools/profile_files.py`).
+After an interruption, the next run continues. `--check` accepts rows that differ like two runs of NVRTC,
+which arranges some code differently in each process. With NVRTC 13.5, counts of arithmetic, global memory accesses and
+barriers were always equal; up to 2 % of the other instructions and up to 19 registers differed.
 """
 
-import argparse
-import dataclasses
 import itertools
+import json
 import random
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 from zlib import crc32
 
-from profile_files import read_profile_rows, within_compiler_variation, write_profiles
+import numpy as np
+import typer
+from front import ROOT, script
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernrec import paths
 from kernrec.compile.nvrtc import compiler
+from kernrec.errors import UsageError
 from kernrec.kernel import Kernel, all_kernels, find_kernel
 from kernrec.kernel.spec_reader import load_kernel
 from kernrec.profile.profile_library import Variant, VariantFailure, profile_variants, variants_of
 from kernrec.store import ProfileRow
+from kernrec.store.connection import connect_memory, exchange_folder, one_line, parquet_rows, quoted
+from kernrec.store.profiles import COLUMN_OF_FIELD
+from kernrec.store.rows import Row, as_dicts, insert
+from kernrec.store.schema import migrate
+from kernrec.util.files import write_whole
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)
@@ -40,38 +49,40 @@ _SAVE_S = 120.0
 _COMPILE_S = 3600.0  # Generous, because the machine may be busy
 
 
-def main() -> int:
-    """Build or check profiles. Return exit status 1 if profiling failed for a variant or a row differs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("kernels", nargs="*", help="kernels by name; all by default")
-    parser.add_argument("--fresh", action="store_true", help="build everything anew")
-    parser.add_argument(
-        "--check", type=int, metavar="N", help="rebuild N profiles per kernel and compare them with those shipped"
-    )
-    parser.add_argument("--seed", default="", help="with --check: any text; another one draws other profiles")
-    parser.add_argument("--every", type=int, default=1, help="with --check: rebuild those of one kernel in so many")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--carry", metavar="REVISION", help="keep profiles of a git revision if the code is the same")
-    arguments = parser.parse_args()
-    kernels = [find_kernel(name) for name in arguments.kernels] or list(all_kernels())
-    if arguments.carry is not None:
-        return carry_from(arguments.carry, kernels)
-    if arguments.check is not None:
-        turn, every = crc32(arguments.seed.encode()), arguments.every
-        counts = [arguments.check if (turn + place) % every == 0 else 0 for place in range(len(kernels))]
-        checks = (check(each, n, arguments.processes, arguments.seed) for each, n in zip(kernels, counts, strict=True))
-        return max(checks)
-    return max(build(kernel, arguments.fresh, arguments.processes) for kernel in kernels)
+def run(
+    kernels: Annotated[list[str] | None, typer.Argument(help="kernels by name; all by default")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="build everything anew")] = False,
+    check: Annotated[int | None, typer.Option("--check", help="rebuild some profiles of each kernel, compare")] = None,
+    seed: Annotated[str, typer.Option("--seed", help="with --check: another text draws other profiles")] = "",
+    every: Annotated[int, typer.Option("--every", help="with --check: rebuild those of one kernel in so many")] = 1,
+    processes: Annotated[int, typer.Option("--processes")] = 2,
+    carry: Annotated[
+        str | None, typer.Option("--carry", help="keep profiles of a git revision with equal code")
+    ] = None,
+) -> None:
+    """Build or check profiles. Exit with status 1 if profiling failed for a variant or a row differs."""
+    chosen = [find_kernel(name) for name in kernels or ()] or list(all_kernels())
+    if carry is not None:
+        raise typer.Exit(carry_from(carry, chosen))
+    if check is None:
+        raise typer.Exit(max(build(kernel, fresh, processes) for kernel in chosen))
+    turns = enumerate(chosen, crc32(seed.encode()))
+    raise typer.Exit(max(compare(each, check * (turn % every == 0), processes, seed) for turn, each in turns))
+
+
+def shipped_rows(kernel: Kernel) -> tuple[Path, list[ProfileRow]]:
+    """Return the file of a kernel's shipped profiles, and its rows for the kernel's hash."""
+    path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
+    rows = read_profile_rows(path) if path.is_file() else []
+    return path, [row for row in rows if row.kernel_hash == kernel.hash]
 
 
 def build(kernel: Kernel, fresh: bool, processes: int) -> int:
     """Build the missing profiles of one kernel and write its file. Return 1 if profiling failed for a variant."""
-    path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
-    old = [] if fresh or not path.is_file() else read_profile_rows(path)
-    rows = [row for row in old if row.kernel_hash == kernel.hash]
+    path, rows = shipped_rows(kernel)
     variants = shipped_variants(kernel)
     wanted = {(variant.key, sm) for variant in variants for sm in variant.configs}
-    rows = [row for row in rows if (row.variant_key, row.sm) in wanted]
+    rows = [row for row in rows if not fresh and (row.variant_key, row.sm) in wanted]
     built = {(row.variant_key, row.sm) for row in rows}
     start = saved = time.monotonic()
     failures: list[VariantFailure] = []
@@ -107,9 +118,9 @@ def shipped_variants(kernel: Kernel) -> list[Variant]:
 
 def carry_from(revision: str, kernels: Sequence[Kernel]) -> int:
     """Keep the profiles of kernels whose hash changed since a git revision. Return 1 if a kernel must be rebuilt."""
-    library, root = "kernrec/kernel/library", Path(__file__).resolve().parent.parent
+    library = "kernrec/kernel/library"
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "archive", revision, library], cwd=root, check=True, capture_output=True)
+        archive = subprocess.run(["git", "archive", revision, library], cwd=ROOT, check=True, capture_output=True)
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         olds = [load_kernel(Path(folder, library, kernel.name, "kernel.toml")) for kernel in kernels]
         pairs = [(old, new) for old, new in zip(olds, kernels, strict=True) if old.hash != new.hash]
@@ -118,11 +129,11 @@ def carry_from(revision: str, kernels: Sequence[Kernel]) -> int:
 
 def carry(old: Kernel, new: Kernel) -> int:
     """Store the profiles of a kernel under its new hash. Return 1 if its code or spec changed."""
-    path = paths.shipped("db/prebuilt") / f"{new.name}.profile.parquet"
     if old.spec != new.spec or not same_code(old, new):
         print(f"{new.name}: the code or the specification changed: run tools/build_database.py {new.name}")
         return 1
-    rows = [dataclasses.replace(r, kernel_hash=new.hash) for r in read_profile_rows(path) if r.kernel_hash == old.hash]
+    path, shipped = shipped_rows(old)
+    rows = [replace(row, kernel_hash=new.hash) for row in shipped]
     if rows:
         write_profiles(path, rows)
     print(f"{new.name} {old.hash} -> {new.hash}: {len(rows)} profiles carried over")
@@ -146,46 +157,39 @@ def _preprocessed(source: str, macros: Sequence[str]) -> list[str]:
     return subprocess.run(command, input=source, text=True, check=True, capture_output=True).stdout.split()
 
 
-def check(kernel: Kernel, count: int, processes: int, seed: str = "") -> int:
+def compare(kernel: Kernel, count: int, processes: int, seed: str = "") -> int:
     """Rebuild a random sample of a kernel's profiles. Return 1 if a shipped row differs or is missing."""
-    path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
-    shipped = [row for row in read_profile_rows(path) if row.kernel_hash == kernel.hash] if path.is_file() else []
+    path, shipped = shipped_rows(kernel)
     variants = shipped_variants(kernel)
     covered = {(row.variant_key, row.sm) for row in shipped}
     missing = [variant for variant in variants if any((variant.key, sm) not in covered for sm in variant.configs)]
     built_with = {row.compiler for row in shipped}
     if missing:
-        print(
-            f"{kernel.name}: {len(missing)} of {len(variants)} variants are not in {path.name}:"
-            " run tools/build_database.py"
-        )
+        about = f"{len(missing)} of {len(variants)} variants are not in {path.name}"
+        print(f"{kernel.name}: {about}: run tools/build_database.py")
         return 1
     if built_with != {compiler()}:
         print(f"{kernel.name}: built with {', '.join(sorted(built_with))}, this is {compiler()}: nothing to compare")
         return 1
     sample = _sample(variants, count, kernel.hash + seed)
-    rebuilt: list[ProfileRow] = []
+    by_key = {(row.variant_key, row.sm, row.launch): row for row in shipped}
+    equal, close, different = 0, 0, list[ProfileRow]()
     for result in profile_variants(kernel, sample, (), processes):
         if isinstance(result, VariantFailure):
             print(f"{kernel.name}: {result.message}")
             return 1
-        rebuilt += result
-    by_key = {(row.variant_key, row.sm, row.launch): row for row in shipped}
-    equal, close, different = 0, 0, []
-    for row in rebuilt:
-        other = by_key[row.variant_key, row.sm, row.launch]
-        if row.columns() == other.columns():
-            equal += 1
-        elif within_compiler_variation(row, other):
-            close += 1
-        else:
-            different.append(row)
-    print(
-        f"{kernel.name}: {len(sample)} profiles rebuilt, {equal} rows equal, {close} within compiler variation", end=""
-    )
+        for row in result:
+            other = by_key[row.variant_key, row.sm, row.launch]
+            if row.columns() == other.columns():
+                equal += 1
+            elif within_compiler_variation(row, other):
+                close += 1
+            else:
+                different.append(row)
+    text = f"{len(sample)} profiles rebuilt, {equal} rows equal, {close} within compiler variation"
     if different:
-        print(f", {len(different)} DIFFERENT, such as {dict(different[0].variant)} sm_{different[0].sm}", end="")
-    print()
+        text += f", {len(different)} DIFFERENT, such as {dict(different[0].variant)} sm_{different[0].sm}"
+    print(f"{kernel.name}: {text}")
     return 1 if different else 0
 
 
@@ -198,9 +202,67 @@ def _sample(variants: Sequence[Variant], count: int, seed: str) -> list[Variant]
         variant = next((v for v in rest if sm in v.configs), None)
         if variant is not None:
             rest.remove(variant)
-            chosen.append(dataclasses.replace(variant, configs={sm: variant.configs[sm]}))
+            chosen.append(replace(variant, configs={sm: variant.configs[sm]}))
     return chosen
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(run)
+
+
+_FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
+_COUNTS_VARY = 0.04  # Maximum difference of a count, as a fraction of all issued instructions
+_REGISTERS_VARY = 32
+
+
+def read_profile_rows(path: Path) -> list[ProfileRow]:
+    """Return all rows of a Parquet file of profiles, in the order of the file."""
+    with one_line(path), parquet_rows(path) as (connection, source):
+        rows = as_dicts(connection.execute(f"FROM {source}"))
+    return [_from_columns(row) for row in rows]
+
+
+def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
+    """Replace a Parquet file by sorted rows. Raises `UsageError` if two have the same launch, variant and
+    architecture."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with one_line(path), connect_memory() as connection, exchange_folder(connection) as folder:
+        migrate(connection, 0)
+        insert(connection, "profile", [row.columns() for row in rows])
+        duplicate = connection.execute(
+            "SELECT kernel, code_key, sm, launch FROM db.profile GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 1"
+        ).fetchone()
+        if duplicate:
+            raise UsageError("two different profiles of {} variant {} on sm_{}, launch {}".format(*duplicate))
+        connection.execute(
+            "COPY (SELECT * EXCLUDE profile_id FROM db.profile ORDER BY kernel, kernel_hash, sm, launch, code_key) "
+            f"TO {quoted(folder / 'profiles.parquet')} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19, "
+            "ROW_GROUP_SIZE 2048)"
+        )
+        write_whole(path, (folder / "profiles.parquet").read_bytes(), shared=True)
+
+
+def _from_columns(row: Row) -> ProfileRow:
+    fields = dict(row)
+    for field, column in COLUMN_OF_FIELD.items():
+        fields[field] = fields.pop(column)
+    metrics, terms = str(fields["metrics"]).split(), str(fields["terms"]).split()
+    counts = np.array(fields["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
+    fields |= {"variant": json.loads(str(fields["variant"])), "metrics": tuple(metrics), "terms": tuple(terms)}
+    return ProfileRow(**fields | {"counts": counts})  # type: ignore[arg-type]
+
+
+def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
+    """Return whether two profiles of a variant differ no more than the results of two runs of the compiler. Counts that
+    the algorithm determines (arithmetic, global memory, barriers) must be equal. Other counts may differ slightly."""
+    if row.terms != other.terms or abs(row.registers - other.registers) > _REGISTERS_VARY:
+        return False
+    first, second = (dict(zip(r.metrics, r.counts, strict=True)) for r in (row, other))
+    nothing = np.zeros(len(row.terms))
+    slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
+    for metric in {*first, *second}:
+        difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
+        allowed = slack * (32 if metric == "lanes" else 1)  # An instruction can count 32 lanes.
+        if difference > (0.0 if metric.startswith(_FIXED) else allowed):
+            return False
+    return True

@@ -10,31 +10,157 @@ PyTorch that were recorded for NeuSight (MIT). `contents.json` counts the exclud
   above the power limit (a smaller excess is cut off);
 - superseded backend versions of matmuls, invalid shapes, and all but a backend's fastest kernel for a problem.
 
-Times are rounded to four digits and powers to 0.1 W. Each row has an interval (`tools/evidence/recordings/spread.py`).
+Times are rounded to four digits and powers to 0.1 W. Each row has an interval (`Spread`).
 """
 
-import argparse
 import gzip
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import duckdb
 import numpy as np
+import pyarrow as pa
+import typer
 from evidence.recordings.files import EXCLUSIONS, SERVING_DTYPES, excluded, named, power_of, recorded_dicts
-from evidence.recordings.spread import Spread, coverage, interval, neighbors, power_width
 from evidence.recordings.vendor import BACKENDS, DEVICES, SYSTEMS
-from front import DATA, ROOT
+from front import DATA, ROOT, Data, script
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.model.baselines.operating_point import LEEWAY, least_s, rates_of, work_of
-from kernrec.op import Op, Problem, find_op
-from kernrec.store.connection import connect_memory, exchange_folder, quoted
+from kernrec.op import Op, find_op
+from kernrec.store.connection import quoted
 from kernrec.store.recorded import ORIGIN, WIDTHS
+
+Array = np.ndarray
+Row = dict[str, Any]
+
+LEAST = 0.03
+"""Minimum relative half-width of an interval: the 90th percentile of differences between repeats (A100 and H100)."""
+ENOUGH = 200
+"""Minimum number of factors from which an interval is computed."""
+_NEAR = 0.08
+"""Maximum distance between two neighbors, in the logarithms of their sizes."""
+_SAME_TIME = 0.03
+"""Maximum logarithmic difference in time between two neighbors whose powers are compared."""
+_LEAST_POWER = 0.05
+"""Minimum relative half-width of the interval of a power: the accuracy that NVML documents."""
+
+
+@dataclass
+class Spread:
+    """Logarithms of factors between times of the same problem, for each GPU, backend and data type:
+
+        repeats    the same version ran the same kernels again on a GPU of the same model
+        versions   a later version ran the problem; its common factor along `m` is removed by differences of neighbors
+        neighbors  times per unit of work of two problems with the same kernels and sizes within 8 %
+
+    Differences of two errors are divided by the square root of two. The interval of a time contains 90 % of the factors
+    of the GPU, backend and data type, or of a wider group if there are too few. It does not include differences between
+    versions. The interval of a power comes from neighbors that take equal times.
+    """
+
+    again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
+    """Logarithms of other times over the shipped time, keyed by (source, backend, data type, GPU)."""
+    later: dict[tuple[object, ...], list[tuple[int, float]]] = field(default_factory=dict)
+    """Pairs (`m`, logarithm of a later version's time over the row's time). A key consists of the key of `again`, the
+    variant, `n` and `k`."""
+
+    def add(self, row: Row, other_s: float) -> None:
+        """Add another time that the same version took for a row's problem."""
+        self.again.setdefault(_key(row), []).append(float(np.log(other_s / row["latency_s"])))
+
+    def add_later(self, row: Row, other_s: float) -> None:
+        """Add the time that a later version took for the matmul of a row."""
+        line = self.later.setdefault((*_key(row), row["variant"], row["n"], row["k"]), [])
+        line.append((row["m"], float(np.log(other_s / row["latency_s"]))))
+
+    def remove_drift(self) -> None:
+        """Convert the times of later versions to factors without differences between versions. The logarithm of a
+        factor is the difference between two neighbors along `m`."""
+        for key, line in self.later.items():
+            ratios = np.array([ratio for _, ratio in sorted(line)])
+            group: Any = key[:4]
+            self.again.setdefault(group, []).extend((np.diff(ratios) / np.sqrt(2)).tolist())
+
+    def factors(self, source: str, backend: str, dtype: str, gpu: str, but: str = "") -> Array:
+        """Return logarithms of factors, from the narrowest group of recordings with enough factors for a GPU, backend
+        and data type. If there is none, return an empty array. Recordings of the GPU `but` are held out."""
+        wanted = source, backend, dtype, gpu
+        for same in (4, 3, 2, 1):
+            groups = [logs for key, logs in self.again.items() if key[:same] == wanted[:same] and key[3] != but]
+            if sum(map(len, groups)) >= ENOUGH:
+                return np.concatenate([np.asarray(logs) for logs in groups])
+        return np.zeros(0)
+
+
+def _key(row: Row) -> tuple[str, str, str, str]:
+    return row["source"], row["stack"], row["dtype"], row["gpu"]
+
+
+def interval(factors: Array) -> tuple[float, float]:
+    """Return the factors at the two ends of a 90 % interval, from logarithms of factors, (N,)."""
+    low, high = np.quantile(factors, (0.05, 0.95)) if len(factors) else (0.0, 0.0)
+    return float(np.exp(min(low, -np.log1p(LEAST)))), float(np.exp(max(high, np.log1p(LEAST))))
+
+
+def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], float]) -> Array:
+    """Return log ratios of time per unit of work between neighboring problems, for one GPU and backend."""
+    from scipy.spatial import cKDTree
+
+    alike: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        alike.setdefault((row["layout"], row["kernel"]), []).append(row)
+    factors = []
+    for group in alike.values():
+        sizes = np.log([[max(float(row[name]), 0.5) for name in dims] for row in group])
+        distance, nearest = cKDTree(sizes).query(sizes, k=min(2, len(group)))
+        if len(group) > 1:
+            per_work = np.log([row["latency_s"] / work_s(row) for row in group])
+            near = distance[:, 1] < _NEAR
+            factors.append(per_work[nearest[near, 1]] - per_work[near])
+    return np.concatenate(factors) / np.sqrt(2) if factors else np.zeros(0)
+
+
+def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
+    """Return the relative half-width that contains 90 % of the differences in power between neighbors in the first
+    dimension that take the same time, for rows of one GPU and backend."""
+    lines: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        if row["power_w"]:
+            lines.setdefault((row["dtype"], *(row[name] for name in dims[1:])), []).append(row)
+    differences = []
+    for line in lines.values():
+        line.sort(key=lambda row: float(row[dims[0]]))
+        seconds, watts = (np.log([row[name] for row in line]) for name in ("latency_s", "power_w"))
+        near = np.abs(np.diff(seconds)) < _SAME_TIME
+        differences.append(np.abs(np.diff(watts))[near])
+    every = np.concatenate(differences) if differences else np.zeros(0)
+    return max(float(np.quantile(every, 0.9)) if len(every) >= ENOUGH else 0.0, _LEAST_POWER)
+
+
+def coverage(spread: Spread, source: str) -> dict[str, float]:
+    """Return the fraction of factors inside intervals that come from other problems, and that come from other GPUs."""
+    halves, gpus = [], []
+    for key, logs in spread.again.items():
+        if key[0] == source and len(logs) >= ENOUGH:
+            every = np.asarray(logs)
+            low, high = np.log(interval(every[::2]))
+            halves.append((every[1::2] >= low) & (every[1::2] <= high))
+            if len(others := spread.factors(*key, but=key[3])):
+                low, high = np.log(interval(others))
+                gpus.append((every >= low) & (every <= high))
+    parts = {"problems held out": halves, "GPUs held out": gpus}
+    return {name: round(float(np.concatenate(part).mean()), 3) for name, part in parts.items() if part}
+
 
 AICONFIGURATOR = {
     "source": "github.com/ai-dynamo/aiconfigurator", "licence": "Apache-2.0",
@@ -46,67 +172,63 @@ NEUSIGHT = {
 }  # fmt: skip
 POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
-Row = dict[str, Any]
-
-IMPOSSIBLE = "faster than physically possible"
-ABOVE_LIMIT, AT_LIMIT = "power above the limit", "with power lowered to the limit"
-NO_PROBLEM, SLOWER = "of no problem that kernrec supports", "slower than another kernel of the backend"
+Key = tuple[object, ...]
 
 
-def main() -> None:
+def run(
+    ops: Annotated[list[str] | None, typer.Argument(help="ops by name; all by default")] = None,
+    data: Data = DATA, out: Path = ROOT / "db/prebuilt/recorded",
+) -> None:  # fmt: skip
     """Write a Parquet file for each op, and `contents.json`."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("ops", nargs="*", help="ops by name; all by default")
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--out", type=Path, default=ROOT / "db/prebuilt/recorded")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    described = arguments.out / "contents.json"
-    for name in arguments.ops or SOURCES:
-        built = build(find_op(name), arguments.data / "library", arguments.out)
+    out.mkdir(parents=True, exist_ok=True)
+    described = out / "contents.json"
+    for name in ops or SOURCES:
+        built = build(find_op(name), data / "library", out)
         print(name, built)
         contents = json.loads(described.read_text(encoding="utf-8")) if described.exists() else {}
         text = json.dumps(dict(sorted((contents | {name: built}).items())), indent=1)
         described.write_text(text + "\n", encoding="utf-8")
-    if not arguments.ops:
-        replayed_space(arguments.data / "spaces", arguments.out.parent / "replay")
-    total = sum(path.stat().st_size for path in arguments.out.glob("*.parquet"))
-    print(f"{total / 1e6:.2f} MB in all")
+    if not ops:
+        replayed_space(data / "spaces", out.parent / "replay")
+    print(f"{sum(path.stat().st_size for path in out.glob('*.parquet')) / 1e6:.2f} MB in all")
 
 
 def build(op: Op, library: Path, out: Path) -> dict[str, object]:
     """Write the Parquet file of an op, and return the op's entry in `contents.json`."""
-    counted = dict.fromkeys((IMPOSSIBLE, ABOVE_LIMIT, AT_LIMIT, NO_PROBLEM, SLOWER), 0)
-    best: dict[tuple[object, ...], Row] = {}
-    works: dict[tuple[object, ...], tuple[Problem, tuple[float, float]] | None] = {}
+    counted: Counter[str] = Counter()
+    best: dict[Key, Row] = {}
+    newer: dict[Key, Row] = {}
     spread = Spread()
 
-    def key_of(row: Row) -> tuple[object, ...]:
+    def key_of(row: Row) -> Key:
         dims = (row[dim.name] for dim in op.dims if dim.name in row)
         return row["gpu"], row["stack"], row["variant"], row["dtype"], row["layout"], *dims
 
+    @cache
+    def work(kernel: str | None, dtype: str, layout: str, *sizes: int) -> tuple[float, float] | None:
+        try:
+            return work_of(op.problem(dtype, layout, **dict(zip(names, sizes, strict=True))), kernel)
+        except UsageError:
+            return None
+
     for row in read_rows(library, op):
-        key = key_of(row)
-        if (identity := key[3:]) not in works:
-            problem = _problem(op, row)
-            works[identity] = None if problem is None else (problem, work_of(problem))
-        if (problem_work := works[identity]) is None:
-            counted[NO_PROBLEM] += 1
+        names = [dim.name for dim in op.dims if dim.name in row]
+        key: Any = key_of(row)
+        flops_and_bytes = work(row["kernel"] if op.name == "conv2d" else None, *key[3:])
+        if flops_and_bytes is None:
+            counted["of no problem that kernrec supports"] += 1
             continue
-        if op.name == "conv2d":
-            problem_work = problem_work[0], work_of(problem_work[0], row["kernel"])
-        row["least_s"] = float(least_s(*problem_work[1], rates_of(find_gpu(row["gpu"]), row["dtype"])))
+        row["least_s"] = float(least_s(*flops_and_bytes, rates_of(find_gpu(row["gpu"]), row["dtype"])))
         if row["least_s"] > LEEWAY * row["latency_s"]:
-            counted[IMPOSSIBLE] += 1
+            counted["faster than physically possible"] += 1
             continue
         if (other := best.get(key)) is not None:
-            counted[SLOWER] += 1
+            counted["slower than another kernel of the backend"] += 1
             fast, slow = sorted((row, other), key=itemgetter("latency_s"))
             if (fast["kernel"], fast["version"]) == (slow["kernel"], slow["version"]):
                 spread.add(fast, slow["latency_s"])
             row = fast
         best[key] = row
-    newer: dict[tuple[object, ...], Row] = {}
     for later in later_rows(library, op):
         key, latency_s = key_of(later), later["latency_s"]
         if (shipped := best.get(key)) is not None and latency_s != shipped["latency_s"]:
@@ -115,27 +237,32 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
             if possible and (key not in newer or latency_s < newer[key]["latency_s"]):
                 newer[key] = shipped | later
     spread.remove_drift()
-    best |= newer
-    rows = list(best.values())
-    names = [dim.name for dim in op.dims if dim.name in rows[0]]
+    rows = list((best | newer).values())
     for row in rows:
-        _limit_power(row, counted)
+        limit_w = find_gpu(row["gpu"]).tdp_w
+        if row[POWER] is not None and row[POWER] > limit_w:
+            above = row[POWER] > LEEWAY * limit_w
+            counted["power above the limit" if above else "with power lowered to the limit"] += 1
+            row[POWER] = None if above else limit_w
     widths = _add_widths(rows, names, spread)
     path = out / f"{op.name}.parquet"
     write(path, names, rows)
-    sources = {row["source"] for row in rows}
+
+    def each(text: str) -> list[str]:
+        return sorted({text.format_map(row) for row in rows})
+
     return {
         "rows": len(rows),
-        "gpus": sorted({str(row["gpu"]) for row in rows}),
-        "dtypes": sorted({str(row["dtype"]) for row in rows}),
-        "backends": sorted({f"{row['stack']} {row['version']}" for row in rows}),
-        "sources": sorted({f"{row['source']} ({row['licence']}), {row['recorded']}" for row in rows}),
-        "with_power": sum(row["power_w"] is not None for row in rows),
-        "left_out": {reason: count for reason, count in counted.items() if count},
+        "gpus": each("{gpu}"),
+        "dtypes": each("{dtype}"),
+        "backends": each("{stack} {version}"),
+        "sources": each("{source} ({licence}), {recorded}"),
+        "with_power": sum(row[POWER] is not None for row in rows),
+        "left_out": dict(sorted(counted.items())),
         "excluded": excluded_rows(library, [file for file, *_ in SOURCES[op.name]]),
         "intervals": {
             "narrowest, median, widest": [round(float(width), 3) for width in np.quantile(widths, (0, 0.5, 1))],
-            **{what: share for source in sorted(sources) for what, share in coverage(spread, source).items()},
+            **{what: share for source in each("{source}") for what, share in coverage(spread, source).items()},
         },
         "bytes": path.stat().st_size,
         "sha256": sha256(path.read_bytes()).hexdigest(),
@@ -152,14 +279,6 @@ def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
             name = f"{each.file}, {POWER if each.power_only else 'rows'}: {each.reason}"
             counts[name] = counts.get(name, 0) + int(rows[0]["n"])
     return counts
-
-
-def _limit_power(row: Row, counted: dict[str, int]) -> None:
-    limit_w = find_gpu(row["gpu"]).tdp_w
-    if row[POWER] is not None and row[POWER] > limit_w:
-        above = row[POWER] > LEEWAY * limit_w
-        counted[ABOVE_LIMIT if above else AT_LIMIT] += 1
-        row[POWER] = None if above else limit_w
 
 
 def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> list[float]:
@@ -195,34 +314,21 @@ def replayed_space(spaces: Path, out: Path) -> None:
     (out / "convolution-rtx-a4000.t4.json.gz").write_bytes(gzip.compress(text, 9, mtime=0))
 
 
-def _problem(op: Op, row: Row) -> Problem | None:
-    try:
-        return op.problem(
-            row["dtype"], row["layout"], **{dim.name: row[dim.name] for dim in op.dims if dim.name in row}
-        )
-    except UsageError:
-        return None
-
-
 def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
     """Write rows to a Parquet file, sorted by origin (GPU, backend, ...) and shape."""
     floats = ("latency_s", POWER, *WIDTHS)
     types = dict.fromkeys(ORIGIN, "VARCHAR") | dict.fromkeys(dims, "INTEGER") | dict.fromkeys(floats, "FLOAT")
-    columns = (*ORIGIN, *WIDTHS, *dims, "latency_s", POWER)
-    with connect_memory() as connection, exchange_folder(connection) as folder:
-        source = folder / "rows.json"
-        with source.open("w", encoding="utf-8") as file:
-            for row in rows:
-                watts = None if row[POWER] is None else round(row[POWER], 1)
-                rounded = row | {"latency_s": float(f"{row['latency_s']:.3e}"), POWER: watts}
-                file.write(json.dumps({name: rounded[name] for name in columns}) + "\n")
-        order = ", ".join(f'"{name}"' for name in (*ORIGIN, *reversed(dims)))
+    for row in rows:
+        row["latency_s"] = float(f"{row['latency_s']:.3e}")
+        row[POWER] = None if row[POWER] is None else round(row[POWER], 1)
+    columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in types.items())
+    order = ", ".join(f'"{name}"' for name in (*ORIGIN, *reversed(dims)))
+    with duckdb.connect() as connection:
+        connection.register("rows", pa.Table.from_pylist(rows))
         connection.execute(
-            f"COPY (FROM read_json({quoted(source)}, format='nd', columns={types}) ORDER BY {order}) "
-            f"TO {quoted(folder / 'rows.parquet')} "
+            f"COPY (SELECT {columns} FROM rows ORDER BY {order}) TO {quoted(path)} "
             "(FORMAT parquet, PARQUET_VERSION v2, COMPRESSION zstd, COMPRESSION_LEVEL 19, ROW_GROUP_SIZE 122880)"
         )
-        path.write_bytes((folder / "rows.parquet").read_bytes())
 
 
 _SERVING = f"""{named("system", SYSTEMS)} AS gpu, {named("framework", BACKENDS)} AS stack, version, latency_s,
@@ -294,4 +400,4 @@ def later_rows(library: Path, op: Op) -> Sequence[Row]:
 
 
 if __name__ == "__main__":
-    main()
+    script(run)

@@ -13,14 +13,11 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
-
-# Import here, because MkDocs adds this folder to the path only while it imports a hook.
-from schema_page import markdown_table, schema
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -35,21 +32,9 @@ KEYS: dict[tuple[str, str], str] = {
     (table, key): text for table, keys in _TEXT["keys"].items() for key, text in keys.items()
 }
 """Description of each key of a `kernel.toml`, keyed by (table, key)."""
-VARIABLES: dict[str, str] = _TEXT["variables"]
-"""Description of the environment variables that users can set."""
-VALUES: dict[str, str] = _TEXT["values"]
-"""Description of the possible `values` of a tensor."""
-ARGUMENTS: dict[str, str] = _TEXT["arguments"]
-"""Description of the forms of a launch argument."""
-FUNCTION_VALUES: dict[str, str] = _TEXT["functions"]
-"""Description of the result of each function that expressions can use."""
-FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
-"""Descriptions of the fields of `--json` answers, keyed by command."""
-OUTPUT: dict[str, dict[str, str]] = _TEXT["output"]
-"""Descriptions of names that occur as values in answers, keyed by the heading of their table on the page."""
-
-SPECS: dict[str, dict[str, Any]] = _TEXT["specs"]
-"""Example specs of an operator, a declared problem and a Triton function. Together, they use every key."""
+VARIABLES, VALUES, ARGUMENTS, FUNCTION_VALUES, FIELDS, OUTPUT, SPECS = (
+    _TEXT[name] for name in ("variables", "values", "arguments", "functions", "fields", "output", "specs")
+)
 
 _INTERNAL_KEYS = {"digest", "reference_digest"}
 """Keys that kernrec adds to a stored spec."""
@@ -86,40 +71,27 @@ def commands() -> str:
     return re.sub(r"\*\*(Usage|Options|Arguments|Commands)\*\*:", r"\1:", done.stdout)
 
 
+PUBLIC = """
+recommend recommend_many recommend_network recommender.many.ManyAnswers recommender.networks.network.NetworkAnswer
+analyze build run.BuiltKernel run.Variant triton.autotune triton.prune serve_audit check checking.check.CheckResult
+checking.check.OutputCheck recommender.Recommender recommender.Request recommender.Query recommender.Objective
+recommender.Answer recommender.Recommendation recommender.Estimate recommender.Comparison errors.KernrecError
+errors.UsageError
+"""
+"""Names of the public interface in `kernrec`. The page also lists the other classes of `kernrec.recommender`."""
+
+
 def python_api() -> str:
     """Return the page of the public Python API. mkdocstrings replaces its entries by docstrings."""
-    import kernrec.recommender
+    from kernrec import recommender
 
-    lines = [
-        "# Python API",
+    classes = [f"recommender.{n}" for n in recommender.__all__ if isinstance(getattr(recommender, n), type)]
+    return _page(
+        "Python API",
         "This page is the public interface. All quantities are in SI units: watts, seconds, joules, hertz."
         " The [guide](../guides/python.md) has examples.",
-        "::: kernrec.recommend",
-        "::: kernrec.recommend_many",
-        "::: kernrec.recommend_network",
-        "::: kernrec.recommender.many.ManyAnswers",
-        "::: kernrec.recommender.networks.network.NetworkAnswer",
-        "::: kernrec.analyze",
-        "::: kernrec.build",
-        "::: kernrec.run.BuiltKernel",
-        "::: kernrec.run.Variant",
-        "::: kernrec.triton.autotune",
-        "::: kernrec.triton.prune",
-        "::: kernrec.serve_audit",
-        "::: kernrec.check",
-        "::: kernrec.checking.check.CheckResult",
-        "::: kernrec.checking.check.OutputCheck",
-        *(f"::: kernrec.recommender.{name}" for name in _public_classes(kernrec.recommender)),
-        "::: kernrec.errors.KernrecError",
-        "::: kernrec.errors.UsageError",
-    ]
-    return "\n\n".join(lines) + "\n"
-
-
-def _public_classes(module: Any) -> list[str]:
-    first = ["Recommender", "Request", "Query", "Objective", "Answer", "Recommendation", "Estimate", "Comparison"]
-    names = [name for name in module.__all__ if isinstance(getattr(module, name), type)]
-    return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
+        *(f"::: kernrec.{name}" for name in dict.fromkeys([*PUBLIC.split(), *sorted(classes)])),
+    )
 
 
 def kernel_toml() -> str:
@@ -226,7 +198,7 @@ def meaning_of(command: str, field: str) -> str:
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_recommendations)):
         for path in (name, f"recommendations[].{name}"):
             if text := about.get(path) or about.get(path.rpartition(".")[0]):
-                return text
+                return str(text)
     return ""
 
 
@@ -303,39 +275,50 @@ def output_values() -> str:
     return _page("Values in the output", f"{about} `monitor` prints throttle reasons.", *tables)
 
 
+CATALOG = {
+    "gpus": ("name", "title", "sm", "sms", "tdp_w", "aliases"),
+    "ops": ("name", "title", "aliases", "dimensions", "dtypes", "layouts", "workload"),
+    "kernels": ("name", "op", "dtypes", "layouts", "min_sm", "dtype_min_sm", "description"),
+}
+"""Fields on the page of GPUs, operators and kernels, keyed by the list of `kernrec list`."""
+
+
 def catalog() -> str:
     """Return the page of GPUs, operators and kernels."""
-    from kernrec.gpu import all_gpus
-    from kernrec.kernel import all_kernels, kernels_for
-    from kernrec.kernel.library import triton_kernels
-    from kernrec.op import all_ops
+    parts = ["`kernrec list gpus`, `kernrec list ops` and `kernrec list kernels` print these lists with more columns."]
+    for kind, names in CATALOG.items():
+        rows = _answer(["list", kind, "--json"])
+        table = markdown_table(names, [[_cell(row[name]) for name in names] for row in rows])
+        parts += [f"## {kind} ({len(rows)})", table]
+    return _page("GPUs, operators and kernels", *parts)
 
-    gpus = [
-        (f"`{g.name}`", g.title, f"sm_{g.sm}", str(g.sms), f"{g.memory_bandwidth / 1e9:.0f} GB/s", f"{g.tdp_w:g} W",
-         ", ".join(g.aliases))
-        for g in all_gpus()
-    ]  # fmt: skip
-    ops = [
-        (f"`{op.name}`", op.title, ", ".join(op.aliases),
-         ", ".join(f"`{d.name}`" if d.default is None else f"`{d.name}={d.default}`" for d in op.dims),
-         ", ".join(t for t in op.dtypes if kernels_for(op.name, t)), ", ".join(op.layouts), op.workload)
-        for op in all_ops()
-    ]  # fmt: skip
-    kernels = [
-        (f"`{k.name}`", k.op, ", ".join(k.dtypes), ", ".join(k.layouts), f"sm_{k.min_sm}",
-         ", ".join(f"{dtype}: sm_{sm}" for dtype, sm in k.dtype_min_sm.items()), k.description)
-        for k in (*all_kernels(), *triton_kernels())
-    ]  # fmt: skip
-    return _page(
-        "GPUs, operators and kernels",
-        "`kernrec list gpus`, `kernrec list ops` and `kernrec list kernels` print these lists with more columns.",
-        f"## GPUs ({len(gpus)})",
-        markdown_table(("name", "title", "architecture", "SMs", "memory", "TDP", "aliases"), gpus),
-        f"## Operators ({len(ops)})",
-        markdown_table(("name", "computation", "aliases", "dimensions", "dtypes", "layouts", "workload"), ops),
-        f"## Kernels ({len(kernels)})",
-        markdown_table(("name", "op", "dtypes", "layouts", "minimum", "higher minimum", "description"), kernels),
-    )
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {each}" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def schema() -> str:
+    """Return the page of the database schema: the SQL of all migrations and of the views."""
+    from kernrec.store.schema import migrations, views_sql
+
+    parts = [
+        "A database is one DuckDB file. The numbered migrations in `db/schema` create its schema. When kernrec opens an"
+        " older database, it applies the missing migrations. Units are SI and part of the names. The key of a row is a"
+        " hash of its other columns that are not NULL, so equal rows have equal keys in all databases."
+    ]
+    steps = [(f"Migration `{step.number:03d}_{step.name}.sql`", step.sql) for step in migrations()]
+    for title, sql in (*steps, ("Views", views_sql())):
+        parts += [f"## {title}", f"```sql\n{sql.strip()}\n```"]
+    return _page("Database schema", *parts)
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
 
 
 PAGES = {

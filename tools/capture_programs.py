@@ -7,7 +7,6 @@ is right if the program exits with status 0 and, if it reports on its own check,
 `kernrec analyze` shows which of the calls in the folder `--calls` can be analyzed without changes.
 """
 
-import argparse
 import csv
 import os
 import re
@@ -19,10 +18,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import typer
+from front import script
 
 from kernrec.capture.program_run import libraries
 from kernrec.compile.nvcc import nvcc_version, required_nvcc
@@ -82,57 +84,49 @@ class Program(NamedTuple):
     verified: str
 
 
-class Outcome(NamedTuple):
-    """Result of one program: `right`, `wrong`, `too slow`, `not built`, or the exit status."""
-
-    result: str
-    seconds: float = 0.0
-    text: str = ""
+Outcome = tuple[str, float, str]
+"""(`right`, `wrong`, `too slow`, `not built` or the exit status; seconds; text) of one program."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--suite", action="append", default=[], help="NAME=FOLDER of a suite's repository")
-    parser.add_argument("--only", nargs="*", default=[], help="programs to run; all of the suites by default")
-    parser.add_argument("--built", type=Path, default=Path("built"), help="folder for compiled programs")
-    parser.add_argument("--seconds", type=int, default=20, help="processor time of one run")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--verified", action="store_true", help="run only programs that ran correctly before")
-    parser.add_argument("--report", type=Path, help="CSV with a row for each program")
-    parser.add_argument("--calls", type=Path, help="folder for the calls of each program")
-    wanted = parser.parse_args()
-    suites = dict(text.split("=", 1) for text in wanted.suite)
+def run(
+    suite: Annotated[list[str], typer.Option(help="NAME=FOLDER of a suite's repository")],
+    only: Annotated[list[str], typer.Option(help="a program to run")] = [],  # noqa: B006
+    built: Annotated[Path, typer.Option(help="folder for compiled programs")] = Path("built"),
+    seconds: Annotated[int, typer.Option(help="processor time of one run")] = 20,
+    processes: int = 1,
+    verified: Annotated[bool, typer.Option(help="run only programs that ran correctly before")] = False,
+    report: Annotated[Path | None, typer.Option(help="CSV with a row for each program")] = None,
+    calls: Annotated[Path | None, typer.Option(help="folder for the calls of each program")] = None,
+) -> None:
+    """Run the programs of the suites, or some of them."""
+    suites = {name: Path(folder).absolute() for name, _, folder in (text.partition("=") for text in suite)}
     with LIST.open(newline="") as file:
         programs = [Program(*row.values()) for row in csv.DictReader(file) if row["suite"] in suites]
-    programs = [each for each in programs if not wanted.only or each.name in wanted.only]
-    programs = [each for each in programs if each.verified or not wanted.verified]
-    wanted.built.mkdir(parents=True, exist_ok=True)
-    tools = _tools(wanted.built.absolute())
+    programs = [each for each in programs if (not only or each.name in only) and (each.verified or not verified)]
+    built = built.absolute()
+    path = f"{_tools(built / 'bin')}{os.pathsep}{os.environ['PATH']}"
 
     def outcome(program: Program) -> Outcome:
-        made = wanted.built.absolute() / f"{program.suite}-{program.name}"
-        if problem := _build(program, Path(suites[program.suite]).absolute(), made, tools):
-            return Outcome("not built", text=problem)
-        return _try(program, made, wanted)
+        made = built / f"{program.suite}-{program.name}"
+        if problem := _build(program, suites[program.suite], made, path):
+            return "not built", 0.0, problem
+        return _try(program, made, seconds, calls)
 
     rows = []
-    with ThreadPoolExecutor(wanted.processes) as pool:
-        for program, result in zip(programs, pool.map(outcome, programs), strict=True):
-            rows.append((*program, result.result, f"{result.seconds:.0f}", result.text))
-            print(*program[:2], *rows[-1][5:7], result.text[:150], sep="\t", flush=True)
-    if wanted.report:
-        with wanted.report.open("w", newline="") as file:
-            csv.writer(file).writerows(
-                [("suite", "program", "arguments", "check", "verified", "result", "seconds", "text"), *rows]
-            )
+    with ThreadPoolExecutor(processes) as pool:
+        for program, (result, took, text) in zip(programs, pool.map(outcome, programs), strict=True):
+            rows.append((*program, result, f"{took:.0f}", text))
+            print(*program[:2], *rows[-1][5:7], text[:150], sep="\t", flush=True)
+    if report:
+        with report.open("w", newline="") as file:
+            csv.writer(file).writerows([(*Program._fields, "result", "seconds", "text"), *rows])
     for key, count in sorted(Counter((row[0], row[5]) for row in rows).items()):
         print(*key, count)
-    return 0
 
 
-def _tools(built: Path) -> Path:
-    folder = built / "bin"
-    folder.mkdir(exist_ok=True)
+def _tools(folder: Path) -> Path:
+    """Write an `nvcc` that links programs with the stand-ins of CUDA's libraries, and return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     version = nvcc_version().removeprefix("nvcc ").partition(".")[0]
     text = WRAPPER.format(python=sys.executable, folder=libraries(), version=version, nvcc=required_nvcc())
     (folder / "nvcc").write_text(text)
@@ -140,7 +134,7 @@ def _tools(built: Path) -> Path:
     return folder
 
 
-def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
+def _build(program: Program, root: Path, made: Path, path: str) -> str:
     """Copy and compile a program, if it is not built yet. Return the first error, or an empty text."""
     places = list(root.glob(_FOLDERS[program.suite].format(program.name)))
     if not places:
@@ -160,11 +154,9 @@ def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
         sources = [str(path.relative_to(copied)) for path in sorted(copied.glob("*")) if path.suffix in _SUFFIXES]
         options = [text.format(root=root) for text in ["-I.", *_OPTIONS[program.suite]]]
         command = ["nvcc", "-O2", "-std=c++17", "-w", "-Xcompiler", "-fopenmp", *options, *sources, "-o", "main"]
-    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    compiling = partial(subprocess.run, cwd=copied, env=os.environ | {"PATH": path}, timeout=_BUILD_S)
     try:
-        done = subprocess.run(
-            command, cwd=copied, env=environment, capture_output=True, text=True, timeout=_BUILD_S, check=False
-        )
+        done = compiling(command, capture_output=True, text=True, check=False)
     except subprocess.TimeoutExpired:
         return "the build took too long"
     if done.returncode == 0:
@@ -174,7 +166,7 @@ def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
     return next((line for line in lines if re.search(r"error|undefined|No such|No rule", line)), "make failed")[:200]
 
 
-def _try(program: Program, made: Path, wanted: argparse.Namespace) -> Outcome:
+def _try(program: Program, made: Path, seconds: int, calls: Path | None) -> Outcome:
     folder = next(path for path in made.iterdir() if path.is_dir() and not path.is_symlink())
     binary = next(
         path for path in (folder / "main", *folder.iterdir())
@@ -182,38 +174,35 @@ def _try(program: Program, made: Path, wanted: argparse.Namespace) -> Outcome:
     )  # fmt: skip
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        calls = wanted.calls.absolute() / program.name if wanted.calls else Path(scratch, "calls")
-        capture = [sys.executable, "-m", "kernrec", "capture", "-o", str(calls), "--", str(binary)]
-        status, output = _run([*capture, *shlex.split(program.arguments)], folder, wanted.seconds)
+        recorded = calls.absolute() / program.name if calls else Path(scratch, "calls")
+        capture = [sys.executable, "-m", "kernrec", "capture", "-o", str(recorded), "--", str(binary)]
+        status, output = _captured([*capture, *shlex.split(program.arguments)], folder, seconds)
     took = time.monotonic() - start
     last = " | ".join(line for line in output.splitlines() if line.startswith(("kernrec:", "Usage", "usage")))[:300]
     if status is None:
-        return Outcome("too slow", took, last)
+        return "too slow", took, last
     printed = "\n".join(line for line in output.splitlines() if not line.startswith(("note:", "kernrec:")))
     passed = program.check == "status" or RIGHT.search(printed)
     if status == 0 and passed and not WRONG.search(printed):
-        return Outcome("right", took)
+        return "right", took, ""
     wrong = next((line for line in printed.splitlines() if WRONG.search(line)), "")
     text = last or wrong or printed[-200:].replace("\n", " | ")
-    return Outcome("wrong" if status == 0 else f"status {status}", took, text)
+    return "wrong" if status == 0 else f"status {status}", took, text
 
 
-def _run(command: Sequence[str], folder: Path, seconds: int) -> tuple[int | None, str]:
+def _captured(command: list[str], folder: Path, seconds: int) -> tuple[int | None, str]:
+    """Run a command with limited processor time. Return (exit status, or None if it took too long; output)."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
-        limit = f"ulimit -t {seconds}; exec {shlex.join(command)}"
-        process = subprocess.Popen(
-            ["bash", "-c", limit], cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        limited = ["bash", "-c", f"ulimit -t {seconds}; exec {shlex.join(command)}"]
+        process = subprocess.Popen(limited, cwd=folder, stdout=output, stderr=output, start_new_session=True)
         try:
             status: int | None = process.wait(_WALL * seconds)
-            status = None if status in _KILLED else status
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            status = None
+            status = process.wait()
         output.seek(0)
-        return status, output.read(1 << 20)
+        return None if status in _KILLED else status, output.read(1 << 20)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(run)

@@ -20,14 +20,11 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +43,6 @@ _SHARES = ("slowdown", "energy_saved")
 _NUMBERS = re.compile(r" is (-?[\d.]+(?:e[-+]?\d+)?), now (-?[\d.]+(?:e[-+]?\d+)?)$")
 _SHOWN, _LINES = 20, 6
 """Maximum number of queries whose differences are printed, and of lines per query."""
-_REPORTED = 1000
-"""Number of queries between two lines that report the progress."""
 
 _ANSWER = """
 import json, os, sys, traceback
@@ -138,26 +133,24 @@ def main() -> int:
     if options.release is None:
         return compare(options.before, options.queries, options.seed, ())
     changes = tomllib.loads(CHANGES.read_text(encoding="utf-8")).get(options.release, [])
-    listed = [Change(**each) for each in changes]
     with tempfile.TemporaryDirectory(prefix="kernrec-release-") as name:
         installed = install_release(options.release, Path(name))
         if installed is None:
             print(f"skipped: no commit 'Release {options.release}' in git's history")
             return 0
-        return compare(installed, options.queries, options.seed, listed)
+        return compare(installed, options.queries, options.seed, [Change(**each) for each in changes])
 
 
 def install_release(version: str, folder: Path) -> Path | None:
     """Build and install the commit `Release VERSION` in a folder. Return its path, or None without such a commit."""
     git = ["git", "-C", str(ROOT)]
-    log = subprocess.run([*git, "log", "--format=%H %s"], capture_output=True, text=True, check=False).stdout
-    commit = next((c for c, _, subject in (row.partition(" ") for row in log.splitlines())
-                   if subject == f"Release {version}"), None)  # fmt: skip
-    if commit is None:
+    log = [*git, "log", "--max-count=1", "--format=%H", f"--grep=^Release {re.escape(version)}$"]
+    commit = subprocess.run(log, capture_output=True, text=True, check=False).stdout.strip()
+    if not commit:
         return None
     archive = subprocess.run([*git, "archive", commit], capture_output=True, check=True)
-    with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
-        tar.extractall(folder / "source", filter="data")
+    (folder / "source").mkdir()
+    subprocess.run(["tar", "-x", "-C", folder / "source"], input=archive.stdout, check=True)
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder / "installed")]
     subprocess.run([*install, str(folder / "source")], check=True)
     return folder / "installed"
@@ -169,16 +162,13 @@ def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> i
         print(f"equal_answers: {before} is not a checkout of kernrec", file=sys.stderr)
         return 2
     by_gpu = random_queries(count, seed)
-    with ExitStack() as stack:
-        old, new = (_answers(stack, tree.resolve(), by_gpu) for tree in (before, ROOT))
-        return _report(by_gpu, old, new, changes)
+    return _report(by_gpu, _answers(before.resolve(), by_gpu), _answers(ROOT, by_gpu), changes)
 
 
 def compare_pinned() -> int:
     """Compare the answers of this checkout with the pinned answers. Return 1 if an answer differs."""
     document = json.loads(gzip.decompress(PINNED.read_bytes()))
-    with ExitStack() as stack:
-        status = _report(document["queries"], document["answers"], _answers(stack, ROOT, document["queries"]), ())
+    status = _report(document["queries"], document["answers"], _answers(ROOT, document["queries"]), ())
     if status:
         print("if these changes are meant, run python tools/equal_answers.py --pinned --update")
     return status
@@ -187,10 +177,8 @@ def compare_pinned() -> int:
 def update_pinned() -> int:
     """Write the answers of this checkout to the file of pinned answers."""
     by_gpu = random_queries(PINNED_QUERIES, PINNED_SEED, PINNED_OF_A_KIND)
-    with ExitStack() as stack:
-        answers = [line.rstrip() for line in _answers(stack, ROOT, by_gpu)]
-    document = {"queries": by_gpu, "answers": answers}
-    PINNED.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
+    answers = [line.rstrip() for line in _answers(ROOT, by_gpu)]
+    PINNED.write_bytes(gzip.compress(json.dumps({"queries": by_gpu, "answers": answers}).encode(), mtime=0))
     print(f"{PINNED.name}: {len(answers)} answers, {PINNED.stat().st_size} bytes")
     return 0
 
@@ -201,65 +189,48 @@ def _report(
     """Print how the answers to queries differ. Return 1 if there is a difference that no change covers."""
     queries = [query for some in by_gpu for query in some]
     counts: Counter[str] = Counter()
-    for number, (query, old, new) in enumerate(zip(queries, before, now, strict=True), 1):
-        counts.update(_compared(query, old.rstrip(), new.rstrip(), changes, shown=counts["different"] < _SHOWN))
-        if number % _REPORTED == 0:
-            print(f"{number} queries, {counts['different']} differ", file=sys.stderr, flush=True)
-    kinds = f"{counts['many']} of several shapes, {counts['kernel']} about a kernel"
+    for query, old, new in zip(queries, before, now, strict=True):
+        counts.update(word for word in ("shapes", "kernel") if word in query)
+        every = list(json_differences(json.loads(old), json.loads(new))) if old.rstrip() != new.rstrip() else []
+        differences = [line for line in every if not any(change.covers(query, line) for change in changes)]
+        if differences and counts["different"] < _SHOWN:
+            print(f"DIFFERENT {json.dumps(query)}", *(f"    {line[:300]}" for line in differences[:_LINES]), sep="\n")
+            if len(differences) > _LINES:
+                print(f"    and {len(differences) - _LINES} more")
+        counts["different" if differences else "changed" if every else "equal"] += 1
+        if not every:
+            counts.update(word for word in ("refused", "crashed") if new.startswith(f'{{"{word}"'))
     crashed = f", {counts['crashed']} crashed in both" if counts["crashed"] else ""
     crashed += f", {counts['changed']} changed on purpose" if counts["changed"] else ""
     print(
-        f"{len(queries)} queries ({kinds}): {counts['equal']} equal, {counts['different']} different;"
+        f"{len(queries)} queries ({counts['shapes']} of several shapes, {counts['kernel']} about a kernel):"
+        f" {counts['equal']} equal, {counts['different']} different;"
         f" {counts['refused']} refused by both ({counts['refused'] / len(queries):.0%}){crashed}"
     )
     return 1 if counts["different"] else 0
 
 
-def _answers(stack: ExitStack, tree: Path, by_gpu: Sequence[Sequence[Query]]) -> Iterator[str]:
-    """Start a process that answers queries with the kernrec of a checkout, and return its answers as lines of JSON."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-equal-")))
-    file = folder / "queries.jsonl"
-    file.write_text("".join(f"{json.dumps(some)}\n" for some in by_gpu), encoding="utf-8")
-    own = tree / ".venv" / "bin" / "python"
-    cache = {f"XDG_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "CONFIG", "DATA", "STATE")}
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNREC_")}
-    environment |= {"PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} | cache
-    for place in cache.values():
-        Path(place).mkdir(parents=True)
-    command = [str(own if own.exists() else sys.executable), "-c", _ANSWER, str(file)]
-    process = stack.enter_context(
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tree)
-    )
-    stack.callback(process.kill)
-    assert process.stdout is not None
-    if tree not in Path(json.loads(process.stdout.readline() or '""')).parents:
-        raise SystemExit(f"equal_answers: the kernrec of {tree} cannot be imported there")
-    return _lines(process, tree)
-
-
-def _lines(process: "subprocess.Popen[str]", tree: Path) -> Iterator[str]:
-    assert process.stdout is not None
-    yield from process.stdout
-    if process.wait():
-        raise SystemExit(f"equal_answers: the process of {tree} ended with status {process.returncode}")
-
-
-def _compared(query: dict[str, Any], before: str, now: str, changes: Sequence[Change], shown: bool) -> Sequence[str]:
-    """Return words that describe a query and its two answers, such as `equal`. Print the differences if `shown`."""
-    kinds = ["many"] if "shapes" in query else ["kernel"] if "kernel" in query else []
-    if before != now:
-        every = list(json_differences(json.loads(before), json.loads(now)))
-        differences = [line for line in every if not any(change.covers(query, line) for change in changes)]
-        if every and not differences:
-            return [*kinds, "changed"]
-        if differences and shown:
-            print(f"DIFFERENT {json.dumps(query)}", *(f"    {line[:300]}" for line in differences[:_LINES]), sep="\n")
-            if len(differences) > _LINES:
-                print(f"    and {len(differences) - _LINES} more")
-        if differences:
-            return [*kinds, "different"]
-    both = json.loads(now) if now.startswith(('{"refused"', '{"crashed"')) else {}
-    return [*kinds, "equal", *(word for word in ("refused", "crashed") if word in both)]
+def _answers(tree: Path, by_gpu: Sequence[Sequence[Query]]) -> Iterator[str]:
+    """Yield the answers of a checkout's kernrec, which another process gives, as lines of JSON."""
+    with tempfile.TemporaryDirectory(prefix="kernrec-equal-") as folder:
+        file = Path(folder) / "queries.jsonl"
+        file.write_text("".join(f"{json.dumps(some)}\n" for some in by_gpu), encoding="utf-8")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNREC_")}
+        environment |= {"PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
+            environment[f"XDG_{kind}_HOME"] = tempfile.mkdtemp(dir=folder)
+        own = tree / ".venv" / "bin" / "python"
+        command = [str(own if own.exists() else sys.executable), "-c", _ANSWER, str(file)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tree) as process:
+            assert process.stdout is not None
+            try:
+                if tree not in Path(json.loads(process.stdout.readline() or '""')).parents:
+                    raise SystemExit(f"equal_answers: the kernrec of {tree} cannot be imported there")
+                yield from process.stdout
+                if process.wait():
+                    raise SystemExit(f"equal_answers: the process of {tree} ended with status {process.returncode}")
+            finally:
+                process.kill()
 
 
 def json_differences(before: Any, now: Any, path: str = "") -> Iterator[str]:

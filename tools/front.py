@@ -1,4 +1,5 @@
-"""Command line of `tools/bench.py` and `tools/evidence`: each module whose function `run` has the command's options."""
+"""Command lines of tools: the arguments of a function `run` are the options of a script, or of a module's command in
+`tools/bench.py` and `tools/evidence`."""
 
 import ast
 import functools
@@ -44,6 +45,14 @@ class Table:
             print("\n".join(filter(None, [self._title, "  ".join(heading).rstrip()])))
         shown = [f"{t:>{w}}" if _NUMBER.match(t) else f"{t:{w}}" for t, w in zip(texts, self._widths, strict=False)]
         print("  ".join(shown).rstrip(), flush=True)
+
+
+def script(run: Callable[..., None]) -> None:
+    """Run a function whose arguments are the options of a script. Exit with status 1 if it raises a `KernrecError`."""
+    try:
+        typer.run(run)
+    except KernrecError as error:
+        sys.exit(str(error))
 
 
 def main(package: str) -> int:

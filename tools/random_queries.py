@@ -12,6 +12,8 @@ from itertools import groupby
 from math import log2
 from typing import Any
 
+from evidence.recordings.files import recorded_dicts
+
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.kernel import all_kernels, kernels_for
@@ -19,7 +21,6 @@ from kernrec.kernel.library import triton_kernels
 from kernrec.op import Op, all_ops, find_op
 from kernrec.paths import shipped
 from kernrec.recommender import Recommender
-from kernrec.store.connection import parquet_rows
 from kernrec.store.recorded import contents
 
 Query = dict[str, Any]
@@ -86,18 +87,16 @@ def _recommender() -> Recommender:
 
 @cache
 def _recorded(op: str) -> Mapping[tuple[str, str, str], Sequence[Sizes]]:
-    if op not in contents():
-        return {}
-    path = shipped("db/prebuilt") / "recorded" / f"{op}.parquet"
-    with parquet_rows(path) as (connection, source):
-        present = [column[0] for column in connection.execute(f"FROM {source} LIMIT 0").description or ()]
-        names = [dim.name for dim in find_op(op).dims if dim.name in present]
-        sizes = ", ".join(f'"{name}"' for name in names)
-        columns = f"gpu, dtype, layout, {sizes}"
-        some = f"SELECT DISTINCT {columns} FROM {source} WHERE hash({sizes}) % 200 = 0 ORDER BY ALL"
-        rows = connection.execute(some).fetchall()
-    kinds = groupby(rows, key=lambda row: row[:3])
-    return {kind: [dict(zip(names, row[3:], strict=True)) for row in some] for kind, some in kinds}
+    """Return a sample of the recorded shapes of an op, keyed by (GPU, data type, layout)."""
+    kinds: dict[tuple[str, str, str], list[Sizes]] = {}
+    if op in contents():
+        path = shipped("db/prebuilt") / "recorded" / f"{op}.parquet"
+        present = recorded_dicts(path, "true LIMIT 1")[0]
+        sizes = ", ".join(f'"{dim.name}"' for dim in find_op(op).dims if dim.name in present)
+        condition = f"hash({sizes}) % 200 = 0 ORDER BY ALL"
+        for row in recorded_dicts(path, condition, f"DISTINCT gpu, dtype, layout, {sizes}"):
+            kinds.setdefault((row.pop("gpu"), row.pop("dtype"), row.pop("layout")), []).append(row)
+    return kinds
 
 
 def _of_kind(draw: random.Random, kind: Kind, count: int) -> list[Query]:

@@ -6,21 +6,18 @@
 each of four GPUs (zksainx/pipeweave, Apache-2.0). Trees classify whether a config of the search space is near the best
 (`kernrec.recommender.serving.expert_ranking`). Before the training, the tool holds out each fifth of the problems on
 all GPUs, then each GPU. It prints for how many problems the top recommendation, and at least one of the top three, is
-near the best. These figures are stored in the model's card. `--folds 0` skips this step. The exit status is 2 if the
-data is missing.
+near the best. These figures are stored in the model's card. `--folds 0` skips this step.
 """
 
-import argparse
 import json
-import sys
-from collections.abc import Collection, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from evidence.recordings.files import AbsentError, recorded_dicts
-from front import DATA, ROOT
+import typer
+from evidence.recordings.files import recorded_dicts
+from front import DATA, ROOT, Data, script
 
 from kernrec.gpu import find_gpu
 from kernrec.model.baselines.compact_trees import MOST_CUTS, compact
@@ -34,6 +31,7 @@ _FAR = 200
 """Number of random configs per problem for training that are not near the best."""
 _FAR_WEIGHT = 10.0
 _TREES, _LEVELS, _RATE = 200, 7, 0.12
+_TUNABLES = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
 
 Problem = tuple[str, int, int, int, int, int]
 """GPU, number of tokens, number of experts, experts per token, hidden size, and width of an expert."""
@@ -42,13 +40,19 @@ Problem = tuple[str, int, int, int, int, int]
 class Recorded:
     """Configs of a recorded problem, with their features and whether each is near the best."""
 
-    def __init__(self, problem: Problem, near: Collection[tuple[int, ...]]) -> None:
+    def __init__(self, problem: Problem, near: Mapping[tuple[int, ...], float]) -> None:
         name, tokens, experts, top, hidden, width = problem
-        gpu = find_gpu(GPUS[name])
+        gpu, shape = find_gpu(GPUS[name]), ProductShape(2 * width, hidden, experts, top)
         self.near = np.array([tuple(row) in near for row in SPACE.tolist()])
         self.tried = np.flatnonzero(fits(SPACE, gpu) | self.near)
-        self.features = features(ProductShape(2 * width, hidden, experts, top), tokens, gpu, SPACE[self.tried])
+        self.features = features(shape, tokens, gpu, SPACE[self.tried])
         self.near = self.near[self.tried]
+        best = min(near, key=near.__getitem__)
+        predicted_s = formula(shape, tokens, gpu, np.array([best]))[0][0]
+        self.level = np.log(near[best] / predicted_s)
+        """Logarithm of the best config's recorded time over its time by the formula."""
+        self.loss = np.log(predicted_s / formula(shape, tokens, gpu, SPACE[fits(SPACE, gpu)])[0].min())
+        """Logarithm of the best config's time by the formula over the lowest time by the formula."""
 
     def sample(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return features, labels and weights for training. All near-best configs and a random sample of the others are
@@ -59,35 +63,42 @@ class Recorded:
         rows = np.concatenate([near, far])
         return self.features[rows], self.near[rows], np.concatenate(weights)
 
+    def ranked(self, trees: Any, is_recorded: bool) -> np.ndarray:
+        """Return whether the top three recommendations are near the best. They have different tiles if the GPU is not
+        recorded."""
+        order = np.argsort(-trees.inplace_predict(self.features), kind="stable")
+        if not is_recorded:
+            order = order[first_of_tiles(SPACE[self.tried[order]])]
+        return np.asarray(self.near[order[:3]])
 
-def near_best(data: Path) -> dict[Problem, list[tuple[tuple[int, ...], float]]]:
-    """Return each problem's near-best configs, with times in seconds. Raises `AbsentError` if the file is missing."""
-    names = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")
-    near: dict[Problem, list[tuple[tuple[int, ...], float]]] = {}
+
+def run(
+    data: Data = DATA, out: Path = ROOT / "db/prebuilt/models/serving/fused_experts.json",
+    folds: Annotated[int, typer.Option(min=0, max=FOLDS)] = FOLDS,
+) -> None:  # fmt: skip
+    """Train and write the model."""
+    near: dict[Problem, dict[tuple[int, ...], float]] = {}
     for row in recorded_dicts(data / "triton" / "moe_near_best_configs.parquet"):
         problem = tuple(row[name] for name in ("gpu", "tokens", "experts", "top_k", "hidden", "intermediate"))
-        config = tuple(row[name] for name in names)
-        near.setdefault(problem, []).append((config, row["latency_s"]))
-    return dict(sorted(near.items()))
-
-
-def errors(problems: Mapping[Problem, Sequence[tuple[tuple[int, ...], float]]]) -> dict[str, float]:
-    """Return the errors of the formula for times, in the form that `ExpertRanking` stores."""
-    levels, losses = [], []
-    for (name, tokens, experts, top, hidden, width), near in problems.items():
-        gpu, shape = find_gpu(GPUS[name]), ProductShape(2 * width, hidden, experts, top)
-        best, latency_s = min(near, key=itemgetter(1))
-        predicted_s = formula(shape, tokens, gpu, np.array([best]))[0][0]
-        levels.append(np.log(latency_s / predicted_s))
-        losses.append(np.log(predicted_s / formula(shape, tokens, gpu, SPACE[fits(SPACE, gpu)])[0].min()))
-    level = np.median(levels)
-    made = {
-        "level": np.exp(level),
-        "factor": np.exp(np.quantile(np.abs(levels - level), 0.9)),
+        near.setdefault(problem, {})[tuple(row[name] for name in _TUNABLES)] = row["latency_s"]
+    problems = {problem: Recorded(problem, near[problem]) for problem in sorted(near)}
+    levels, losses = np.array([(each.level, each.loss) for each in problems.values()]).T
+    errors = {
+        "level": np.exp(np.median(levels)),
+        "factor": np.exp(np.quantile(np.abs(levels - np.median(levels)), 0.9)),
         "pair_spread": np.sqrt(np.mean(np.square(losses))),
         "median predicted loss of the recorded best": np.expm1(np.median(losses)),
     }
-    return {quantity: round(float(value), 4) for quantity, value in made.items()}
+    about = {
+        "gpus": list(GPUS.values()),
+        "problems": len(problems),
+        "near the best (top recommendation, one of three)": scores(problems, folds),
+        **{quantity: round(float(value), 4) for quantity, value in errors.items()},
+        "source": "zksainx/pipeweave (Apache-2.0): fused experts in 16 bits, first matmul, random routing",
+    }
+    trees = json.loads(train(list(problems.values())).save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
+    save(out, compact(trees, next(iter(problems.values())).features.shape[1], 0.0), about)
+    print(f"{out}: {out.with_suffix('.trees').stat().st_size / 1e6:.2f} MB")
 
 
 def train(problems: Sequence[Recorded]) -> Any:
@@ -102,31 +113,21 @@ def train(problems: Sequence[Recorded]) -> Any:
     return xgboost.train(settings, rows, _TREES)
 
 
-def held_out(trees: Any, problems: Sequence[Recorded], is_recorded: bool) -> np.ndarray:
-    """Return the fractions of problems with a near-best config as top recommendation, and among the top three. The
-    three have different tiles if the GPU is not recorded."""
-    ranked = []
-    for problem in problems:
-        order = np.argsort(-trees.inplace_predict(problem.features), kind="stable")
-        if not is_recorded:
-            order = order[first_of_tiles(SPACE[problem.tried[order]])]
-        ranked.append(problem.near[order[:3]])
-    return np.array([np.mean([near[0] for near in ranked]), np.mean([near.any() for near in ranked])])
-
-
 def scores(problems: dict[Problem, Recorded], folds: int) -> dict[str, Any]:
-    """Hold out each fifth of the problems on all GPUs, then each GPU. Print and return the fractions."""
+    """Hold out each fifth of the problems on all GPUs, then each GPU. Print and return the fractions of problems with a
+    near-best config as top recommendation, and among the top three."""
     shapes = sorted({problem[1:] for problem in problems})
     fold = dict(zip(shapes, np.random.default_rng(0).permutation(len(shapes)) % FOLDS, strict=True))
     parts = {f"problems {part}": {p for p in problems if fold[p[1:]] == part} for part in range(folds)}
     parts |= {gpu: {p for p in problems if p[0] == gpu} for gpu in GPUS if folds}
-    shares: dict[str, dict[str, list[np.ndarray]]] = {}
+    shares: dict[str, dict[str, list[list[float]]]] = {}
     for name, part in parts.items():
         trees = train([r for problem, r in problems.items() if problem not in part])
         by_gpu = shares.setdefault("GPU held out" if name in GPUS else "problems held out", {})
         for gpu in GPUS:
-            if tested := [problems[problem] for problem in part if problem[0] == gpu]:
-                by_gpu.setdefault(gpu, []).append(held_out(trees, tested, name not in GPUS))
+            if ranked := [problems[p].ranked(trees, name not in GPUS) for p in part if p[0] == gpu]:
+                hits = [np.mean([near[0] for near in ranked]), np.mean([near.any() for near in ranked])]
+                by_gpu.setdefault(gpu, []).append(list(map(float, hits)))
     means = {kind: {gpu: np.mean(v, 0).round(3).tolist() for gpu, v in by.items()} for kind, by in shares.items()}
     for kind, by in means.items():
         top, three = np.mean(list(by.values()), axis=0)
@@ -134,31 +135,5 @@ def scores(problems: dict[Problem, Recorded], folds: int) -> dict[str, Any]:
     return means
 
 
-def main() -> int:
-    """Train and write the model."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--out", type=Path, default=ROOT / "db/prebuilt/models/serving/fused_experts.json")
-    parser.add_argument("--folds", type=int, choices=range(FOLDS + 1), default=FOLDS)
-    arguments = parser.parse_args()
-    try:
-        near = near_best(arguments.data)
-    except AbsentError as error:
-        print(error, file=sys.stderr)
-        return 2
-    problems = {problem: Recorded(problem, {config for config, _ in rows}) for problem, rows in near.items()}
-    about = {
-        "gpus": list(GPUS.values()),
-        "problems": len(problems),
-        "near the best (top recommendation, one of three)": scores(problems, arguments.folds),
-        **errors(near),
-        "source": "zksainx/pipeweave (Apache-2.0): fused experts in 16 bits, first matmul, random routing",
-    }
-    trees = json.loads(train(list(problems.values())).save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
-    save(arguments.out, compact(trees, next(iter(problems.values())).features.shape[1], 0.0), about)
-    print(f"{arguments.out}: {arguments.out.with_suffix('.trees').stat().st_size / 1e6:.2f} MB")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    script(run)

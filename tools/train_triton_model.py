@@ -1,23 +1,20 @@
 """Train the shipped model of `matmul_triton` from recordings of TorchInductor's Triton template.
 
-    python tools/train_triton_model.py [--data ../shared/data] [--out db/prebuilt/models] [--gpu a100-sxm4-80gb]
+    python tools/train_triton_model.py [--data ../shared/data] [--out db/prebuilt/models]
 
 The model corrects the analytical model, which uses the profile of `matmul_triton` with the config of each recorded row
 (`tools/evidence/recordings/triton.py`). To calibrate the intervals, the tool holds out problems and GPUs in turn. It
 writes the model card and the trees (`kernrec.model.learn.model_file`). Run it again after every change of the
-analytical model or of the kernel's profiles. It takes a few minutes on one core. The exit status is 2 if the data is
-missing.
+analytical model or of the kernel's profiles. It takes a few minutes on one core.
 """
 
-import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 
-from evidence.recordings.triton import FILES, RECORDED, recorded_groups
-from front import DATA, ROOT
+from evidence.recordings.files import AbsentError
+from evidence.recordings.triton import FILES, KERNEL, RECORDED, recorded_groups
+from front import DATA, ROOT, Data, script
 
-from kernrec.errors import KernrecError
 from kernrec.model.analytical.calibration import analytical_fingerprint
 from kernrec.model.learn.model_file import save
 from kernrec.op import problem_from_key
@@ -33,56 +30,40 @@ SETTINGS = TrainingSettings(rounds=300, depth=8, rate=0.1, child_weight=10.0, th
 the time of a query."""
 
 
-def main() -> int:
+def run(data: Data = DATA, out: Path = ROOT / "db" / "prebuilt" / "models") -> None:
     """Train and write the model."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--out", type=Path, default=ROOT / "db" / "prebuilt" / "models")
-    parser.add_argument("--gpu", choices=sorted(FILES), action="append", help="only this card's recording")
-    arguments = parser.parse_args()
     groups: list[RowGroup] = []
     left_out = {}
-    for gpu in arguments.gpu or FILES:
-        try:
-            problems, of_card = recorded_groups(arguments.data, gpu)
-        except KernrecError as error:
-            print(error, file=sys.stderr)
-            return 2
-        left_out[gpu] = problems - len(of_card)
-        print(f"{gpu}: {sum(map(len, of_card))} configs of {len(of_card)} problems, {left_out[gpu]} left out")
-        groups += of_card
+    for gpu in FILES:
+        problems, of_gpu = recorded_groups(data, gpu)
+        left_out[gpu] = problems - len(of_gpu)
+        print(f"{gpu}: {sum(map(len, of_gpu))} configs of {len(of_gpu)} problems, {left_out[gpu]} left out")
+        groups += of_gpu
     if not groups:
-        print("no problem has profiles: run tools/build_database.py matmul_triton", file=sys.stderr)
-        return 2
-    data, kernel = Dataset(tuple(groups)), groups[0].kernel
-    model = train(data, SETTINGS)
-    training = provenance_of_rows(data) | {
+        raise AbsentError("no problem has profiles: run tools/build_database.py matmul_triton")
+    rows = Dataset(tuple(groups))
+    model = train(rows, SETTINGS)
+    counts = Counter(problem_from_key(group.problem).dtype for group in groups)
+    training = provenance_of_rows(rows) | {
         "problems": len({group.problem for group in groups}),
         "measurements": 0,
         "mark": "",
         "prior": {"probe": analytical_fingerprint(), "calibrations": {}},
         "recorded": RECORDED,
         "source": "collected for PyTorch's AutoHeuristic (AlnisM/autoheuristic-datasets)",
-        "caveats": caveats(groups),
+        "caveats": [
+            "an older Triton compiled the recorded kernels; the features are those of matmul_triton by today's Triton",
+            "the variants of the A100 and H100 and their clocks are unknown",
+            "data types: " + ", ".join(f"{count} problems in {dtype}" for dtype, count in sorted(counts.items())),
+            "left out: configs and kinds of matrices without profiles, and matrices that are not dense",
+        ],
         "problems_left_out": left_out,
     }
-    path = save(model, arguments.out, kernel, training)
+    path = save(model, out, KERNEL.name, training)
     for name, score in model.scores.items():
         print(f"{name}: {score if isinstance(score, str) else f'{score:.4g}'}")
-    print(f"{path}: {sum(f.stat().st_size for f in arguments.out.glob(f'{kernel}.*')) / 1e6:.2f} MB")
-    return 0
-
-
-def caveats(groups: list[RowGroup]) -> list[str]:
-    """Return notes about the recordings for the model card."""
-    counts = Counter(problem_from_key(group.problem).dtype for group in groups)
-    return [
-        "an older Triton compiled the recorded kernels; the features are those of matmul_triton by today's Triton",
-        "the variants of the A100 and H100 and their clocks are unknown",
-        "data types: " + ", ".join(f"{count} problems in {dtype}" for dtype, count in sorted(counts.items())),
-        "left out: configs and kinds of matrices without profiles, and matrices that are not dense",
-    ]
+    print(f"{path}: {sum(f.stat().st_size for f in out.glob(f'{KERNEL.name}.*')) / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script(run)

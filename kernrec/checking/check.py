@@ -15,13 +15,7 @@ from kernrec.compile.nvrtc import check_files
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.measure.device.correctness import compare, rounding
-from kernrec.profile.launch_arguments import (
-    BufferDescription,
-    ImageDescription,
-    MapDescription,
-    read_arguments,
-    read_description,
-)
+from kernrec.profile.launch_arguments import BufferDescription, read_arguments, read_description
 from kernrec.ptx import BufferPlace, TensorMap
 from kernrec.store.measurement import Outcome
 from kernrec.util.light_dataclass import dataclass
@@ -94,14 +88,13 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
     total = 0
     for text in descriptions:
         described = read_description(text)
-        content = described.content if isinstance(described, ImageDescription | MapDescription) else described
-        if isinstance(content, BufferDescription):
-            if content.path is not None:
+        if isinstance(described, BufferDescription):
+            if described.path is not None:
                 raise UsageError(
                     f"argument {text!r:.60} names a file, and files are not read here; give a type and a size, such as"
                     " x=f32[4096]"
                 )
-            total += 8 * content.elements
+            total += 8 * described.elements
     if total > limits.tensor_bytes:
         raise UsageError(f"the arrays would have {total} bytes in total; at most {limits.tensor_bytes} are accepted")
 

@@ -19,7 +19,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store.measurement import Outcome
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.process import confine, kill_group, module_command, own_group
+from kernrec.util.process import confine, kill_group, limit_resources, module_command, own_group
 
 LAUNCH_BUDGET = 5_000_000
 """Number of PTX instructions, a few seconds of work, after which a batch of thread blocks counts as endless."""
@@ -59,25 +59,9 @@ def limit_process(limits: Limits, folder: Path) -> bool:
 
     Return whether the processes may now read only this folder and the files that they need to run.
     """
-    if sys.platform == "win32":
-        return False
-    import resource
-
     seconds = math.ceil(limits.time_s)
     # Set the hard limits, too, because NVRTC raises its soft limits to them.
-    for name, soft, most in (
-        ("RLIMIT_CPU", seconds, seconds + 1),
-        ("RLIMIT_AS", limits.memory_bytes, limits.memory_bytes),
-        ("RLIMIT_FSIZE", 1 << 30, 1 << 30),
-        ("RLIMIT_CORE", 0, 0),
-    ):
-        kind = getattr(resource, name)
-        _, hard = resource.getrlimit(kind)
-        hard = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        try:
-            resource.setrlimit(kind, (min(soft, hard), hard))
-        except (ValueError, OSError):
-            continue  # macOS does not enforce a limit on the address space.
+    limit_resources(CPU=(seconds, seconds + 1), AS=(limits.memory_bytes,) * 2, FSIZE=(1 << 30, 1 << 30), CORE=(0, 0))
     # Let another Python process find this package: allow listing the parent folder, but not reading its files.
     return confine(_readable(), [folder, Path("/dev/shm"), Path("/dev/null")], [PACKAGE.parent])
 

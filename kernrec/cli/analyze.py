@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from copy import copy
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.kernel_argument import AnalyzeOptions, kernel_argument, write_draft
+from kernrec.cli.kernel_argument import AnalyzeOptions, write_draft
 from kernrec.cli.output import NotePrinter, print_json, print_notes
 from kernrec.cli.progress import Ended, Lines, Steps, ended_by_signals
 from kernrec.cli.recommendations import print_recommendations
@@ -22,11 +22,6 @@ from kernrec.util.human import counted
 
 if TYPE_CHECKING:
     from kernrec.compile.pool import Processors
-    from kernrec.gpu import GPU
-    from kernrec.kernel import Kernel
-    from kernrec.measure.measuring_device import KernelMeasurement
-    from kernrec.measure.request import CollectResult
-    from kernrec.op import Problem
     from kernrec.recommender import Answer
     from kernrec.recommender.analyze.kernel import Analysis
 
@@ -67,20 +62,23 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
             def run(single: AnalyzeOptions) -> "Analysis":
                 try:
-                    return _analyze(single, silent=True, notes=False, processors=processors)
+                    return _analyze(single, processors)
                 except KernrecError:
                     processors.kill()  # The processes may still be profiling other configs of this kernel.
                     raise
 
             analyze_program(wanted, entries, gpus, run)
+    elif wanted.measure:
+        _measure(wanted)
     else:
-        _analyze(wanted)
+        _print(wanted, _analyze(wanted), wanted.as_json)
 
 
 def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
     """Analyze call files for each GPU. Continue after a failure, and raise `KernrecError` at the end."""
     from kernrec.capture.call_file import is_cuda_call, read_cuda_call
-    from kernrec.cli.analyze_program import ProgramTimes
+    from kernrec.cli.analyze_program import print_times
+    from kernrec.gpu import find_gpu
 
     calls = [wanted.source, *map(Path, wanted.arguments or ())]
     if wanted.source.is_dir():
@@ -92,25 +90,28 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
     answers: list[dict[str, Any]] = []
     failed = 0
     for gpu in gpus:
-        on_gpu = copy(wanted)
-        on_gpu.gpu = gpu
-        times = ProgramTimes(on_gpu)
+        on_gpu = find_gpu(gpu)
+        times: dict[str, list[tuple[int, float]]] = {}
         for path in calls:
-            single = copy(on_gpu)
-            single.source, single.arguments = path, None
+            single = wanted.single(gpu, path)
+            single.arguments = None
             if not wanted.as_json:
                 print(f"{path}:")
             try:
                 if is_cuda_call(path):
-                    times.add(read_cuda_call(path))
-                answers.append({"call": str(path), **_analyze(single, silent=wanted.as_json).as_dict()})
+                    call = read_cuda_call(path)
+                    seconds = call.seconds(on_gpu, wanted.database, wanted.budget)
+                    times.setdefault(call.entry, []).append((call.launches, seconds))
+                analysis = _analyze(single)
+                answers.append({"call": str(path), **analysis.as_dict()})
+                _print(single, analysis, as_json=None if wanted.as_json else False)
             except KernrecError as error:
                 failed += 1
                 answers.append({"call": str(path), "gpu": gpu, "error": str(error)})
                 print(f"kernrec: {path}: {error}", file=sys.stderr)
             sys.stdout.flush()
-        if not wanted.as_json:
-            times.print_table()
+        if times and not wanted.as_json:
+            print_times(times, on_gpu)
     if wanted.as_json:
         print_json(answers)
     if failed:
@@ -119,87 +120,16 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
         )
 
 
-def _analyze(
-    wanted: AnalyzeOptions, silent: bool = False, notes: bool = True, processors: "Processors | None" = None
-) -> "Analysis":
-    """Analyze one kernel on one GPU, and print the result unless `silent` is set."""
-    from kernrec import paths
+def _analyze(wanted: AnalyzeOptions, processors: "Processors | None" = None) -> "Analysis":
+    """Analyze one kernel on one GPU. Enlarge buffers of assumed size if the kernel accesses memory beyond their end."""
     from kernrec.compile.compiled import CompileError
-    from kernrec.gpu import find_gpu
-    from kernrec.measure.campaign.results import EFFORTS
-
-    gpu = find_gpu(wanted.gpu)
-    kernel, left_out, folder = kernel_argument(wanted)
-    called = kernel.triton is not None
-    problem = wanted.request(None if called else wanted.shape, kernel=kernel.name).problem_of(kernel)
-    effort = wanted.effort or "normal"
-    if effort not in (*EFFORTS, _RECORDED):
-        raise unknown("effort", effort, (*EFFORTS, _RECORDED))
-    if effort == _RECORDED and wanted.measure:
-        raise UsageError("--effort recorded profiles the configs of recorded rows; omit --measure")
-    if wanted.effort and wanted.effort not in ("exhaustive", _RECORDED) and not wanted.measure:
-        raise UsageError(f"--effort {effort} sets how much is measured; add --measure")
-    database = wanted.db or paths.user_database()
-    measuring = None
-    if wanted.measure:
-        from kernrec.measure.measuring_device import KernelMeasurement
-
-        measurement = KernelMeasurement.prepared(kernel, problem, gpu, database, folder, effort)
-        measuring = _Measuring(measurement)
-    progress = Steps(f"{kernel.name}: preparing")
-    try:
-        with ended_by_signals(), progress:
-            analysis = _analysis(kernel, problem, gpu, wanted, (database, folder), progress, processors)
-    except KeyboardInterrupt as stop:
-        print("kernrec: interrupted; finished work is kept. Run the same command to resume", file=sys.stderr)
-        raise typer.Exit(128 + (stop.number if isinstance(stop, Ended) else signal.SIGINT)) from None
-    except KernrecError as error:
-        drafted = wanted.file.suffix == ".cu" and wanted.spec is None
-        if measuring is None and drafted and not isinstance(error, CompileError):
-            from kernrec.cli.analyze_program import enlarge
-
-            if enlarge(wanted, str(error)):
-                return _analyze(wanted, silent, notes, processors)
-            if unset := next((note for note in left_out if note.startswith("read as zero")), None):
-                raise type(error)(f"{error} ({unset})") from None
-        if measuring is None or isinstance(error, UsageError | CompileError):
-            raise
-        measuring.alone(error, wanted.as_json)
-        raise typer.Exit(0) from None
-    collected = None
-    if measuring is not None:
-        collected = measuring.run()
-        analysis = replace(analysis, answer=measurement.answer(wanted.query))
-    if wanted.as_json and not silent:
-        print_json(analysis.as_dict())
-    elif not silent:
-        print_recommendations(analysis.answer, notes=NotePrinter(wanted.why))
-        _print_counts(analysis)
-    from kernrec.store.database import LONGEST_SOURCE
-
-    if len(kernel.source) > LONGEST_SOURCE:
-        size = f"{len(kernel.source) / 2**20:.1f} MiB"
-        left_out = [
-            *left_out,
-            f"not stored for `recommend --kernel`: the source has {size}, and a database stores at most 1 MiB",
-        ]
-    print_notes(left_out if notes else [])
-    if measuring is not None and collected is not None:
-        measuring.end(collected)
-    return analysis
-
-
-def _analysis(
-    kernel: "Kernel",
-    problem: "Problem",
-    gpu: "GPU",
-    wanted: AnalyzeOptions,
-    files: tuple[Path, Path],
-    progress: Steps,
-    processors: "Processors | None",
-) -> "Analysis":
     from kernrec.recommender.analyze.kernel import analyze as run
-    from kernrec.recommender.analyze.profile_configs import ProfilingOptions, profiles_with
+    from kernrec.recommender.analyze.profile_configs import ProfilingOptions, recorded_configs
+
+    effort = _effort(wanted)
+    kernel, notes, folder = wanted.subject
+    problem = wanted.problem
+    progress = Steps(f"{kernel.name}: preparing")
 
     def report(done: int, total: int) -> None:
         whole = f" of {total}" if total else ""
@@ -210,71 +140,105 @@ def _analysis(
             print_notes([f"a first answer, from {profiled} configs:"])
             print_recommendations(answer)
 
-    database, folder = files
-    only = None
-    if wanted.effort == _RECORDED:
-        from kernrec.recommender.recorded_configs import recorded_configs
-
-        only = recorded_configs(database, kernel, problem)
     profiling = ProfilingOptions(
         folder=folder,
-        processes=_usable_cpus(),
+        processes=processors or _usable_cpus(),
         budget=wanted.budget,
-        only=only,
+        only=recorded_configs(wanted.database, kernel, problem) if effort == _RECORDED else None,
         whole=wanted.effort == "exhaustive",
         progress=report,
         first_front=first_front,
-        profiles=profiles_with(processors) if processors else None,
     )
-    return run(kernel, problem, gpu, database, wanted.query, profiling)
+    try:
+        with ended_by_signals(), progress:
+            return run(kernel, problem, wanted.on_gpu, wanted.database, wanted.query, profiling)
+    except KeyboardInterrupt as stop:
+        print("kernrec: interrupted; finished work is kept. Run the same command to resume", file=sys.stderr)
+        raise typer.Exit(128 + (stop.number if isinstance(stop, Ended) else signal.SIGINT)) from None
+    except KernrecError as error:
+        if wanted.draft is not None and not wanted.measure and not isinstance(error, CompileError):
+            if wanted.enlarge(str(error)):
+                return _analyze(wanted, processors)
+            if unset := next((note for note in notes if note.startswith("read as zero")), None):
+                raise type(error)(f"{error} ({unset})") from None
+        raise
+
+
+def _effort(wanted: AnalyzeOptions) -> str:
+    from kernrec.measure.campaign.results import EFFORTS
+
+    effort = wanted.effort or "normal"
+    if effort not in (*EFFORTS, _RECORDED):
+        raise unknown("effort", effort, (*EFFORTS, _RECORDED))
+    if effort == _RECORDED and wanted.measure:
+        raise UsageError("--effort recorded profiles the configs of recorded rows; omit --measure")
+    if wanted.effort and wanted.effort not in ("exhaustive", _RECORDED) and not wanted.measure:
+        raise UsageError(f"--effort {effort} sets how much is measured; add --measure")
+    return effort
+
+
+def _measure(wanted: AnalyzeOptions) -> None:
+    """Analyze a kernel, measure it on this machine's GPU, and print the results.
+
+    If the kernel's costs cannot be predicted, print only the measurements. Exit with status 1 if no config could be
+    measured.
+    """
+    from kernrec.cli.collect import Stop, exit_early, print_collected
+    from kernrec.compile.compiled import CompileError
+    from kernrec.measure.collect import collect
+    from kernrec.measure.measuring_device import KernelMeasurement
+
+    kernel, _, folder = wanted.subject
+    stop, place = Stop(), (wanted.on_gpu, wanted.database, folder)
+    measurement = KernelMeasurement.prepared(kernel, wanted.problem, *place, _effort(wanted))
+    analysis = None
+    try:
+        analysis = _analyze(wanted)
+    except KernrecError as error:
+        if isinstance(error, UsageError | CompileError):
+            raise
+        print_notes([f"there are only measurements, no predictions: {error}"])
+    with stop:
+        collected = collect(measurement.request, Lines().show, stop)
+    for result in collected.results:
+        failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
+        print_notes([f"{result.measured} measured, {result.earlier} already known", *failed])
+    if analysis is not None:
+        _print(wanted, replace(analysis, answer=measurement.answer(wanted.query)), wanted.as_json)
+    elif wanted.as_json:
+        for best in measurement.best(collected):
+            print(json.dumps(best))
+    else:
+        print_collected(collected, measurement.request)
+    exit_early(collected, stop)
+    if not any(result.best for result in collected.results):
+        print("kernrec: no config could be measured; the reasons are above", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Measuring:
-    """Measures a kernel, and reports progress and failures on standard error."""
+def _print(wanted: AnalyzeOptions, analysis: "Analysis", as_json: bool | None) -> None:
+    """Print an analysis as a table or as JSON, and the notes on its kernel. If `as_json` is None, print only notes."""
+    from kernrec.store.database import LONGEST_SOURCE
 
-    def __init__(self, measurement: "KernelMeasurement") -> None:
-        from kernrec.cli.collect import Stop
-
-        self._measurement, self._stop = measurement, Stop()
-
-    def run(self) -> "CollectResult":
-        from kernrec.measure.collect import collect
-
-        with self._stop:
-            collected = collect(self._measurement.request, Lines().show, self._stop)
-        for result in collected.results:
-            failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
-            print_notes([f"{result.measured} measured, {result.earlier} already known", *failed])
-        return collected
-
-    def alone(self, why: KernrecError, as_json: bool) -> None:
-        """Measure a kernel whose costs cannot be predicted, and print the results. Exit if the measurement was cut
-        short."""
-        from kernrec.cli.collect import print_collected
-
-        print_notes([f"there are only measurements, no predictions: {why}"])
-        collected = self.run()
-        if not as_json:
-            print_collected(collected, self._measurement.request)
-        for best in self._measurement.best(collected) if as_json else ():
-            print(json.dumps(best))
-        self.end(collected)
-
-    def end(self, collected: "CollectResult") -> None:
-        """If the measurement ended early or measured no config, print the reason and exit with the matching status."""
-        from kernrec.cli.collect import exit_early
-
-        exit_early(collected, self._stop)
-        if not any(result.best for result in collected.results):
-            print("kernrec: no config could be measured; the reasons are above", file=sys.stderr)
-            raise typer.Exit(1)
+    if as_json:
+        print_json(analysis.as_dict())
+    elif as_json is not None:
+        print_recommendations(analysis.answer, notes=NotePrinter(wanted.why))
+        print_notes(_counts(analysis))
+    kernel, notes, _ = wanted.subject
+    print_notes(notes)
+    if len(kernel.source) > LONGEST_SOURCE:
+        size = f"{len(kernel.source) / 2**20:.1f} MiB"
+        print_notes(
+            [f"not stored for `recommend --kernel`: the source has {size}, and a database stores at most 1 MiB"]
+        )
 
 
-def _print_counts(analysis: "Analysis") -> None:
+def _counts(analysis: "Analysis") -> list[str]:
     notes = [
         f"{counted(analysis.answer.candidates, 'config')}: {analysis.profiled} profiled now,"
         f" {analysis.cached} before, {len(analysis.failed)} failed, {analysis.analysis_s:.1f} s"
@@ -287,9 +251,5 @@ def _print_counts(analysis: "Analysis") -> None:
             f" the best by {100 * MARGIN:.0f} % in time or energy; this was correct in {SEARCHES - WRONG} of {SEARCHES}"
             " test searches"
         )
-    counts: dict[str, int] = {}
-    for failure in analysis.failed:
-        message = failure.message.split(": ", 1)[-1]
-        counts[message] = counts.get(message, 0) + 1
-    notes += [f"{counted(count, 'config')} failed: {message}" for message, count in list(counts.items())[:5]]
-    print_notes(notes)
+    counts = Counter(failure.message.split(": ", 1)[-1] for failure in analysis.failed)
+    return notes + [f"{counted(count, 'config')} failed: {message}" for message, count in list(counts.items())[:5]]

@@ -1,9 +1,7 @@
 """`kernrec analyze` for programs with several kernels, or for several GPUs. The table has a row per kernel and GPU."""
 
-import re
 import sys
-from collections.abc import Callable
-from copy import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -11,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kernrec.cli.kernel_argument import AnalyzeOptions
+from kernrec.cli.kernel_argument import CORRECT, AnalyzeOptions
 from kernrec.cli.output import USUALLY, Column, print_columns, print_json, print_notes, quantities
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
-    from kernrec.capture.call_file import CudaCall
+    from kernrec.gpu import GPU
     from kernrec.recommender import Recommendation
     from kernrec.recommender.analyze.kernel import Analysis
 
 Analyze = Callable[[AnalyzeOptions], "Analysis"]
-
-_CORRECT = "; if the values are wrong, correct them in:"
 
 
 @dataclass(frozen=True)
@@ -103,8 +99,7 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
 def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze) -> _Row:
     from kernrec.recommender.request import Objective
 
-    single = copy(wanted)
-    single.gpu, single.source = gpu, Path(f"{wanted.file}:{entry}") if entry else wanted.file
+    single = wanted.single(gpu, Path(f"{wanted.file}:{entry}") if entry else wanted.file)
     objective = Objective.LATENCY if wanted.query.objective is Objective.PARETO else wanted.query.objective
     single.query = replace(wanted.query, objective=objective, top=sys.maxsize, each_config=True)
     draft = analysis = failure = None
@@ -115,50 +110,19 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
         analysis = run(single)
     except KernrecError as error:
         failure = error
-    if draft and single.assumed:  # The analysis assumed larger buffers.
-        draft = single.draft
+    draft = draft and single.draft  # The analysis may have assumed larger buffers.
     name = (draft.entry if draft else entry) or single.file.stem
     if analysis is None:
         from kernrec.interop.draft import analyze_command
 
         command = draft.command(gpu) if draft and draft.chosen else analyze_command(single.file, name, gpu)
-        return _Row(name, gpu, error=str(failure).removesuffix(f"{_CORRECT} {command}"), command=command)
+        return _Row(name, gpu, error=str(failure).removesuffix(f"{CORRECT} {command}"), command=command)
     block = draft.launch.block if draft and draft.launch else None
     launched = None
     for each in analysis.answer.recommendations if block else ():
         if each.launches[0].block == (*(block or ()), 1, 1)[:3] and each.point == analysis.answer.point:
             launched = each
     return _Row(name, gpu, analysis, launched, notes=tuple(filter(None, [draft.note, draft.unset])) if draft else ())
-
-
-def enlarge(wanted: AnalyzeOptions, error: str) -> bool:
-    """Enlarge a buffer of assumed size in the options if a kernel accessed memory beyond the buffer's end.
-
-    Args:
-        wanted: Options of the analysis that failed.
-        error: Message of the emulator.
-
-    Returns:
-        Whether the options changed.
-
-    Raises:
-        UsageError: The emulator refused an access that depends on other assumed values. The message contains the
-            command, in which the user should correct these values.
-    """
-    from kernrec.interop.assumed_words import enlarged_words
-
-    access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) accesses .*?(?:bytes(?= \(address )|in no buffer)", error)
-    if access is None:
-        return False
-    if (draft := wanted.draft) is None:
-        return False
-    if (words := enlarged_words(wanted.words, draft, error)) is not None:
-        wanted.assumed = tuple(words.assumed)
-        return True
-    if draft.note:
-        command = draft.command(wanted.gpu)
-        raise UsageError(f"{draft.entry} does not run with assumed values: {access[0]}{_CORRECT} {command}")
-    return False
 
 
 def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
@@ -201,10 +165,9 @@ def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
 
 
 def _extents(extents: tuple[int, ...]) -> str:
-    shown = list(extents)
-    while len(shown) > 1 and shown[-1] == 1:
-        shown.pop()
-    return "x".join(map(str, shown))
+    from kernrec.interop.spec_text import short_extents
+
+    return "x".join(map(str, short_extents(extents)))
 
 
 def _config(row: _Row, best: "Recommendation") -> str:
@@ -216,42 +179,26 @@ def _config(row: _Row, best: "Recommendation") -> str:
     return " ".join(f"{name}={value}" for name, value in best.config.items())
 
 
-class ProgramTimes:
-    """Collects the captured calls of a CUDA program, and prints their predicted times per kernel."""
+def print_times(times: Mapping[str, Sequence[tuple[int, float]]], gpu: "GPU") -> None:
+    """Print the predicted times of a program's kernels on a GPU.
 
-    def __init__(self, wanted: AnalyzeOptions) -> None:
-        self._wanted = wanted
-        self._times: dict[str, list[tuple[int, float]]] = {}  # for each kernel, (launches, seconds per launch) of calls
+    Args:
+        times: (launches, seconds per launch) of each captured call, keyed by kernel.
+    """
+    from kernrec.capture.call_file import short_name
 
-    def add(self, call: "CudaCall") -> None:
-        """Predict the time of a captured call with the block size of the program, and add it to the table."""
-        from kernrec import paths
-        from kernrec.gpu import find_gpu
-
-        database = self._wanted.db or paths.user_database()
-        seconds = call.seconds(find_gpu(self._wanted.gpu), database, self._wanted.budget)
-        self._times.setdefault(call.entry, []).append((call.launches, seconds))
-
-    def print_table(self) -> None:
-        """Print a table of the predicted times per kernel, if any calls were added."""
-        from kernrec.capture.call_file import short_name
-        from kernrec.gpu import find_gpu
-
-        if not self._times:
-            return
-        totals = {name: sum(count * each for count, each in times) for name, times in self._times.items()}
-        launches = {name: sum(count for count, _ in times) for name, times in self._times.items()}
-        names, whole = sorted(totals, key=lambda name: -totals[name]), sum(totals.values())
-        columns = [
-            Column("time", "right", [f"{100 * totals[name] / whole:.1f} %" for name in names]),
-            quantities("total", "s", [totals[name] for name in names]),
-            Column("launches", "right", [f"{launches[name]}" for name in names]),
-            quantities("mean", "s", [totals[name] / launches[name] for name in names]),
-            quantities("least", "s", [min(each for _, each in self._times[name]) for name in names]),
-            quantities("most", "s", [max(each for _, each in self._times[name]) for name in names]),
-            Column("kernel", "left", [short_name(name) for name in names]),
-        ]
-        title = find_gpu(self._wanted.gpu).title
-        print_columns(f"GPU time of the program on {title}, by kernel", columns)
-        launched = counted(sum(launches.values()), "launch")
-        print_notes([f"{launched}, {whole * 1e3:.4g} ms in all: predicted, never measured; without copies and gaps"])
+    totals = {name: sum(count * each for count, each in calls) for name, calls in times.items()}
+    launches = {name: sum(count for count, _ in calls) for name, calls in times.items()}
+    names, whole = sorted(totals, key=lambda name: -totals[name]), sum(totals.values())
+    columns = [
+        Column("time", "right", [f"{100 * totals[name] / whole:.1f} %" for name in names]),
+        quantities("total", "s", [totals[name] for name in names]),
+        Column("launches", "right", [f"{launches[name]}" for name in names]),
+        quantities("mean", "s", [totals[name] / launches[name] for name in names]),
+        quantities("least", "s", [min(each for _, each in times[name]) for name in names]),
+        quantities("most", "s", [max(each for _, each in times[name]) for name in names]),
+        Column("kernel", "left", [short_name(name) for name in names]),
+    ]
+    print_columns(f"GPU time of the program on {gpu.title}, by kernel", columns)
+    launched = counted(sum(launches.values()), "launch")
+    print_notes([f"{launched}, {whole * 1e3:.4g} ms in all: predicted, never measured; without copies and gaps"])

@@ -5,6 +5,7 @@ If the user names tuned files, the command judges the configs in these files ins
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.serving.audit import AuditedFile, ServingAudit
     from kernrec.recommender.serving.compared import Comparison
     from kernrec.recommender.serving.engine_defaults import Tiles
-    from kernrec.recommender.serving.tuned_files import JudgedFile
+    from kernrec.recommender.serving.judgments import JudgedFile
 
 
 class AuditOptions(options.Options):
@@ -50,12 +51,13 @@ def audit(wanted: AuditOptions) -> None:
     LoRA.
     """
     from kernrec.gpu import find_gpu
-    from kernrec.recommender.serving.audit import AuditRequest, setting, write_folder
     from kernrec.recommender.serving.audit import serve_audit as run
-    from kernrec.recommender.serving.cache_judgments import judge_files
+    from kernrec.recommender.serving.audit import setting, write_folder
+    from kernrec.recommender.serving.engines import Deployment
+    from kernrec.recommender.serving.judgments import judge_files
 
-    pins = _pins(wanted.engine)
-    judged = judge_files([Path(place) for place in wanted.model], find_gpu(wanted.gpu), pins)
+    gpu, pins = find_gpu(wanted.gpu), _pins(wanted.engine)
+    judged = judge_files([Path(place) for place in wanted.model], gpu, pins)
     if judged:
         _print_entries(judged, wanted.as_json)
         return
@@ -71,18 +73,18 @@ def audit(wanted: AuditOptions) -> None:
     if wanted.names and (write is not None or measure):
         other = "--measure" if measure else "--write"
         raise UsageError(f"{other} needs predicted gains, which --names skips; omit one of them")
-    request = AuditRequest(
-        model, wanted.gpu, engines[0], wanted.tp, wanted.ep, triton or None, pins[engines[0]] or None,
-        compare=not wanted.names, download=model != wanted.model[0],
-    )  # fmt: skip
     report = None if wanted.as_json else lambda step: print(step, file=sys.stderr)
-    audit = run(request, report)
+    request = partial(
+        run, model, Deployment(engines[0], gpu, wanted.tp, wanted.ep, triton or ""),
+        release=pins[engines[0]] or None, compare=not wanted.names, download=model != wanted.model[0], progress=report,
+    )  # fmt: skip
+    audit = request()
     if measure:
         from kernrec.triton.machine import this_machine
         from kernrec.triton.measure_audit import measure_audit
 
         if measure_audit(audit, this_machine(wanted.gpu, present=True), report):
-            audit = run(request, report)
+            audit = request()
     written = write_folder(audit, write) if write is not None else []
     if wanted.as_json:
         print_json({**audit.as_dict(), "written": [str(path) for path in written]})
@@ -105,8 +107,7 @@ def audit(wanted: AuditOptions) -> None:
 
 
 def _print_entries(files: "Sequence[JudgedFile]", as_json: bool) -> None:
-    """Print for each config in tuned files whether it is a good choice."""
-    from kernrec.recommender.serving.cache_judgments import config_text
+    from kernrec.recommender.serving.judgments import config_text
 
     if as_json:
         print_json(files[0].as_dict() if len(files) == 1 else {"files": [judged.as_dict() for judged in files]})
@@ -172,15 +173,15 @@ def _details(audit: "ServingAudit") -> list[str]:
 
 
 def _row(made: "Comparison") -> list[str]:
-    from kernrec.recommender.serving.compared import Verdict, worth
+    from kernrec.recommender.serving.compared import Verdict
 
     low, high = made.interval
     own = made.own_cost
-    best = "its default" if made.best == made.own or worth(made) is Verdict.LEAVE else _tiles(made.best)
+    best = "its default" if made.best == made.own or made.verdict is Verdict.LEAVE else _tiles(made.best)
     return [
         str(made.tokens),
-        "cannot run" if own is None else human(own.latency_s, "s"),
-        human(made.best_cost.latency_s, "s"),
+        "cannot run" if own is None else human(own, "s"),
+        human(made.best_cost, "s"),
         "" if own is None else f"{made.ratio:.2f}",
         "" if own is None else f"{low:.2f} to {high:.2f}",
         best,

@@ -24,15 +24,7 @@ class CaptureOptions(options.Options):
     gpu: Annotated[str, option("GPU that the program sees.", "--gpu")] = "a100"
     include: Annotated[list[Path] | None, option("Folder with headers for FILE.cu.", "--include", "-I")] = None
     define: Annotated[list[str] | None, option("Macro for FILE.cu: NAME=VALUE.", "-D")] = None
-
     budget: Annotated[int, option("Maximum PTX instructions per batch of blocks.")] = 2_000_000_000
-
-    @property
-    def build_options(self) -> list[str]:
-        return [
-            *(f"-I{folder.absolute()}" for folder in self.include or ()),
-            *(f"-D{text}" for text in self.define or ()),
-        ]
 
 
 @options.takes(CaptureOptions)
@@ -56,7 +48,7 @@ def capture(wanted: CaptureOptions) -> None:
     before = set(folder.glob("*.toml"))
     recorder = Recorder(f"captured by kernrec {__version__}, as on {gpu.title}")
     sys.stdout.flush()
-    status = run_program(wanted.command, gpu, folder, recorder, wanted.build_options, wanted.budget)
+    status = run_program(wanted.command, gpu, folder, recorder, options.build_options(wanted), wanted.budget)
     if recorder.launches:
         recorder.write(folder)
     written = sorted(set(folder.glob("*.toml")) - before)

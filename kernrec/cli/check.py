@@ -52,14 +52,12 @@ class CheckOptions(options.Options):
 
     @cached_property
     def flags(self) -> "CompileFlags":
-        """Return the flags to compile the file with."""
         from kernrec.kernel.source_files import compile_flags
 
         return compile_flags(with_entry(self.source)[0], self.define or (), self.include or ())
 
     @property
     def seconds(self) -> float:
-        """Return the time limit for checking a launch, in seconds."""
         return duration("--time", self.time)
 
 
@@ -120,7 +118,6 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
     from kernrec.gpu import find_gpu
 
     checks = LaunchChecks(wanted.seconds)
-    build = [*(f"-I{folder.absolute()}" for folder in wanted.include or ()), *(f"-D{m}" for m in wanted.define or ())]
     command = [str(wanted.source), *(wanted.arguments or ())]
     if "/" not in command[0] and Path(command[0]).is_file() and wanted.source.suffix != ".cu":
         command[0] = f"./{command[0]}"  # Restore the `./` that the parser has removed.
@@ -128,7 +125,7 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
     own = os.dup(1)
     os.dup2(2, 1)
     try:
-        gpu, recorder = find_gpu(wanted.gpu), Recorder(checks=checks)
+        gpu, recorder, build = find_gpu(wanted.gpu), Recorder(checks=checks), options.build_options(wanted)
         status = run_program(command, gpu, Path("calls").absolute(), recorder, build, LAUNCH_BUDGET)
     finally:
         os.dup2(own, 1)
@@ -151,7 +148,6 @@ def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
 
 
 def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str, Checked]":
-    """Check one kernel with the user's grid, block and arguments."""
     import numpy as np
 
     from kernrec.checking.check_launch import LaunchLimits, check_launch

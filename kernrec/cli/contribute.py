@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.collect import Gpu, run_measuring
 from kernrec.cli.options import option
@@ -42,7 +41,7 @@ def contribute(wanted: ContributeOptions) -> None:
     from kernrec.measure.request import CollectRequest, Strategy
     from kernrec.store.keys import make_own_key
 
-    database = wanted.db or paths.user_database().with_name("contributed.duckdb")
+    database = wanted.database.with_name("contributed.duckdb")
     make_own_key()  # Report an unusable key now, not after ten minutes of measuring.
     if not re.fullmatch(r"\s*0+\s*[A-Za-z]+\s*", wanted.budget):
         budget = CampaignBudget(*parse_budget("--budget", wanted.budget))

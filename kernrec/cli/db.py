@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernrec import paths
 from kernrec.cli import options, share
 from kernrec.cli.app import Commands
 from kernrec.cli.db_info import CONTRIBUTED, conflicting, info
@@ -57,7 +56,7 @@ def import_(wanted: ImportOptions) -> None:
     Units are converted, and failed configs are imported, too. With --kernel and --spec, the results become measurements
     of your kernel, which recommendations and models then use.
     """
-    file, path = wanted.file, wanted.db or paths.user_database()
+    file, path = wanted.file, wanted.database
     check_input(file)
     if not file.exists():
         raise UsageError(cannot_be("read", file, FileNotFoundError()))
@@ -70,11 +69,11 @@ def import_(wanted: ImportOptions) -> None:
     if file.suffix == ".zip":
         raise UsageError(f"{file} is not a bundle: it is not a zip file")
     done, left_out = _import_results(wanted, path)
-    for part in done.parts:
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(part.outcomes.items()))
-        best = "" if part.best_s is None else f", best {human(part.best_s, 's')}"
-        about = f"{part.kernel} for {part.problem.key} on {done.gpu.title}"
-        print(f"{about}: {counted(part.results, 'result')} ({counts}){best}")
+    for each in done.kernels:
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(each.outcomes.items()))
+        best = "" if each.best_s is None else f", best {human(each.best_s, 's')}"
+        about = f"{each.kernel} for {done.problem.key} on {done.gpu.title}"
+        print(f"{about}: {counted(each.results, 'result')} ({counts}){best}")
     print_notes((*left_out, *done.notes))
     if done.added < done.results:
         print_notes([f"{done.results - done.added} of them were there already"])
@@ -135,7 +134,7 @@ def export(wanted: ExportOptions) -> None:
     from kernrec.store.share.place import MANIFEST, place_at
     from kernrec.util.files import scratch_folder
 
-    path, own = wanted.bundle, wanted.db or paths.user_database()
+    path, own = wanted.bundle, wanted.database
     chosen = Selection(wanted.gpu and find_gpu(wanted.gpu).name, wanted.op and _op_name(own, wanted.op), wanted.kernel)
     licence, place = wanted.licence or share.asked_licence("those who get the bundle"), place_at(path)
     if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
@@ -180,7 +179,7 @@ def merge(wanted: MergeOptions) -> None:
     from kernrec.store.intake import merge_file
     from kernrec.training.contradictions import named_rows
 
-    path = wanted.db or paths.user_database()
+    path = wanted.database
     for other in wanted.others:  # Check the arguments before creating or changing anything.
         if other.resolve() == path.resolve():
             raise UsageError(f"{other} is the database that rows are added to; name other databases")
@@ -228,7 +227,7 @@ def verify(wanted: VerifyOptions) -> None:
     from kernrec.store.reader import read_untrusted
     from kernrec.training.contradictions import named_rows
 
-    path = wanted.db or paths.user_database()
+    path = wanted.database
     with Steps(f"checking every row of {path}"), Database.open(path, check_rows=False) as database:
         altered, rows = database.altered(), sum(database.counts().values())
         conflicts = len(database.conflicts())

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.options import option
 from kernrec.cli.output import AsJson, print_json, print_notes, print_rows
@@ -37,7 +36,7 @@ def info(wanted: InfoOptions) -> None:
     elif wanted.coverage:
         _show_coverage(wanted.db, wanted.as_json)
     else:
-        _show_database(wanted.db or paths.user_database(), wanted.db is None, wanted.as_json)
+        _show_database(wanted.database, wanted.db is None, wanted.as_json)
 
 
 def _show_database(path: Path, others: bool, as_json: bool) -> None:

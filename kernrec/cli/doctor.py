@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.output import AsJson, print_json, print_line
 from kernrec.util.human import human
@@ -26,7 +25,7 @@ def doctor(wanted: DoctorOptions) -> None:
     """
     from kernrec.measure.doctor import diagnose
 
-    diagnosis = diagnose(wanted.db or paths.user_database())
+    diagnosis = diagnose(wanted.database)
     if wanted.as_json:
         print_json(diagnosis.as_dict())
     else:

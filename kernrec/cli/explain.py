@@ -80,8 +80,6 @@ def explain(wanted: ExplainOptions) -> None:
 
 
 def _explain_source(wanted: ExplainOptions, source: Path) -> None:
-    """Explain a kernel in a CUDA file, and print advice for source lines."""
-    from kernrec import paths
     from kernrec.checking.analyze_source import explain_source
     from kernrec.cli.check import with_entry
     from kernrec.gpu import find_gpu
@@ -99,7 +97,7 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
             f"{path} is a folder; explain takes a .cu file (for captured calls: kernrec analyze {path} --gpu"
             f" {wanted.gpu})"
         )
-    database = wanted.db or paths.user_database()
+    database = wanted.database
     words = LaunchWords(entry, **vars(compile_flags(path, (), ())))
     query = Query(objective_named(wanted.objective), l2=wanted.l2)
     answer = explain_source(path, words, find_gpu(wanted.gpu), database, query)
@@ -139,7 +137,7 @@ def _print(subject: "Explanation") -> None:
     if recommendation.latency_s.value != subject.analytical["latency_s"]:
         latency, energy, power = (human(subject.analytical[name], unit) for name, unit in _PRIOR)
         print_line(f"  analytical model only: {latency}, {energy}, {power}")
-    print_line(f"  bottleneck: {subject.bottleneck}; expected core clock {human(recommendation.clock_hz, 'Hz')}")
+    print_line(f"  bottleneck: {recommendation.bottleneck}; expected core clock {human(recommendation.clock_hz, 'Hz')}")
     for launch in subject.launches:
         print()
         print_line(f"{launch.entry}: {counted(launch.blocks, 'block')} of {launch.threads} threads")

@@ -1,6 +1,7 @@
 """Read the kernel to analyze with `kernrec analyze`: a CUDA source, a PTX file, a Triton function or a call file."""
 
-from dataclasses import replace
+import re
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +12,14 @@ from kernrec.cli.output import AsJson
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
+    from kernrec.gpu import GPU
     from kernrec.interop.draft import Draft
     from kernrec.interop.spec_text import LaunchWords
     from kernrec.kernel import Kernel
+    from kernrec.op import Problem
 
 _LAUNCH = "Launch, if no spec describes it"
+CORRECT = "; if the values are wrong, correct them in:"
 
 
 class AnalyzeOptions(options.Options):
@@ -60,6 +64,17 @@ class AnalyzeOptions(options.Options):
         return with_entry(self.source)[0]
 
     @property
+    def kernel_name(self) -> str | None:
+        """Return the kernel's name in the path (`kernel.cu:name`), or None if the user gave no name."""
+        return with_entry(self.source)[1]
+
+    @property
+    def on_gpu(self) -> "GPU":
+        from kernrec.gpu import find_gpu
+
+        return find_gpu(self.gpu)
+
+    @cached_property
     def words(self) -> "LaunchWords":
         """Return the options that describe the launch of a CUDA kernel, for a draft of the kernel's spec."""
         from kernrec.interop.spec_text import LaunchWords
@@ -67,30 +82,69 @@ class AnalyzeOptions(options.Options):
 
         flags = compile_flags(self.file, self.define or (), self.include or ())
         launch = self.kernel_name, self.grid, self.block, self.arguments or (), self.tune or (), self.shared
-        return replace(LaunchWords(*launch, **vars(flags)), assumed=self.assumed)
+        return LaunchWords(*launch, **vars(flags))
 
-    @property
+    @cached_property
     def draft(self) -> "Draft | None":
         """Return the draft of a CUDA kernel's spec, or None if the user gave a spec or another kind of file."""
-        from kernrec.gpu import find_gpu
         from kernrec.interop.spec_draft import draft_spec
 
         if self.spec is not None or self.file.suffix in (".ptx", ".py", ".toml") or ":" in self.file.name:
             return None
-        return draft_spec(self.file, self.words, find_gpu(self.gpu).sm, assume=True)
+        return draft_spec(self.file, self.words, self.on_gpu.sm, assume=True)
 
-    @property
-    def kernel_name(self) -> str | None:
-        """Return the kernel's name in the path (`kernel.cu:name`), or None if the user gave no name."""
-        return with_entry(self.source)[1]
+    @cached_property
+    def subject(self) -> "tuple[Kernel, list[str], Path]":
+        """Return (kernel to analyze, notes for the user, folder of the kernel's files).
+
+        Raises:
+            UsageError: Options contradict each other, or the kernel cannot be read.
+        """
+        return _subject(self)
+
+    @cached_property
+    def problem(self) -> "Problem":
+        kernel, *_ = self.subject
+        shape = None if kernel.triton is not None else self.shape
+        return self.request(shape, kernel=kernel.name).problem_of(kernel)
+
+    def single(self, gpu: str, source: Path) -> "AnalyzeOptions":
+        """Return the options for the analysis of one kernel or call on one GPU."""
+        return AnalyzeOptions(vars(self) | {"gpu": gpu, "source": source}, self.databases or ())
+
+    def enlarge(self, error: str) -> bool:
+        """Enlarge a buffer of assumed size if a kernel accessed memory beyond the buffer's end.
+
+        Args:
+            error: Message of the emulator.
+
+        Returns:
+            Whether the options changed.
+
+        Raises:
+            UsageError: The emulator refused an access that depends on other assumed values. The message contains the
+                command, in which the user should correct these values.
+        """
+        from kernrec.interop.assumed_words import enlarged_words
+
+        access = re.search(
+            r"block \([\d, ]+\) thread \([\d, ]+\) accesses .*?(?:bytes(?= \(address )|in no buffer)", error
+        )
+        draft = self.draft
+        if access is None or draft is None:
+            return False
+        if (words := enlarged_words(self.words, draft, error)) is not None:
+            self.words = words
+            for name in ("draft", "subject", "problem"):
+                self.__dict__.pop(name, None)
+            return True
+        if draft.note:
+            command = draft.command(self.gpu)
+            raise UsageError(f"{draft.entry} does not run with assumed values: {access[0]}{CORRECT} {command}")
+        return False
 
 
-def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
-    """Return (kernel to analyze, notes for the user, folder of the kernel's files).
-
-    Raises:
-        UsageError: Options contradict each other, or the kernel cannot be read.
-    """
+def _subject(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     source, spec = wanted.file, wanted.spec
     ptx, triton = source.suffix == ".ptx", source.suffix == ".py" or ":" in source.name
     if source.suffix == ".toml":

@@ -74,13 +74,9 @@ def monitor(wanted: MonitorOptions) -> None:
 
 
 def line(sample: "SensorReading") -> str:
-    parts = [human(sample.time_s, "s")]
-    if sample.power_w is not None:
-        parts.append(human(sample.power_w, "W"))
-    if sample.sm_clock_hz is not None:
-        parts.append(human(sample.sm_clock_hz, "Hz"))
-    if sample.temperature_c is not None:
-        parts.append(f"{sample.temperature_c:.0f} C")
+    quantities = ((sample.time_s, "s"), (sample.power_w, "W"), (sample.sm_clock_hz, "Hz"))
+    parts = [human(value, unit) for value, unit in quantities if value is not None]
+    parts += [] if sample.temperature_c is None else [f"{sample.temperature_c:.0f} C"]
     return ", ".join([*parts, ", ".join(sorted(sample.reasons)) or "not throttled"])
 
 

@@ -11,7 +11,6 @@ from kernrec.cli.output import (
     Form,
     NotePrinter,
     digits,
-    estimates,
     print_columns,
     print_csv,
     print_json,
@@ -80,8 +79,8 @@ def _print_totals(answer: "NetworkAnswer") -> None:
     columns = [
         Column("runs", "left", [total.name for total in shown]),
         *_cost_columns(shown),
-        Column("time vs the first", "right", ["-", *(percent(time) for time, _ in versus)], SELDOM),
-        Column("energy vs the first", "right", ["-", *(percent(energy) for _, energy in versus)], SELDOM),
+        Column("time vs the first", "right", ["-", *(percent(each.slowdown) for each in versus)], SELDOM),
+        Column("energy vs the first", "right", ["-", *(percent(-each.energy_saved) for each in versus)], SELDOM),
     ]
     print_columns(f"{_subject(answer)}, objective {answer.query.objective}, {limit}: {which}", columns)
     if answer.advice:
@@ -89,7 +88,6 @@ def _print_totals(answer: "NetworkAnswer") -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", most: int | None) -> None:
-    """Print the `most` slowest layers of a network. None selects the layers that take most of the time."""
     shown, count = answer.longest(most), len(answer.layers)
     seconds = sum(layer.latency_s for layer in answer.layers)
     share = sum(layer.latency_s for layer in shown) / seconds
@@ -104,8 +102,8 @@ def _print_layers(answer: "NetworkAnswer", most: int | None) -> None:
         Column("layer", "left", [_shortened(layer.name) for layer in shown]),
         Column("count", "right", [str(layer.count) for layer in shown]),
         Column("time", "right", [f"{layer.latency_s / seconds * 100:.0f} %" for layer in shown]),
-        estimates("latency", "s", [latency for latency, _ in costs], intervals=False),
-        estimates("energy", "J", [energy for _, energy in costs], USUALLY, intervals=False),
+        quantities("latency", "s", [latency for latency, _ in costs], intervals=False),
+        quantities("energy", "J", [energy for _, energy in costs], USUALLY, intervals=False),
         Column("runs", "left", [_runs(layer) for layer in shown]),
         Column(f"kernrec vs {answer.backend}", "right", saved, SELDOM),
         Column("config", "left", configs, ALWAYS if any(configs) else USUALLY, below=True),
@@ -131,8 +129,8 @@ def _runs(layer: "LayerAnswer") -> str:
 
 def _cost_columns(totals: "Sequence[Total]") -> list[Column]:
     return [
-        estimates("latency", "s", [total.latency_s for total in totals]),
-        estimates("energy", "J", [total.energy_j for total in totals]),
+        quantities("latency", "s", [total.latency_s for total in totals]),
+        quantities("energy", "J", [total.energy_j for total in totals]),
         quantities("power", "W", [total.power_w for total in totals], importance=USUALLY),
         Column("source", "left", [total.source for total in totals], USUALLY),
     ]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from kernrec import paths
 from kernrec.cli import quantity
 from kernrec.cli.output import AsJson, Form
 from kernrec.errors import UsageError, unknown
@@ -133,8 +134,6 @@ class Options:
     backend: list[str] | None = None
     estimated_by: str | None = None
     printed: "Printed | None" = None
-    assumed: tuple[str, ...] = ()
-    """Arguments that kernrec added to the user's kernel arguments (see `LaunchWords.assumed`)."""
 
     def __init__(self, values: Mapping[str, Any], databases: Sequence[Path] = ()) -> None:
         self.databases = list(databases) or None
@@ -145,6 +144,11 @@ class Options:
     def db(self) -> Path | None:
         """Return the database that --db names, or None if the command uses the user's own database."""
         return self.databases[0] if self.databases else None
+
+    @property
+    def database(self) -> Path:
+        """Return the database that --db names, or else the user's own."""
+        return self.db or paths.user_database()
 
     @cached_property
     def query(self) -> "Query":
@@ -275,6 +279,12 @@ def _parameters(kind: type[Options]) -> Iterator[Parameter]:
 
 def _is_group(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Options)
+
+
+def build_options(wanted: Any) -> list[str]:
+    """Return the options --include and -D in the notation of nvcc."""
+    folders, macros = wanted.include or (), wanted.define or ()
+    return [*(f"-I{folder.absolute()}" for folder in folders), *(f"-D{macro}" for macro in macros)]
 
 
 def open_dimensions(shapes: Sequence[str]) -> dict[str, int]:

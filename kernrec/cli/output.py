@@ -21,7 +21,7 @@ from kernrec.util.human import PREFIXES, flat_rows
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.recommender import Estimate, Recommendation
+    from kernrec.recommender import Recommendation
     from kernrec.recommender.result import Foreign
 
 ALWAYS, USUALLY, SELDOM = 3, 2, 1
@@ -47,7 +47,6 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Return the length of the longest text in the column, in characters."""
         return max(map(len, (self.name, *self.cells)))
 
 
@@ -56,43 +55,28 @@ Band = list[tuple[Column, int]]
 
 
 def quantities(
-    name: str,
-    unit: str,
-    values: Sequence[float | None],
-    intervals: Sequence[tuple[float, float] | None] | None = None,
-    importance: int = ALWAYS,
+    name: str, unit: str, values: Sequence[float | None], importance: int = ALWAYS, intervals: bool = True
 ) -> Column:
     """Return a column of numbers with three significant digits and a common unit prefix.
 
     Args:
         unit: SI unit of the values, such as `s`.
-        values: Value of each row in this unit. None leaves the cell empty.
-        intervals: 90 % interval of each value, or None if it has no interval.
+        values: Number or `Estimate` of each row in this unit. None leaves the cell empty.
+        intervals: Whether to show the 90 % intervals of estimates.
     """
     sizes = sorted(abs(value) for value in values if value)
     middle = sizes[len(sizes) // 2] if sizes else 1.0
     scale, prefix = next((pair for pair in PREFIXES if middle >= pair[0] * 0.9995), PREFIXES[-1])
     cells = ["" if value is None else digits(value / scale) for value in values]
-    if intervals is not None:
+    head = f"{name} [{prefix}{unit}]" if prefix + unit else name
+    if intervals and any(hasattr(value, "low") for value in values):
+        head += " (90 %)"
+        ends = [(getattr(value, "low", None), getattr(value, "high", None)) for value in values]
         cells = [
-            cell if interval is None else f"{cell} ({digits(interval[0] / scale)} to {digits(interval[1] / scale)})"
-            for cell, interval in zip(cells, intervals, strict=True)
+            cell if low is None or high is None else f"{cell} ({digits(low / scale)} to {digits(high / scale)})"
+            for cell, (low, high) in zip(cells, ends, strict=True)
         ]
-    head = (f"{name} [{prefix}{unit}]" if prefix + unit else name) + (" (90 %)" if intervals is not None else "")
     return Column(head, "right", cells, importance)
-
-
-def estimates(
-    name: str,
-    unit: str,
-    costs: "Sequence[Estimate | None]",
-    importance: int = ALWAYS,
-    intervals: bool = True,
-) -> Column:
-    """Return a column of estimates with 90 % intervals, in the SI unit `unit`. None leaves a cell empty."""
-    values = [None if cost is None else cost.value for cost in costs]
-    ends = [None if cost is None else (cost.low, cost.high) for cost in costs]
-    return quantities(name, unit, values, ends if intervals else None, importance)
 
 
 def digits(value: float) -> str:

@@ -1,41 +1,28 @@
 """Parse and format quantities such as `250W`, `3%` and `30m`."""
 
 import re
+from collections.abc import Mapping
+from functools import partial
 
 from kernrec.errors import UsageError
 
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([a-zA-Z%]*)\s*", re.ASCII)
-_WATTS = {"w": 1.0, "kw": 1e3, "mw": 1e-3}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _CONFIGS = ("config", "configs")
-_HERTZ = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
 
 
-def _parse(flag: str, text: str, units: dict[str, float], example: str) -> float:
+def _parse(units: Mapping[str, float], example: str, flag: str, text: str) -> float:
     match = _NUMBER.fullmatch(text)
     if not match or match[2].lower() not in units:
         raise UsageError(f"{flag} {text!r}: expected a quantity with its unit, such as {example}")
     return float(match[1]) * units[match[2].lower()]
 
 
-def watts(flag: str, text: str) -> float:
-    """Parse a power in watts: `250W` -> 250.0. The unit is required."""
-    return _parse(flag, text, _WATTS, "250W")
-
-
-def hertz(flag: str, text: str) -> float:
-    """Parse a frequency in hertz: `1.41GHz` -> 1.41e9. The unit is required."""
-    return _parse(flag, text, _HERTZ, "1410MHz")
-
-
-def duration(flag: str, text: str) -> float:
-    """Parse a duration into seconds: `100ms` -> 0.1, `30m` -> 1800.0. The unit is required."""
-    return _parse(flag, text, _SECONDS, "100ms")
-
-
-def fraction(flag: str, text: str) -> float:
-    """Parse a percentage: `3%` -> 0.03. The percent sign is required."""
-    return _parse(flag, text, {"%": 0.01}, "3%")
+watts = partial(_parse, {"w": 1.0, "kw": 1e3, "mw": 1e-3}, "250W")
+"""Parse the value `text` of an option `flag` in watts: `250W` -> 250.0. The unit is required, here and below."""
+hertz = partial(_parse, {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}, "1410MHz")
+duration = partial(_parse, _SECONDS, "100ms")
+fraction = partial(_parse, {"%": 0.01}, "3%")
 
 
 def percent(value: float) -> str:

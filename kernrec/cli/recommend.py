@@ -201,7 +201,6 @@ def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
-    """Print a network's layers, totals or sweep, or one table that compares several GPUs or batch sizes."""
     from kernrec.cli.network_tables import network_csv, print_comparison, print_network, print_sweep
     from kernrec.recommender.networks.compare import ComparedGpu, compare_gpus
 
@@ -245,7 +244,6 @@ def _kernels_written(answers: "Sequence[Answer]") -> str:
 
 
 def _write_emitted(answers: "Sequence[Answer]", form: "Format", output: Path | None, untrusted: bool) -> None:
-    """Write the top recommendations to a file, a folder or standard output, and name their kernels."""
     from kernrec.emit.formats import emit, write_file, write_files
 
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:

@@ -10,7 +10,6 @@ from kernrec.cli.output import (
     USUALLY,
     Column,
     NotePrinter,
-    estimates,
     measurement_text,
     print_columns,
     print_line,
@@ -95,9 +94,9 @@ def _print_baselines(answer: "Answer", reason: str, notes: NotePrinter) -> None:
     versus = ["-", *(percent(each.latency_s / baselines[0].latency_s - 1) for each in baselines[1:])]
     columns = [
         Column("backend", "left", [each.dated_name for each in baselines]),
-        estimates("latency", "s", [each.latency_s for each in baselines]),
+        quantities("latency", "s", [each.latency_s for each in baselines]),
         Column("vs first", "right", versus),
-        estimates("energy", "J", [each.energy_j for each in baselines], USUALLY),
+        quantities("energy", "J", [each.energy_j for each in baselines], USUALLY),
         quantities("power", "W", [each.power_w for each in baselines], importance=USUALLY),
         Column("source", "left", [each.source for each in baselines]),
         Column(
@@ -149,7 +148,6 @@ def _may_be_faster(answer: "Answer") -> "Recommendation | None":
 
 
 def _measure_text(answer: "Answer", faster: "Recommendation") -> str:
-    """Return a line on the config `faster`, which may be faster than the first row, with a command to check this."""
     problem, baseline = answer.problem, answer.leading_baseline
     name, first_s = (
         (baseline.backend, baseline.latency_s) if baseline else (answer.best.kernel.name, answer.best.latency_s.value)
@@ -191,8 +189,8 @@ def recommendation_columns(shown: "Sequence[Row]", gpus: "Sequence[GPU]", of_op:
         for row in shown
     ]
     columns += [
-        estimates("latency", "s", [row.latency_s for row in shown]),
-        estimates("energy", "J", [row.energy_j for row in shown]),
+        quantities("latency", "s", [row.latency_s for row in shown]),
+        quantities("energy", "J", [row.energy_j for row in shown]),
         quantities("power", "W", [row.power_w for row in shown], importance=USUALLY),
         Column("source", "left", sources),
         Column("bottleneck", "left", [getattr(row, "bottleneck", "") for row in shown], USUALLY),

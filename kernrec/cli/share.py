@@ -176,7 +176,7 @@ def withdraw(wanted: WithdrawOptions) -> None:
         raise UsageError(f"--merged is for a database; at {wanted.place}, you can only withdraw what you pushed")
     if not TEXT.fullmatch(wanted.reason):
         raise UsageError("--reason: expected one line of at most 200 characters")
-    own = wanted.db or paths.user_database()
+    own = wanted.database
     condition = Selection(wanted.gpu and find_gpu(wanted.gpu).name, None, wanted.kernel).condition()
     if wanted.row:
         named = f"({', '.join(map(quoted, wanted.row))})"

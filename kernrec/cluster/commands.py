@@ -15,10 +15,10 @@ from kernrec.errors import UsageError
 from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import ProblemResult
-from kernrec.measure.collect import chooser_on, concluded, open_journal
+from kernrec.measure.collect import chooser_of, concluded, open_journal
 from kernrec.measure.device.replay import chosen_gpus
-from kernrec.measure.problems import planned_on
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping, Strategy
+from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.op import Problem
 from kernrec.store.measurement import Limits, Measurement
 
@@ -84,10 +84,11 @@ def collect_on(
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:
+        on_gpu = RequestOnGpu(request, gpu)
         if request.strategy is Strategy.ALL:
-            kinds[gpu] = SharedProblems(planned_on(gpu, request), request.budget.configs)
+            kinds[gpu] = SharedProblems(on_gpu.planned(), request.budget.configs)
         else:
-            kinds[gpu] = chooser_on(gpu, request)
+            kinds[gpu] = chooser_of(on_gpu)
         for problem in kinds[gpu].recalled:
             earlier = earlier_measurements(request.database, problem, gpu)
             ended = (each for each in earlier if not each.origin.block_open)  # Repeat unfinished blocks.
@@ -101,12 +102,12 @@ def collect_on(
         # Check the recordings of all GPUs now, because it is unknown which GPUs will join.
         if request.recording is not None and request.strategy.searches:
             for gpu in chosen_gpus(request.recording, request.gpu):
-                chooser_on(gpu, request)
-        with open_journal(request, report) as (journal, leftover):
+                chooser_of(RequestOnGpu(request, gpu))
+        with open_journal(request.database, report) as (journal, leftover):
             result = Driver(cluster, request, chooser, journal, report, stopping).run()
             results = [each for kind in kinds.values() if isinstance(kind, SharedProblems) for each in kind.results]
             result = replace(result, results=tuple(results), leftover=leftover)
-            ended = concluded(result, journal, request.database)
+            ended = concluded(result, journal)
         outcomes = ((gpu, kind.outcome()) for gpu, kind in kinds.items())
         return replace(ended, outcomes=tuple((gpu, outcome) for gpu, outcome in outcomes if outcome is not None))
     finally:

@@ -136,7 +136,7 @@ class Driver:
         if (begun_s := time.monotonic()) < self._store_s:
             return
         with suppress(UsageError):  # Another process may be using the database. The rows stay in the journal.
-            self._stored += ingest(self._journal, self._request.database, ended_only=True)
+            self._stored += ingest(self._journal, ended_only=True)
         now_s = time.monotonic()
         self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))
 

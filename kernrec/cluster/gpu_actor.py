@@ -18,13 +18,14 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
+from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
-from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, recorded_device
+from kernrec.measure.device import nvml
+from kernrec.measure.measuring_device import MeasuringDevice, device_of
 from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import WorkerClient
-from kernrec.store.measurement import Limits, Measurement
+from kernrec.store.measurement import Limits
 from kernrec.util.files import files_hash
 from kernrec.version import __version__
 
@@ -105,7 +106,6 @@ class GpuActor:
         self._answer = Answer(socket.gethostname())
         self._records: queue.SimpleQueue[Mapping[str, Any] | Answer] = queue.SimpleQueue()
         self._campaign: Campaign | None = None
-        self._earlier: tuple[Measurement, ...] = ()
 
     def hello(self) -> Greeting:
         return Greeting(socket.gethostname(), sources_hash())
@@ -122,8 +122,9 @@ class GpuActor:
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
             self,
-            device.settings(request, CampaignBudget(request.budget.seconds)),
-            CampaignHooks(lambda problem: self._earlier, report=self._take),
+            # The driver counts the configs.
+            device.settings(replace(request, budget=CampaignBudget(request.budget.seconds))),
+            self._take,
             device.compile_queue(),
         )
         campaign.begin()
@@ -140,7 +141,6 @@ class GpuActor:
 
         def make() -> None:
             begun_s = campaign.session.clock()
-            self._earlier = visit.earlier
             if not campaign.spent:
                 campaign.measure(with_own_kernels(visit))
             self._answer.seconds = campaign.session.clock() - begun_s
@@ -180,11 +180,10 @@ def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
 
 
 def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
-    if request.recording is not None:
-        return recorded_device(request.recording, request.gpu, request.seed)
-    from kernrec.measure.device.nvml import choose_gpu
-
-    present = choose_gpu("auto")
-    if request.gpu not in ("auto", "all") and find_gpu(request.gpu).name != find_gpu(present.name).name:
-        raise UsageError("")  # A request for other GPUs is not an error of this GPU, so there is no message.
-    return gpu_device(present, scratch)
+    if request.recording is None:
+        if request.gpu not in ("auto", "all"):
+            present = find_gpu(nvml.choose_gpu("auto").name)
+            if find_gpu(request.gpu).name != present.name:
+                raise UsageError("")  # A request for other GPUs is not an error of this GPU, so there is no message.
+        request = replace(request, gpu="auto")
+    return device_of(request, scratch)

@@ -12,22 +12,24 @@ import shlex
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from kernrec.compile.triton_version import missing_name
 from kernrec.errors import KernrecWarning, UsageError
 from kernrec.gpu import GPU, find_gpu
+from kernrec.util.patch import environment, replaced
 
 _CUDA = re.compile(r"cuda(:\d+)?")
 TESTED_TORCH = ("2.13", "2.14")
 """Releases of PyTorch that kernrec's tests cover."""
 _INTERFACES = (
-    "autocast.__init__", "autograd._engine_run_backward", "cuda._lazy_init", "cuda.get_device_properties",
-    "library.Library.impl", "overrides.TorchFunctionMode", "utils._device.DeviceContext.__init__",
+    "torch:autocast.__init__", "torch:autograd._engine_run_backward", "torch:cuda._lazy_init",
+    "torch:cuda.get_device_properties", "torch:library.Library.impl", "torch:overrides.TorchFunctionMode",
+    "torch.utils._device:DeviceContext.__init__",
 )  # fmt: skip
 """Attributes of torch that kernrec replaces or extends."""
 
@@ -62,21 +64,6 @@ def torch_properties(gpu: GPU) -> Any:
     )
 
 
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace an attribute of `owner` within a `with` block."""
-    missing = object()
-    before = owner.__dict__.get(name, missing)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if before is missing:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
-
-
 def loaded_torch() -> Any:
     """Return the module torch, or None if this process has not completely imported it."""
     torch = sys.modules.get("torch")
@@ -108,12 +95,11 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
     ]
     with ExitStack() as stack:
         for owner, attributes in answers:
-            for name, value in attributes.items():
-                stack.enter_context(replaced(owner, name, value))
+            stack.enter_context(replaced(owner, **attributes))
         guards = getattr(torch._C, "_dynamo", None)
         if guards is not None:  # TorchInductor's code allocates memory with this function.
             empty = lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)  # noqa: E731
-            stack.enter_context(replaced(guards.guards, "_empty_strided_cuda", empty))
+            stack.enter_context(replaced(guards.guards, _empty_strided_cuda=empty))
         stack.enter_context(mode())
         yield
 
@@ -121,22 +107,21 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
 def _check_interfaces(torch: Any) -> None:
     """Raise `UsageError` if PyTorch lacks a name that `torch_without_gpu` replaces. Warn if the release is untested."""
     version = str(torch.__version__).partition("+")[0]
-    for name in _INTERFACES:
-        try:
-            importlib.import_module("torch.utils._device")
-            attrgetter(name)(torch)
-        except (AttributeError, ImportError):
-            raise UsageError(
-                f"PyTorch {version} has no torch.{name}, which kernrec replaces to simulate a GPU; install one of the"
-                f" tested releases: {', '.join(TESTED_TORCH)}"
-            ) from None
+    if missing := missing_name(_INTERFACES):
+        raise UsageError(
+            f"PyTorch {version} has no {missing}, which kernrec replaces to simulate a GPU; install one of the tested"
+            f" releases: {', '.join(TESTED_TORCH)}"
+        )
     if ".".join(version.split(".")[:2]) not in TESTED_TORCH:
         tested = ", ".join(TESTED_TORCH)
         warnings.warn(f"PyTorch {version} was not tested with this kernrec; tested: {tested}", KernrecWarning, 2)
 
 
+_RESULTS = {"query": True, "elapsed_time": 0.0, "pool": (0, 1)}
+
+
 class _Idle:
-    """Base class of streams, events and graphs that execute nothing. Each method returns None or the object itself."""
+    """Base class of streams, events and graphs that execute nothing. Methods not in `_RESULTS` return None."""
 
     cuda_stream = cuda_event = stream_id = device_index = 0
     device_type = 1
@@ -147,7 +132,7 @@ class _Idle:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *args, **options: None
+        return _constant(_RESULTS.get(name))
 
     @property
     def device(self) -> Any:
@@ -166,25 +151,19 @@ class _Idle:
         return 0
 
 
+class Event(_Idle):
+    """Event that has always happened."""
+
+
 class Stream(_Idle):
+    """Stream whose work is always done."""
+
     def record_event(self, event: Any = None) -> Any:
         return event or Event()
 
-    def query(self) -> bool:
-        return True
-
-
-class Event(_Idle):
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end: Any) -> float:
-        return 0.0
-
 
 class Graph(_Idle):
-    def pool(self) -> tuple[int, int]:
-        return 0, 1
+    """Graph of launches that does nothing."""
 
 
 def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
@@ -207,28 +186,22 @@ def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
 
 def _cuda_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
     """Return replacements for names in `torch.cuda` that `_library_calls` does not cover."""
-    total = int(simulated.memory_bytes)
+    total, properties = int(simulated.memory_bytes), torch_properties(simulated)
+    results = {
+        "_lazy_init": None, "_exchange_device": 0, "_maybe_exchange_device": 0, "_get_device_properties": properties,
+        "get_device_properties": properties, "mem_get_info": (total, total), "memory_usage": 0, "utilization": 0,
+        "is_current_stream_capturing": False, "current_stream": Stream(), "default_stream": Stream(),
+        "set_stream": None,
+    }  # fmt: skip
     return {
+        **{name: _constant(value) for name, value in results.items()},
         "_initialized": True,
-        "_lazy_init": lambda: None,
         "_cached_device_count": 1,
-        "_exchange_device": lambda device: 0,
-        "_maybe_exchange_device": lambda device: 0,
-        "_get_device_properties": lambda device: torch_properties(simulated),
-        "get_device_properties": lambda device=None: torch_properties(simulated),
         "default_generators": (torch.default_generator,),
-        "mem_get_info": lambda device=None: (total, total),
-        "memory_usage": lambda device=None: 0,
-        "utilization": lambda device=None: 0,
-        "Stream": Stream,
-        "ExternalStream": Stream,
+        "stream": lambda stream: stream if stream is not None else Stream(),
+        **dict.fromkeys(("Stream", "ExternalStream"), Stream),
         "Event": Event,
         "CUDAGraph": Graph,
-        "is_current_stream_capturing": lambda: False,
-        "current_stream": lambda device=None: Stream(),
-        "default_stream": lambda device=None: Stream(),
-        "set_stream": lambda stream: None,
-        "stream": lambda stream: stream if stream is not None else Stream(),
         "graph": _Idle,
     }
 
@@ -355,22 +328,25 @@ class StandInDriver:
     def __init__(self, gpu: GPU) -> None:
         from triton.backends.compiler import GPUTarget
 
-        self._gpu = gpu
-        self._target = GPUTarget("cuda", gpu.sm, 32)
         self.utils = self
-        self.launcher_cls = lambda source, metadata: lambda *arguments: None
-
-    def get_current_target(self) -> Any:
-        return self._target
+        self.launcher_cls = _constant(_constant(None))
+        self.get_current_target = _constant(GPUTarget("cuda", gpu.sm, 32))
+        self.get_current_device = self.get_current_stream = _constant(0)
+        # Module, function, registers, spills and threads per block
+        self.load_binary, self.unload_module = _constant((1, 1, 32, 0, 1024)), _constant(None)
+        properties = {
+            "max_shared_mem": gpu.limits.smem_per_block,
+            "max_num_regs": gpu.limits.registers_per_sm,
+            "multiprocessor_count": gpu.sms,
+            "warpSize": 32,
+            "sm_clock_rate": int(gpu.boost_clock_hz / 1e3),
+            "mem_clock_rate": 0,
+            "mem_bus_width": 0,
+        }
+        self.get_device_properties = _constant(properties)
 
     def get_active_torch_device(self) -> Any:
         return sys.modules["torch"].device("cpu")
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int = 0) -> int:
-        return 0
 
     def get_device_interface(self) -> Any:
         return sys.modules["torch"].cuda
@@ -379,41 +355,18 @@ class StandInDriver:
         """Return a `do_bench` that measures 0 for every launch."""
         return lambda launch, *times, quantiles=None, **options: [0.0] * len(quantiles) if quantiles else 0.0
 
-    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
-        """Return (module, function, registers, spills, threads per block) without loading anything."""
-        return 1, 1, 32, 0, 1024
-
-    def unload_module(self, module: int) -> None:
-        """Do nothing, because `load_binary` loads nothing."""
-
-    def get_device_properties(self, device: int = 0) -> Mapping[str, int]:
-        """Return the GPU's limits under the names of Triton's driver."""
-        gpu, limits = self._gpu, self._gpu.limits
-        return {
-            "max_shared_mem": limits.smem_per_block,
-            "max_num_regs": limits.registers_per_sm,
-            "multiprocessor_count": gpu.sms,
-            "warpSize": 32,
-            "sm_clock_rate": int(gpu.boost_clock_hz / 1e3),
-            "mem_clock_rate": 0,
-            "mem_bus_width": 0,
-        }
-
 
 @contextmanager
 def _nvidia_smi(gpu: GPU) -> Iterator[None]:
     """Within a `with` block, let child processes find a program `nvidia-smi` that prints the name of a GPU. FlagGems
     needs it."""
-    before, name = os.environ.get("PATH", os.defpath), shlex.quote(gpu.title)
+    name = shlex.quote(gpu.title)
     with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
         program = Path(folder, "nvidia-smi")
         program.write_text(f'#!/bin/sh\ncase "$*" in *query-gpu=name*) echo {name};; *) echo GPU 0: {name};; esac\n')
         program.chmod(0o755)
-        os.environ["PATH"] = os.pathsep.join([folder, before])
-        try:
+        with environment(PATH=os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])):
             yield
-        finally:
-            os.environ["PATH"] = before
 
 
 @contextmanager
@@ -425,23 +378,13 @@ def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
     from triton.backends import backends
     from triton.runtime.driver import driver
 
-    drivers = backends["nvidia"].driver
-    before, active = drivers.__dict__.get("is_active"), driver._active
-    drivers.is_active = staticmethod(lambda: True)
     simulated = find_gpu(name)
     stand_in = StandInDriver(simulated)
-    driver.set_active(stand_in)
     testing, benchmark = importlib.import_module("triton.testing"), stand_in.get_benchmarker()
-    try:
-        with ExitStack() as stack:
-            for function in ("do_bench", "do_bench_cudagraph"):
-                stack.enter_context(replaced(testing, function, benchmark))
-            stack.enter_context(_nvidia_smi(simulated))
-            stack.enter_context(torch_without_gpu(simulated))
-            yield
-    finally:
-        driver._active = active
-        if before is None:
-            del drivers.is_active
-        else:
-            drivers.is_active = before
+    with ExitStack() as stack:
+        stack.enter_context(replaced(backends["nvidia"].driver, is_active=staticmethod(lambda: True)))
+        stack.enter_context(replaced(driver, _active=stand_in))
+        stack.enter_context(replaced(testing, do_bench=benchmark, do_bench_cudagraph=benchmark))
+        stack.enter_context(_nvidia_smi(simulated))
+        stack.enter_context(torch_without_gpu(simulated))
+        yield

@@ -18,7 +18,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cache as once
 from pathlib import Path
-from typing import Any
 
 from kernrec.compile.compiled import (
     DEVICE_LAUNCH,
@@ -33,7 +32,7 @@ from kernrec.compile.compiled import (
     wheel_folders,
 )
 from kernrec.errors import UsageError
-from kernrec.util.process import kill_group, own_group, run_confined
+from kernrec.util.process import run_confined, run_in_group
 
 _SPLICE = re.compile(r"\\[ \t\f\v]*(?:\r\n|\r|\n)")
 _TRIGRAPHS = {"??=": "#", "??/": "\\", "%:": "#"}
@@ -184,23 +183,10 @@ def _run(command: Sequence[str | Path], folder: Path) -> tuple[int, str]:
     output)."""
 
     def work() -> tuple[int, str]:
-        process: subprocess.Popen[Any] = subprocess.Popen(
-            list(map(str, command)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "TMPDIR": str(folder)},
-            **own_group(),
-        )
-        with process:
-            try:
-                output, errors = process.communicate(timeout=_LIMIT_S)
-            except BaseException as error:
-                kill_group(process)  # End the compilers that nvcc started, because they may keep its pipes open.
-                if isinstance(error, subprocess.TimeoutExpired):
-                    raise CompileError(f"nvcc took longer than {_LIMIT_S:g} s", reason="timeout") from None
-                raise
-        return process.returncode, errors + output
+        try:
+            done = run_in_group(list(map(str, command)), b"", _LIMIT_S, {**os.environ, "TMPDIR": str(folder)})
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"nvcc took longer than {_LIMIT_S:g} s", reason="timeout") from None
+        return done.returncode, (done.stderr + done.stdout).decode(errors="replace")
 
     return run_confined(work, (Path(command[0]).resolve().parents[1], *map(Path, _SYSTEM)), (folder, Path(os.devnull)))

@@ -25,7 +25,8 @@ from kernrec.compile.nvrtc import cached_result, compiler
 from kernrec.compile.together import MOST_TOGETHER, Together, can_be_together, together_key
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError
-from kernrec.util.process import collect_rarely, keep_freed, not_inherited, safe_path, settle, start_context
+from kernrec.util.patch import environment
+from kernrec.util.process import collect_rarely, keep_freed, limit_resources, not_inherited, settle, start_context
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
@@ -268,15 +269,9 @@ def _processor_s(pid: int | None) -> float:
 
 def limit_memory() -> None:
     """Limit the memory of this process, because nested macros can make the compiler use all of it."""
-    if sys.platform in ("win32", "darwin"):
-        return
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
-    with suppress(ValueError, OSError):
+    if sys.platform != "darwin":
         # Limit both, because NVRTC raises the soft limit to the hard limit.
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        limit_resources(AS=(_MOST_MEMORY, _MOST_MEMORY))
 
 
 @contextmanager
@@ -286,7 +281,7 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
     Their parent handles both signals. The processes import nothing from the working folder. Windows has no signal
     masks.
     """
-    with safe_path():
+    with environment(PYTHONSAFEPATH="1"):
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return

@@ -6,17 +6,17 @@ Loading a source executes it, so only worker processes use this module.
 import io
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections import namedtuple
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from kernrec.compile.assemble import run_assembler
 from kernrec.compile.compiled import (
     Compiled,
     CompileError,
@@ -38,6 +38,7 @@ from kernrec.compile.triton_version import check_interfaces, fp_fusion, triton_c
 from kernrec.errors import unknown
 from kernrec.gpu import limits
 from kernrec.kernel.triton_function import OPTIONS, SCRATCH, fields_name, items_of
+from kernrec.util.patch import environment, replaced
 
 _DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
 _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTILINE)
@@ -88,23 +89,13 @@ def _set_up(folder: str) -> Iterator[None]:
 
     Triton's own files are excluded from its cache key, because hashing them is slow and kernrec caches results itself.
     """
-    wanted = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1"}
-    before = {name: os.environ.get(name) for name in wanted}
-    modules: list[Any] = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
-    keys = [(module, module.triton_key) for module in modules if hasattr(module, "triton_key")]
-    try:
-        os.environ.update(wanted)
-        for module, _ in keys:
-            module.triton_key = triton_compiler
+    modules = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
+    with ExitStack() as stack:
+        stack.enter_context(environment(TRITON_CACHE_DIR=folder, TRITON_DUMP_PTXAS_LOG="1"))
+        for module in modules:
+            if hasattr(module, "triton_key"):
+                stack.enter_context(replaced(module, triton_key=triton_compiler))
         yield
-    finally:
-        for module, key in keys:
-            module.triton_key = key
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def with_dynamic_shared(ptx: str) -> str:
@@ -149,11 +140,7 @@ def _assembler_log(ptx: str, sm: int) -> str:
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "kernel.ptx")
-        file.write_text(ptx, encoding="utf-8")
-        command = [str(tool), "-v", f"--gpu-name=sm_{sm}", str(file), "-o", f"{file}.cubin"]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    return run_assembler(str(tool), ptx, f"sm_{sm}", "kernel.ptx")[1]
 
 
 def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any, int]:
@@ -201,7 +188,9 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
                 raise CompileError(f"{job.name}: {target.function}: parameter {name} is missing")
             defines[name] = parameter.default
         signature[name] = kind_of(name, (index,))
-    with _shared_memory_checked(job), _own_name(function):
+    # Compile the function under its Python name, even with `@triton.jit(repr=...)`.
+    has_repr = getattr(function, "_repr", None) is not None
+    with _shared_memory_checked(job), replaced(function, _repr=None) if has_repr else nullcontext():
         result = triton.compile(
             _source_type(function)(function, signature, constants, attributes),
             target=GPUTarget("cuda", job.sm, 32),
@@ -218,19 +207,6 @@ def _source_type(function: Any) -> Any:
     from triton.compiler import ASTSource
 
     return ASTSource
-
-
-@contextmanager
-def _own_name(function: Any) -> Iterator[None]:
-    """Make Triton compile a function under its Python name within a `with` block, even with `@triton.jit(repr=...)`."""
-    before = getattr(function, "_repr", None)
-    if before is not None:
-        function._repr = None
-    try:
-        yield
-    finally:
-        if before is not None:
-            function._repr = before
 
 
 def _too_much_shared(job: CompileJob, shared: int) -> str | None:
@@ -266,12 +242,8 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
         stages["cubin"] = assembled
         return None
 
-    before = runtime.add_stages_inspection_hook
-    runtime.add_stages_inspection_hook = inspect
-    try:
+    with replaced(runtime, add_stages_inspection_hook=inspect):
         yield
-    finally:
-        runtime.add_stages_inspection_hook = before
 
 
 def _message(error: Exception, job: CompileJob, log: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, TritonTarget
 from kernrec.compile.nvrtc import cache_key, compile_job
 from kernrec.errors import KernrecError, UsageError
-from kernrec.util.process import end_with_parent, kill_group, module_command, module_environment, own_group
+from kernrec.util.process import end_with_parent, module_command, module_environment, run_in_group
 
 _COMPILE_LIMIT_S = 600.0
 
@@ -44,21 +44,14 @@ def answer_of(
         UsageError: the process exceeds the time limit.
         KernrecError: the process died.
     """
-    pipe = subprocess.PIPE
-    environment = environment or module_environment()
-    command = module_command(module)
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **own_group())
     try:
-        output, errors = process.communicate(request.encode(), timeout=limit_s)
+        done = run_in_group(module_command(module), request.encode(), limit_s, environment or module_environment())
     except subprocess.TimeoutExpired:
         raise UsageError(f"{about}: the process that {work} took longer than {limit_s:g} s") from None
-    finally:
-        kill_group(process)
-        process.wait()
     try:
-        return dict(json.loads(output.splitlines()[-1]))
+        return dict(json.loads(done.stdout.splitlines()[-1]))
     except (ValueError, IndexError):
-        reason = (errors.decode(errors="replace").strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+        reason = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise KernrecError(f"{about}: the process that {work} died: {reason:.200}") from None
 
 
@@ -109,25 +102,13 @@ def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
     key = cache_key(job)
     result = cache.get(key)
     if result is None:
-        target = job.triton
-        assert target is not None
         with tempfile.TemporaryDirectory() as folder:
-            request = {
-                "name": job.name,
-                "job": {"source": job.source, "sm": job.sm, "defines": dict(job.defines), "name": job.name},
-                "target": {
-                    "function": target.function,
-                    "signature": dict(target.signature),
-                    "key": target.key,
-                    "module": target.module,
-                },
-                "imports": str(target.folder) if target.folder else None,
-                "result": folder,
-            }
+            # JSON represents the target's folder as text.
+            request = {"name": job.name, "job": {**vars(job), "triton": vars(job.triton)}, "result": folder}
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             answer = answer_of(
                 "kernrec.compile.triton_process",
-                json.dumps(request),
+                json.dumps(request, default=str),
                 job.name,
                 work="compiles it",
                 limit_s=_COMPILE_LIMIT_S,
@@ -144,9 +125,9 @@ def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
 
 def _compile(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """Compile the job of a request in its own process, and write the result to a folder in the cache's format."""
-    imports = request["imports"]
-    target = TritonTarget(**request["target"], folder=Path(imports) if imports else None)
-    compile_job(CompileJob(**request["job"], triton=target), CompileCache(Path(request["result"])))
+    job, target = request["job"], request["job"]["triton"]
+    target = TritonTarget(**{**target, "folder": target["folder"] and Path(target["folder"])})
+    compile_job(CompileJob(**{**job, "triton": target}), CompileCache(Path(request["result"])))
     return {}
 
 

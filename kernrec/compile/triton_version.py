@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from functools import cache as once
 from importlib import import_module
 from operator import attrgetter
@@ -92,16 +93,22 @@ def untested_version() -> str | None:
 def check_interfaces() -> str:
     """Return `triton_compiler()`. Raise `NoCompilerError` if Triton lacks an interface that kernrec uses."""
     compiler = triton_compiler()
-    for place in _INTERFACES:
+    if missing := missing_name(_INTERFACES):
+        raise NoCompilerError(
+            f"{compiler} has no {missing}, which kernrec uses; install one of the tested releases: {', '.join(TESTED)}"
+        )
+    return compiler
+
+
+def missing_name(names: Iterable[str]) -> str | None:
+    """Return the first name, written as module:name, that its module does not define, or None."""
+    for place in names:
         module, _, name = place.partition(":")
         try:
             attrgetter(name)(import_module(module))
         except (AttributeError, ImportError):
-            tested = ", ".join(TESTED)
-            raise NoCompilerError(
-                f"{compiler} has no {module}.{name}, which kernrec uses; install one of the tested releases: {tested}"
-            ) from None
-    return compiler
+            return f"{module}.{name}"
+    return None
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from kernrec.compile.compiled import target_name
 from kernrec.emit.formats import Files
 from kernrec.emit.sources import launch_comment, variant_source
 from kernrec.errors import KernrecError
-from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
+from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, Scratch, workspaces
 from kernrec.kernel.spec import BytesArgument
 from kernrec.kernel.tensor_map import ELEMENT_TYPES, SWIZZLES, MapHandle
 from kernrec.measure.device.correctness import tolerance
@@ -41,7 +41,6 @@ def emit_project(answers: Sequence[Answer]) -> Files:
                 f" problem: name a file, such as --output {recommendation.kernel.name}.cu"
             )
         recommendations.setdefault(answer.problem, recommendation)
-    functions = {problem: function_name(problem) for problem in recommendations}
     by_code: dict[tuple[object, ...], list[Problem]] = {}
     for problem, recommendation in recommendations.items():
         kernel, form = recommendation.kernel, recommendation.kernel.form(problem)
@@ -50,11 +49,11 @@ def emit_project(answers: Sequence[Answer]) -> Files:
     variants = list(by_code.values())
     files = {
         **{name: (_HARNESS / name).read_text(encoding="utf-8") for name in ("harness.h", "references.h")},
-        "kernrec_kernels.h": _header(recommendations, functions),
-        "check.cu": _check(recommendations, functions),
+        "kernrec_kernels.h": _header(recommendations),
+        "check.cu": _check(recommendations),
     }
     for number, problems in enumerate(variants):
-        files[f"variant_{number}.cu"] = _variant(recommendations, problems, functions, number)
+        files[f"variant_{number}.cu"] = _variant([recommendations[problem] for problem in problems], number)
     targets = {
         target_name(recommendation.kernel.source, recommendation.gpu.sm) for recommendation in recommendations.values()
     }
@@ -68,54 +67,50 @@ def function_name(problem: Problem) -> str:
     return f"{problem.op}_{problem.dtype}_{problem.layout}_{sizes}"
 
 
-def _variant(
-    recommendations: Mapping[Problem, Recommendation],
-    problems: Sequence[Problem],
-    functions: Mapping[Problem, str],
-    number: int,
-) -> str:
-    """Return the C++ source file for one compiled variant of a kernel, with a launch function per problem."""
-    first = recommendations[problems[0]]
+def _variant(recommendations: Sequence[Recommendation], number: int) -> str:
+    first = recommendations[0]
     # Rename the kernels, so that several variants can be linked into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
     renamed = "".join(f"#define {old} {new}\n" for old, new in names.items())
     source = variant_source(first.kernel, first.config, first.problem)
     parts = [HOST_ONLY, "#include <cuda_runtime.h>", "#include <cstdint>", "#endif", renamed + source, HOST_ONLY]
-    launches = [launch for problem in problems for launch in recommendations[problem].launches]
+    launches = [launch for recommendation in recommendations for launch in recommendation.launches]
     if any(isinstance(argument, MapHandle) for launch in launches for argument in launch.arguments):
         parts.append(_ENCODE)
-    for problem in problems:
-        parts.append("\n".join(launch_comment(recommendations[problem])))
-        parts.append(_launcher(recommendations[problem], functions[problem], names))
+    for recommendation in recommendations:
+        parts += ["\n".join(launch_comment(recommendation)), _launcher(recommendation, names)]
     return "\n".join([*parts, "#endif"]) + "\n"
 
 
-def _header(recommendations: Mapping[Problem, Recommendation], functions: Mapping[Problem, str]) -> str:
+def _header(recommendations: Mapping[Problem, Recommendation]) -> str:
     gpu = next(iter(recommendations.values())).gpu
-    lines = [
-        f"// Kernels for {gpu.title}, recommended by kernrec. Each function queues the launches for one shape in a",
-        "// stream. `tensors` are device addresses in the order given above the function. They are dense and multiples",
-        "// of 16. `workspace` has as many bytes as the constant below the function. Calls in several streams need",
-        "// workspaces of their own.",
-        "#pragma once",
-        "#include <cuda_runtime.h>",
-        "",
-        "#ifdef __cplusplus",
-        'extern "C" {',
-        "#endif",
-    ]
-    for problem, name in functions.items():
-        lines += [
-            "",
-            f"// {problem.key}; tensors: {', '.join(problem.tensors)}",
-            f"cudaError_t {name}{_PARAMETERS};",
-            f"static const size_t {name}_workspace = {workspace_bytes(recommendations[problem])};",
-        ]
-    return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif"]) + "\n"
+    declared = "".join(
+        f"""
+// {problem.key}; tensors: {", ".join(problem.tensors)}
+cudaError_t {function_name(problem)}{_PARAMETERS};
+static const size_t {function_name(problem)}_workspace = {workspace_bytes(recommendation)};
+"""
+        for problem, recommendation in recommendations.items()
+    )
+    return f"""// Kernels for {gpu.title}, recommended by kernrec. Each function queues the launches for one shape in a
+// stream. `tensors` are device addresses in the order given above the function. They are dense and multiples
+// of 16. `workspace` has as many bytes as the constant below the function. Calls in several streams need
+// workspaces of their own.
+#pragma once
+#include <cuda_runtime.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+{declared}
+#ifdef __cplusplus
+}}
+#endif
+"""
 
 
-def _check(recommendations: Mapping[Problem, Recommendation], functions: Mapping[Problem, str]) -> str:
-    listed = ",\n".join(_case(recommendations[problem], name) for problem, name in functions.items())
+def _check(recommendations: Mapping[Problem, Recommendation]) -> str:
+    listed = ",\n".join(map(_case, recommendations.values()))
     return f"""// Checks and times every shape.
 #include "kernrec_kernels.h"
 #include "references.h"
@@ -148,24 +143,21 @@ add_test(NAME check COMMAND check)
 
 def workspace_bytes(recommendation: Recommendation) -> int:
     """Return the total size of a config's workspaces, in bytes."""
-    return sum(
-        _padded(space.bytes)
-        for space in workspaces(
-            recommendation.kernel, recommendation.config, recommendation.problem, recommendation.gpu.sm
-        )
-    )
+    return sum(_padded(space.bytes) for space in _workspaces(recommendation))
 
 
-def _launcher(recommendation: Recommendation, function: str, names: Mapping[str, str]) -> str:
+def _workspaces(recommendation: Recommendation) -> Sequence[Scratch]:
+    kernel, gpu = recommendation.kernel, recommendation.gpu
+    return workspaces(kernel, recommendation.config, recommendation.problem, gpu.sm)
+
+
+def _launcher(recommendation: Recommendation, names: Mapping[str, str]) -> str:
     """Return the C++ function that queues a config's launches. `names` has the name of each kernel in the project,
     keyed by its name in the source."""
-    lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
-    places, offset = {}, 0
-    for number, name in enumerate(recommendation.problem.tensors):
-        places[name] = f"tensors[{number}]"
-    for space in workspaces(
-        recommendation.kernel, recommendation.config, recommendation.problem, recommendation.gpu.sm
-    ):
+    lines = [f'extern "C" cudaError_t {function_name(recommendation.problem)}{_PARAMETERS} {{']
+    places = {name: f"tensors[{number}]" for number, name in enumerate(recommendation.problem.tensors)}
+    offset = 0
+    for space in _workspaces(recommendation):
         places[space.name] = f"static_cast<char*>(workspace) + {offset}"
         offset += _padded(space.bytes)
     if not offset:
@@ -249,8 +241,7 @@ static cudaError_t kernrec_encode(CUtensorMap* map, CUtensorMapDataType type, cu
 """
 
 
-def _case(recommendation: Recommendation, function: str) -> str:
-    """Return the C++ initializer of the `kernrec::Case` that checks a launch function."""
+def _case(recommendation: Recommendation) -> str:
     problem = recommendation.problem
     values = problem.definition.values(problem.sizes)
     tensors = []
@@ -268,7 +259,7 @@ def _case(recommendation: Recommendation, function: str) -> str:
         f'"{problem.layout}"',
         "{" + ",\n      ".join(tensors) + "}",
         str(workspace_bytes(recommendation)),
-        function,
+        function_name(problem),
         f"kernrec::{problem.op}",
         str(samples),
         repr(tolerance(problem)),

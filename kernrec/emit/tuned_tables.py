@@ -67,7 +67,6 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
 
 
 def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
-    """Return a value that is equal for kernels with equal candidate configs."""
     if kernel.listed is None:
         return (kernel.name,)
     tunables = {tunable.name for tunable in kernel.tunables}

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kernrec.interop.draft import Draft
-from kernrec.interop.host_program import HostProgram, UnknownError
+from kernrec.interop.host_expressions import UnknownError
+from kernrec.interop.host_program import HostProgram
 from kernrec.interop.spec_text import LaunchWords
-from kernrec.kernel.cuda_program import parsed
 from kernrec.kernel.cuda_signature import kernel_body
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.launch_arguments import read_structure
@@ -87,7 +87,7 @@ def _elements(source: str, kind: str) -> tuple[str, int]:
 
     The array contains zeros (`zeros:f32`) if the members have several types, pointers or an unknown layout.
     """
-    program = HostProgram(parsed(source))
+    program = HostProgram(source)
     with suppress(UnknownError):
         types = [dtype for _, dtype in program.fields(kind)]
         if len(set(types)) == 1 and "*" not in types[0]:
@@ -156,7 +156,7 @@ def _is_side(body: str, name: str) -> bool:
 def _fields(source: str, kind: str, size: int) -> str | None:
     """Return text such as `i32:1,f32[1048576]` for a structure, or None if its layout is not supported."""
     try:
-        fields = HostProgram(parsed(source)).fields(kind)
+        fields = HostProgram(source).fields(kind)
     except UnknownError:
         return None
     pointers = any(dtype.endswith("*") for _, dtype in fields)

@@ -1,7 +1,7 @@
 """Match recorded results with a kernel whose source and spec are available.
 
 `bind_rows` finds the config of a result by its tunables, and `match_launches` by its grid, block and shared memory.
-`other_code` compares compiled code with a recording. Shared memory must be equal, because it does not depend on the
+`check_code` compares compiled code with a recording. Shared memory must be equal, because it does not depend on the
 compiler. Register counts depend on the compiler version, so only their median difference is compared. In a recording of
 the benchmark convolution, register counts were equal in 4 of 7 configs, and differed by 3 to 290 % in the other 3.
 """
@@ -19,12 +19,12 @@ from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.interop.results import ForeignResult, ForeignResults, StatedProblem
 from kernrec.kernel import Kernel, Space, bind_launches
-from kernrec.op import Op, Problem, find_op
+from kernrec.op import Problem, find_op
 from kernrec.op.dtype import canonical_dtype
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.launch_profile import entry_name
 from kernrec.store.measurement import Outcome
-from kernrec.util.human import config_text, counted
+from kernrec.util.human import config_text
 
 
 def names_of(kernel: Kernel) -> tuple[str, ...]:
@@ -34,11 +34,10 @@ def names_of(kernel: Kernel) -> tuple[str, ...]:
 
 def bind_rows(
     file: ForeignResults, kernel: Kernel, problem: Problem, gpu: GPU, ignored: Sequence[str]
-) -> tuple[ForeignResults, int]:
+) -> tuple[list[ForeignResult], int]:
     """Rename the tunables in a file's results to the names in the kernel's spec, and check their values.
 
     Args:
-        file: Results of one problem.
         ignored: Names in the file's configs that are not tunables.
 
     Returns:
@@ -48,8 +47,7 @@ def bind_rows(
         UsageError: A tunable is unknown or missing, its value is not in the spec, the spec forbids a config that ran,
             or no result is left. The message names the tunable and the expected values.
     """
-    left_out = {name.casefold() for name in ignored}
-    places = _places(file, kernel, left_out)
+    places = _places(file, kernel, {name.casefold() for name in ignored})
     configs = [_config(number, result, kernel, places) for number, result in enumerate(file.results, 1)]
     space = Space.of(kernel, problem, gpu)
     rows = space.find(configs)
@@ -67,7 +65,7 @@ def bind_rows(
             )
     if not fitting:
         raise UsageError(f"all {len(file.results)} configs failed, and {kernel.name} excludes every one of them")
-    return replace(file, results=fitting), int(np.count_nonzero(~inside))
+    return fitting, int(np.count_nonzero(~inside))
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
@@ -188,65 +186,34 @@ def _only(
     return launched[0]
 
 
-def by_problem(
-    results: Iterable[ForeignResult], wanted: StatedProblem, definition: Op | None = None, kernel: Kernel | None = None
-) -> tuple[dict[Problem, list[ForeignResult]], list[str]]:
-    """Group results by problem. Skip results whose problem contradicts the user's.
+def measured_problem(stated: StatedProblem, wanted: StatedProblem, kernel: Kernel | None) -> Problem:
+    """Complete the problem that a file states with the user's problem.
 
     Args:
         wanted: Problem that the user specified, which may be incomplete.
-        definition: Op of the kernel's spec, or None if there is no spec.
-
-    Returns:
-        (results keyed by problem, notes). The notes state how many results were skipped.
+        kernel: Kernel of the spec, or None if there is no spec.
 
     Raises:
-        UsageError: Neither the file nor the user specifies the op, a dimension is missing or invalid, or no result has
-            the user's problem.
+        UsageError: Neither the file nor the user specifies the op, a dimension is missing or invalid, or the file and
+            the user contradict each other.
     """
-    groups: dict[Problem, list[ForeignResult]] = {}
-    problems: dict[StatedProblem, Problem | None] = {}
-    other: list[StatedProblem] = []
-    for result in results:
-        if result.problem not in problems:
-            problems[result.problem] = _problem(result.problem, wanted, definition, kernel)
-        problem = problems[result.problem]
-        if problem is None:
-            other.append(result.problem)
-        else:
-            groups.setdefault(problem, []).append(result)
-    if not groups:
-        shown = "; ".join(dict.fromkeys(map(_text, other[:1000])))
+    if kernel is not None:
+        definition, usual = kernel.definition, (kernel.dtypes[0], kernel.layouts[0])
+    elif (name := wanted.op or stated.op) is not None:
+        definition, usual = find_op(name), ("", "")
+    else:
+        raise UsageError("it does not say what was measured: give --kernel SOURCE --spec SPEC, or --op and --shape")
+    first, second = (canonical_dtype(each) if each else None for each in (wanted.dtype, stated.dtype))
+    if (
+        (kernel is None and stated.op is not None and find_op(stated.op) != definition)
+        or any(dict(wanted.dims).get(name, value) != value for name, value in stated.dims)
+        or (first and second and first != second)
+    ):
+        sizes = ",".join(f"{name}={value}" for name, value in stated.dims)
+        shown = " ".join(part for part in (stated.op, sizes, stated.dtype) if part)
         raise UsageError(f"none of its results is for the given problem; they are for {shown:.300}")
-    return groups, [f"skipped: {counted(len(other), 'result')} of other problems"] if other else []
-
-
-def _problem(
-    stated: StatedProblem, wanted: StatedProblem, definition: Op | None, kernel: Kernel | None
-) -> Problem | None:
-    """Complete the problem in a file with the user's problem. Return None if the two contradict each other."""
-    if definition is None:
-        name = wanted.op or stated.op
-        if name is None:
-            raise UsageError("it does not say what was measured: give --kernel SOURCE --spec SPEC, or --op and --shape")
-        definition = find_op(name)
-        if stated.op is not None and find_op(stated.op) != definition:
-            return None
-    dims = dict(wanted.dims)
-    for name, value in stated.dims:
-        if dims.setdefault(name, value) != value:
-            return None
-    dtype, layout = (canonical_dtype(each) if each else None for each in (wanted.dtype, stated.dtype)), wanted.layout
-    first, second = dtype
-    if (first and second and first != second) or (layout and stated.layout and layout != stated.layout):
-        return None
-    usual = (None, None) if kernel is None else (kernel.dtypes[0], kernel.layouts[0])
-    return definition.problem(first or second or usual[0], layout or stated.layout or usual[1], **dims)
-
-
-def _text(stated: StatedProblem) -> str:
-    sizes = ",".join(f"{name}={value}" for name, value in stated.dims)
-    return " ".join(part for part in (stated.op, sizes, stated.dtype, stated.layout) if part)
+    dims = dict(wanted.dims) | dict(stated.dims)
+    return definition.problem(first or second or usual[0] or None, wanted.layout or usual[1] or None, **dims)
 
 
 SAMPLE = 6
@@ -255,16 +222,15 @@ _REGISTERS = 0.25
 """Maximum median relative difference in register counts between a recording and the compiled source."""
 
 
-def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
+def check_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> str:
     """Compile a sample of the configs, and compare registers and shared memory with the recorded values.
 
-    Returns:
-        (difference, note). The difference between recorded and compiled code is None if kernrec found no difference.
-        The note describes the comparison. It is empty if there is a difference or nothing to compare.
+    Return a note on the comparison, or an empty string if there is nothing to compare. Raise `UsageError` if recorded
+    and compiled code differ.
     """
     stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
     if not stated:
-        return None, ""
+        return ""
     chosen = stated[:: max(len(stated) // SAMPLE, 1)][:SAMPLE]
     jobs = {compile_job_for(kernel, _candidate_config(kernel, r), problem, gpu.sm): r for r in chosen}
     differences: list[float] = []
@@ -280,20 +246,20 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             shared = used.static_smem_bytes + launch.shared_bytes
             reserved = gpu.limits.smem_reserved_per_block  # Not all tools include these bytes, so accept both.
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
-                return (
+                raise UsageError(
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "
                     f"{kernel.source_name} uses {shared}: it is not the measured source"
-                ), ""
+                )
             if result.registers:
                 differences.append(abs(used.registers - result.registers) / result.registers)
     except NoCompilerError as error:
-        return None, f"registers and shared memory were not compared: {error}"
+        return f"registers and shared memory were not compared: {error}"
     if differences and (middle := statistics.median(differences)) > _REGISTERS:
-        return (
+        raise UsageError(
             f"registers differ by {middle:.0%} in the median of {len(differences)} configs from those that"
             f" {kernel.source_name} needs on {gpu.arch}: it is not the measured source"
-        ), ""
-    return None, f"registers and shared memory of {compared} recorded configs agree with {kernel.source_name}"
+        )
+    return f"registers and shared memory of {compared} recorded configs agree with {kernel.source_name}"
 
 
 def _candidate_config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
@@ -305,13 +271,18 @@ def by_config(results: Iterable[ForeignResult]) -> list[list[ForeignResult]]:
     groups: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for row in results:
         limits = row.power_limit_w, row.locked_sm_clock_hz, row.locked_memory_clock_hz
-        groups[row.kernel, row.problem, limits, *sorted(row.config.items())].append(row)
+        groups[row.kernel, limits, *sorted(row.config.items())].append(row)
     return [*groups.values()]
+
+
+def latencies_of(results: Iterable[ForeignResult]) -> list[float]:
+    """Return the latencies of the configs that ran, in seconds."""
+    return [row.latency_s for row in results if row.latency_s is not None]
 
 
 def median_row(rows: Sequence[ForeignResult]) -> ForeignResult:
     """Return the result with the median latency (the lower one of two), or the first result if all failed."""
-    times = [row.latency_s for row in rows if row.latency_s is not None]
+    times = latencies_of(rows)
     middle = statistics.median_low(times) if times else None
     return next(row for row in rows if row.latency_s == middle)
 
@@ -324,7 +295,7 @@ def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
     runs = []
     for rows in by_config(results):
         run = median_row(rows)
-        times = tuple(row.latency_s for row in rows if row.latency_s is not None)
+        times = tuple(latencies_of(rows))
         if len(times) > 1:
             middle = statistics.median(times)
             run = replace(run, latency_s=middle, samples_s=times, energy_j=run.power_w and run.power_w * middle)

@@ -131,7 +131,6 @@ def includer_of(source: Path) -> Path | None:
 
 
 def _definition_elsewhere(text: str, source: Path) -> str:
-    """Return a hint to analyze the file that defines one of the program's kernels, or an empty string."""
     mentioned = re.findall(r"__global__[^;{}()]*?\b(\w+)\s*\(|\b(\w+)\s*<<<", text)
     names = {name for pair in mentioned for name in pair if name}
     for file in sorted(source.parent.glob("*.cu"))[:200] if names else ():

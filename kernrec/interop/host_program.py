@@ -1,164 +1,31 @@
-"""Look up definitions in a CUDA program by name, and evaluate its constant expressions.
+"""Look up definitions in the host code of a CUDA program, and compute the sizes of its structures."""
 
-Expressions are strings in Python notation.
-"""
-
-import ast
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernrec.kernel.cuda_program import function_name, nodes, text_of
+from kernrec.interop.host_expressions import UnknownError, number
+from kernrec.kernel.cuda_program import function_name, nodes, parsed, text_of
 from kernrec.kernel.cuda_signature import element_type, type_aliases
 from kernrec.op.dtype import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_LARGEST, _MOST_CHARACTERS = 2**63, 2_000
-"""Maximum absolute value of a number, and maximum number of characters in an expression."""
 _MOST_FIELDS = 256
 _LARGEST_MAKEFILE = 1 << 16
 POINTER_BYTES = 8
-_ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
-
-
-class UnknownError(Exception):
-    """Error for an expression whose value the program's text does not determine."""
-
-
-def literal(text: str) -> str:
-    """Convert a C++ number literal to Python notation. Raise `UnknownError` if it is not a number."""
-    digits = text.replace("'", "")
-    suffix = r"[uUlLzZ]+$" if digits[:2] in ("0x", "0X") else r"(?:[uUlLzZ]+|[fF])$"
-    plain = re.sub(suffix, "", digits)
-    try:
-        return str(int(plain, 8 if re.fullmatch(r"0[0-7]+", plain) else 0))
-    except ValueError:
-        try:
-            return repr(float(plain))
-        except ValueError:
-            raise UnknownError from None
-
-
-def combined(left: str, operator: str, right: str) -> str:
-    """Apply a binary C++ operator to two expressions. The result is a number if both are constant.
-
-    Raises:
-        UnknownError: The operator is not supported, or the result is not a valid number.
-    """
-    if operator in ("<<", ">>"):
-        bits = int(number(right))
-        if bits > 62:
-            raise UnknownError
-        return folded(f"{inside(left)} {'*' if operator == '<<' else '//'} {2**bits}")
-    if operator not in ("+", "-", "*", "/", "%", "<", ">", "<=", ">=", "==", "!="):
-        raise UnknownError
-    fraction = operator == "/" and ("." in left or "." in right)
-    return folded(f"{inside(left)} {'//' if operator == '/' and not fraction else operator} {inside(right)}")
-
-
-def inside(text: str) -> str:
-    """Return an expression that can be an operand of another expression. Add parentheses if necessary."""
-    return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
-
-
-def folded(text: str) -> str:
-    """Return the value of a constant expression. Return any other expression unchanged.
-
-    Raises:
-        UnknownError: The expression is too long, or its value is too large, undefined (division by zero) or no number.
-    """
-    if len(text) > _MOST_CHARACTERS:
-        raise UnknownError
-    if re.search(r"[A-Za-z_]", re.sub(r"\b(?:min|max|if|else|ceil_div)\b", "", text)):
-        return text
-    try:
-        value = eval(compile(ast.parse(text, mode="eval"), "", "eval"), {"__builtins__": {}, "min": min, "max": max})
-    except (SyntaxError, ArithmeticError, MemoryError, ValueError, TypeError, NameError):
-        raise UnknownError from None
-    if (
-        not isinstance(value, int | float) or not abs(value) < _LARGEST
-    ):  # The name `max` alone evaluates to a Python function.
-        raise UnknownError
-    return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
-
-
-def is_number(text: str) -> bool:
-    return re.fullmatch(r"-?[\d.]+(?:e[+-]?\d+)?", text) is not None
-
-
-def number(text: str) -> str:
-    """Return the text unchanged. Raise `UnknownError` unless it is a nonnegative integer with at most ten digits."""
-    if not re.fullmatch(r"\d{1,10}", text):
-        raise UnknownError
-    return text
-
-
-def rounded_up(left: str, right: str) -> str:
-    """Return the quotient of two expressions, rounded up. Raise `UnknownError` if the divisor is zero."""
-    if is_number(left) and is_number(right):
-        try:
-            return str(math.ceil(float(left) / float(right)))
-        except (ArithmeticError, ValueError):
-            raise UnknownError from None
-    left, right = (re.sub(r"\b(\d+)\.0\b", r"\1", side) for side in (left, right))
-    return f"ceil({inside(left)}/{inside(right)})"
-
-
-def whole(text: str, rounded: Callable[[float], int]) -> str:
-    """Apply `rounded` to a number that has decimals, and return any text without decimals unchanged.
-
-    Raises:
-        UnknownError: The text has decimals but is not a single number.
-    """
-    if not re.search(r"\d\.|\de[+-]", text):
-        return text
-    if not is_number(text):
-        raise UnknownError
-    return folded(str(rounded(float(text))))
-
-
-def divided(text: str, size: int) -> str:
-    """Convert the size of a buffer in bytes to its number of elements. Both are expressions.
-
-    Args:
-        text: Size of the buffer in bytes.
-        size: Bytes per element.
-    """
-    if re.fullmatch(r"\d+", text):
-        return str(-(-int(text) // size))
-    for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):
-        if match := re.fullmatch(pattern, text):
-            return match[1]
-    return f"({text})/{size}"
-
-
-def by_block(text: str, axis: str, extent: int) -> str:
-    """Convert an expression for the number of blocks along an axis to the spec's notation.
-
-    If the expression divides a size by the block's extent and rounds up, replace the extent by `block_x`, `block_y` or
-    `block_z`. The expression then also holds for other block sizes.
-
-    Args:
-        axis: `x`, `y` or `z`.
-        extent: Number of the block's threads along the axis.
-    """
-    if (match := _ROUNDED_UP.fullmatch(text)) and extent and int(match[3]) == extent == int(match[2]) + 1:
-        return f"ceil({match[1]}/block_{axis})"
-    return text.replace(" // ", "/")
 
 
 class HostProgram:
     """Syntax tree and definitions of a CUDA program."""
 
-    def __init__(self, root: "Node", argv: Sequence[str] = ()) -> None:
-        """Read a program from its syntax tree. `argv` are the command-line arguments of the program, if known."""
-        self.root, self.argv = root, argv
+    def __init__(self, text: str) -> None:
+        self.root = parsed(text)
         self._layouts: dict[str, tuple[int, int]] = {}  # (size, alignment) of structures
 
     @cached_property
@@ -174,10 +41,10 @@ class HostProgram:
         macros: dict[str, tuple[tuple[str, ...], str]] = {}
         unclear = set()
         for node in nodes(self.root, "preproc_def", "preproc_function_def"):
-            parameters = node.child_by_field_name("parameters")
+            parameters = child(node, "parameters")
             names = tuple(text_of(each) for each in parameters.named_children) if parameters is not None else ()
-            name = text_of(node.child_by_field_name("name"))
-            macro = names, text_of(node.child_by_field_name("value"))
+            name = text_of(child(node, "name"))
+            macro = names, text_of(child(node, "value"))
             if node.parent == self.root:
                 macros[name] = macro
                 unclear.discard(name)
@@ -251,9 +118,9 @@ class HostProgram:
                 counts = []
                 for name in map(str.strip, re.findall(r"\[([^\]]*)\]", text)):
                     if name in self.assignments:
-                        name = text_of(self.assignments[name][0].child_by_field_name("value"))
+                        name = text_of(child(self.assignments[name][0], "value"))
                     counts.append(int(number(self.macros[name][1].strip("() ") if name in self.macros else name)))
-                yield text_of(field.child_by_field_name("type")), text, math.prod(counts)
+                yield text_of(child(field, "type")), text, math.prod(counts)
 
     @cached_property
     def structures(self) -> "dict[str, list[Node]]":
@@ -262,7 +129,7 @@ class HostProgram:
         for kind in nodes(self.root, "struct_specifier", "type_definition"):
             if (body := next(nodes(kind, "field_declaration_list"), None)) is not None:
                 fields = [each for each in body.named_children if each.type == "field_declaration"]
-                name = kind.child_by_field_name("name") or kind.child_by_field_name("declarator")
+                name = child(kind, "name", "declarator")
                 structures.setdefault(text_of(name), fields)
         return structures
 
@@ -271,7 +138,7 @@ class HostProgram:
         """Function calls in the order of the text, keyed by function name without template arguments."""
         calls: dict[str, list[Node]] = {}
         for call in nodes(self.root, "call_expression"):
-            name = text_of(call.child_by_field_name("function")).partition("<")[0].strip()
+            name = text_of(child(call, "function")).partition("<")[0].strip()
             calls.setdefault(name, []).append(call)
         return calls
 
@@ -280,17 +147,58 @@ class HostProgram:
         """Initializations and assignments in the order of the text, keyed by variable."""
         assignments: dict[str, list[Node]] = {}
         for node in nodes(self.root, "init_declarator", "assignment_expression"):
-            left = node.child_by_field_name("declarator") or node.child_by_field_name("left")
+            left = child(node, "declarator", "left")
             if left is not None and left.type == "array_declarator":
-                left = left.child_by_field_name("declarator")
+                left = child(left, "declarator")
             assignments.setdefault(text_of(left), []).append(node)
         return assignments
 
     @cached_property
     def dim3_declarations(self) -> "list[Node]":
-        """Declarations of `dim3` variables, in the order of the text."""
         declarations = nodes(self.root, "declaration")
-        return [node for node in declarations if text_of(node.child_by_field_name("type")) == "dim3"]
+        return [node for node in declarations if text_of(child(node, "type")) == "dim3"]
+
+
+def child(node: "Node | None", *fields: str) -> "Node | None":
+    """Return the first of the fields that a syntax node has, or None."""
+    values = (node.child_by_field_name(field) for field in fields) if node is not None else ()
+    return next((value for value in values if value is not None), None)
+
+
+def inputs_of(call: "Node") -> "list[Node]":
+    """Return the arguments of a call, without comments."""
+    arguments = child(call, "arguments") or child(child(call, "declarator"), "parameters")
+    return [each for each in arguments.named_children if each.type != "comment"] if arguments is not None else []
+
+
+def function_of(node: "Node | None") -> "Node | None":
+    while node is not None and node.type != "function_definition":
+        node = node.parent
+    return node
+
+
+def parameter_names(function: "Node") -> list[str]:
+    declared = next(nodes(function, "parameter_list"), None)
+    return [last_word(text_of(each).partition("=")[0]) for each in (declared.named_children if declared else ())]
+
+
+def stripped_node(node: "Node") -> "Node":
+    while True:
+        inputs = inputs_of(node) if node.type == "call_expression" else []
+        cast = re.match(r"(?:reinterpret|static|const)_cast\b", text_of(node))
+        if node.type in ("parenthesized_expression", "cast_expression", "pointer_expression"):
+            node = child(node, "value", "argument") or node.named_children[-1]
+        elif cast and len(inputs) == 1:
+            node = inputs[0]
+        else:
+            return node
+
+
+def stripped(pointer: "Node") -> str:
+    node = stripped_node(pointer)
+    while node.type == "binary_expression" and text_of(child(node, "operator")) == "+":
+        node = stripped_node(node.named_children[0])  # Drop the offset from a pointer plus an offset.
+    return text_of(node)
 
 
 def make_arguments(folder: Path) -> list[str]:

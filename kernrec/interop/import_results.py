@@ -1,7 +1,8 @@
 """Import results of other tools, such as autotuners and profilers, into a database."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -12,21 +13,15 @@ from kernrec.gpu.find import UnknownGPU
 from kernrec.interop.bind_rows import (
     bind_rows,
     by_config,
-    by_problem,
+    check_code,
+    latencies_of,
     match_launches,
+    measured_problem,
     median_row,
     names_of,
-    other_code,
 )
 from kernrec.interop.read_results import read_results
-from kernrec.interop.results import (
-    ForeignResult,
-    ForeignResults,
-    MappedColumn,
-    ReadOptions,
-    StatedProblem,
-    to_measurements,
-)
+from kernrec.interop.results import ForeignResults, MappedColumn, ReadOptions, StatedProblem, to_measurements
 from kernrec.kernel import Kernel, find_kernel
 from kernrec.kernel.library import kernel_names
 from kernrec.op import Problem
@@ -36,11 +31,10 @@ from kernrec.util.human import counted
 
 
 @dataclass(frozen=True)
-class ImportedPart:
-    """Summary of the imported results of one kernel and problem."""
+class ImportedKernel:
+    """Summary of the imported results of one kernel."""
 
     kernel: str
-    problem: Problem
     results: int
     outcomes: Mapping[str, int]
     best_s: float | None
@@ -51,7 +45,8 @@ class ImportSummary:
     """Summary of an imported file."""
 
     gpu: GPU
-    parts: tuple[ImportedPart, ...]
+    problem: Problem
+    kernels: tuple[ImportedKernel, ...]
     added: int
     """Number of measurements that were not in the database before."""
     dropped: int
@@ -61,11 +56,7 @@ class ImportSummary:
     @property
     def results(self) -> int:
         """Total number of imported results, including results that were in the database before."""
-        return sum(part.results for part in self.parts)
-
-
-_Parts = list[tuple[ForeignResults, Problem, str, str, str | None, str]]
-"""Arguments of `to_measurements` for each kernel and problem."""
+        return sum(each.results for each in self.kernels)
 
 
 def import_results(
@@ -101,120 +92,103 @@ def import_results(
     if own is not None:
         if own.name in kernel_names() and find_kernel(own.name).hash != own.hash:
             raise UsageError(f"{own.name} is the name of a library kernel; choose another name in the spec")
-        tunables = names_of(own)
-        names = (own.name, *(launch.entry for launch in own.launches))
+        options = ReadOptions(names_of(own), mapped, ignored, (own.name, *(launch.entry for launch in own.launches)))
     else:
-        tunables, names = (), (str(kernel),) if kernel else ()
-    file = _at_clock(read_results(path, ReadOptions(tunables, mapped, ignored, names)), gpu)
+        options = ReadOptions((), mapped, ignored, (str(kernel),) if kernel else ())
+    file = read_results(path, options)
     measured_gpu = _measured_gpu(file, gpu, path)
-    parts: _Parts = []
+    file = _at_clock(file, measured_gpu)
     try:
+        problem = measured_problem(file.problem, stated, own)
         if own is not None:
-            groups, skipped = by_problem(file.results, stated, own.definition, own)
+            bound = _bound(file, ignored, own, problem, measured_gpu)
+            files, notes = {own.name: bound}, bound.notes
         else:
-            groups, skipped = by_problem(_named(file, names[0] if names else None), stated)
-        notes = [*file.notes, *skipped]
-        for problem, rows in groups.items():
-            if own is not None:
-                bound, texts = _bound(replace(file, results=rows), ignored, own, problem, measured_gpu)
-                notes += [text for text in texts if text not in notes]
-                parts.append((bound, problem, measured_gpu.name, own.name, own.hash, recorder))
-                continue
-            for name in dict.fromkeys(str(row.kernel) for row in rows):
-                mine = [row for row in rows if row.kernel == name]
-                if name in kernel_names():
-                    raise UsageError(
-                        f"{name} is a library kernel, but these results may come from another source; choose "
-                        "another name with --kernel"
-                    )
-                if wrong := implausible(_times(mine), problem, measured_gpu):
-                    raise UsageError(wrong)
-                parts.append((replace(file, results=mine), problem, measured_gpu.name, name, None, recorder))
+            files, notes = _by_kernel(file, *options.kernels), file.notes
+        for name, each in files.items():
+            if own is None and name in kernel_names():
+                raise UsageError(
+                    f"{name} is a library kernel, but these results may come from another source; choose "
+                    "another name with --kernel"
+                )
+            if wrong := implausible(latencies_of(each.results), problem, measured_gpu):
+                raise UsageError(wrong)
+        if own is not None and (note := check_code(files[own.name].results, own, problem, measured_gpu)):
+            notes = (*notes, note)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     if own is not None and file.not_run:
-        notes.append(f"{file.not_run} configs without a result were skipped")
-    summary = _add(database, parts, notes)
+        notes = (*notes, f"{file.not_run} configs without a result were skipped")
+    before = database.counts()["measurement"]
+    kernel_hash = own.hash if own is not None else None
+    rows = (
+        to_measurements(each, problem, measured_gpu.name, name, kernel_hash, recorder) for name, each in files.items()
+    )
+    database.add_measurements(chain.from_iterable(rows))
+    added = database.counts()["measurement"] - before
     if own is not None:
-        for _, problem, *_ in parts:
-            database.add_kernel(own, problem)
-    return summary
+        database.add_kernel(own, problem)
+    kernels = tuple(_summary(name, each) for name, each in files.items())
+    return ImportSummary(measured_gpu, problem, kernels, added, file.dropped, notes)
 
 
-def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
-    """Set the kernel name of each result. If the file has several kernels, keep only results of the kernel `wanted`."""
-    names = {row.kernel for row in file.results}
+def _summary(kernel: str, file: ForeignResults) -> ImportedKernel:
+    outcomes = Counter(str(result.outcome) for result in file.results)
+    return ImportedKernel(kernel, len(file.results), outcomes, min(latencies_of(file.results), default=None))
+
+
+def _by_kernel(file: ForeignResults, wanted: str | None = None) -> dict[str, ForeignResults]:
+    """Divide a file by kernel, and keep only the kernel `wanted` if the file has several."""
+    names = {row.kernel: None for row in file.results}
     if None in names:
-        name = wanted or file.kernel
-        if name is None:
+        if (name := wanted or file.kernel) is None:
             raise UsageError("it does not name its kernel; name it with --kernel")
-        return [replace(row, kernel=name) for row in file.results]
-    if wanted is None or wanted in names:
-        return [row for row in file.results if wanted in (None, row.kernel)]
-    if len(names) > 1:
+        return {name: file}
+    if wanted is not None and len(names) == 1:
+        return {wanted: file}
+    if wanted is not None and wanted not in names:
         raise unknown("kernel of the file", wanted, sorted(map(str, names)))
-    return [replace(row, kernel=wanted) for row in file.results]
+    return {
+        str(name): replace(file, results=[row for row in file.results if row.kernel == name])
+        for name in names
+        if wanted in (None, name)
+    }
 
 
 def _bound(
-    file: ForeignResults, ignored: tuple[str, ...], kernel: Kernel, problem: Problem, measured_gpu: GPU
-) -> tuple[ForeignResults, list[str]]:
-    """Match the results of one problem with a kernel's configs, and check the matches. Return (results, notes)."""
-    kernel.require(problem.dtype, problem.layout, measured_gpu.sm)
+    file: ForeignResults, ignored: tuple[str, ...], kernel: Kernel, problem: Problem, gpu: GPU
+) -> ForeignResults:
+    kernel.require(problem.dtype, problem.layout, gpu.sm)
+    excluded = 0
     if file.results[0].launch is not None:
-        file = replace(file, results=match_launches(file.results, kernel, problem, measured_gpu))
-    bound, excluded = bind_rows(file, kernel, problem, measured_gpu, ignored)
+        matched = match_launches(file.results, kernel, problem, gpu)
+    else:
+        matched, excluded = bind_rows(file, kernel, problem, gpu, ignored)
     # Rows that differ in an ignored column are variants, not repetitions, so keep one of them unchanged.
-    variants = by_config(bound.results) if ignored else [[row] for row in bound.results]
+    variants = by_config(matched) if ignored else [[row] for row in matched]
     rows = [median_row(each) for each in variants]
-    if wrong := implausible(_times(rows), problem, measured_gpu):
-        raise UsageError(wrong)
-    other, note = other_code(rows, kernel, problem, measured_gpu)
-    if other:
-        raise UsageError(other)
-    notes = [note] if note else []
-    if skipped := len(bound.results) - len(rows):
-        apart = max((max(times) / min(times) for each in variants if (times := _times(each))), default=1.0)
+    notes = list(file.notes)
+    if skipped := len(matched) - len(rows):
+        apart = max((max(times) / min(times) for each in variants if (times := latencies_of(each))), default=1.0)
         notes.append(
             f"{counted(skipped, 'row')} repeated a config, up to a factor of {apart:.2f} apart in time; the median of"
             " each config was kept"
         )
     if excluded:
         notes.append(f"skipped {counted(excluded, 'failure')}: {kernel.name} excludes these configs")
-    return replace(bound, results=rows), notes
-
-
-def _add(database: Database, parts: _Parts, notes: Iterable[str]) -> ImportSummary:
-    before = database.counts()["measurement"]
-    database.add_measurements(chain.from_iterable(to_measurements(*part) for part in parts))
-    figures = []
-    for file, problem, _, kernel, *_ in parts:
-        times = _times(file.results)
-        outcomes = Counter(str(result.outcome) for result in file.results)
-        figures.append(ImportedPart(kernel, problem, len(file.results), outcomes, min(times) if times else None))
-    added = database.counts()["measurement"] - before
-    file, _, gpu, *_ = parts[0]
-    return ImportSummary(find_gpu(gpu), tuple(figures), added, file.dropped, tuple(notes))
-
-
-def _times(results: Iterable[ForeignResult]) -> list[float]:
-    return [result.latency_s for result in results if result.latency_s is not None]
+    return replace(file, results=rows, notes=tuple(notes))
 
 
 _SAME_CLOCK = 0.02
 """Relative tolerance for comparing a clock with the base clock. Clocks change in steps of 15 MHz."""
 
 
-def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
+def _at_clock(file: ForeignResults, gpu: GPU) -> ForeignResults:
     """Set the locked clock of results to the GPU's base clock if the median recorded clock is close to it."""
     clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
-    if not clocks or (file.device is None and name is None):
+    if not clocks:
         return file
-    try:
-        base_hz = find_gpu(name or str(file.device)).base_clock_hz
-    except UnknownGPU:
-        return file
-    clock_hz = clocks[len(clocks) // 2]
+    base_hz, clock_hz = gpu.base_clock_hz, clocks[len(clocks) // 2]
     if base_hz is None or abs(clock_hz / base_hz - 1.0) > _SAME_CLOCK:
         return replace(file, notes=(*file.notes, f"the SMs ran at {clock_hz / 1e6:.0f} MHz"))
     locked = [replace(result, locked_sm_clock_hz=base_hz) for result in file.results]
@@ -228,10 +202,7 @@ def _measured_gpu(file: ForeignResults, name: str | None, path: Path) -> GPU:
             raise UsageError(f"{path} does not name its GPU; name it with --gpu")
         return find_gpu(file.device)
     measured_gpu = find_gpu(name)
-    try:
-        gpu_of_file = measured_gpu if file.device is None else find_gpu(file.device)
-    except UnknownGPU:
-        gpu_of_file = measured_gpu  # The catalog does not contain the file's GPU, so trust the user's --gpu.
-    if gpu_of_file != measured_gpu:
-        raise UsageError(f"{path} was measured on {file.device}, not on {measured_gpu.title}")
+    with suppress(UnknownGPU):  # If the catalog does not contain the file's GPU, trust the user's --gpu.
+        if file.device is not None and find_gpu(file.device) != measured_gpu:
+            raise UsageError(f"{path} was measured on {file.device}, not on {measured_gpu.title}")
     return measured_gpu

@@ -34,8 +34,11 @@ _STUMP = re.compile(
 """Regular expression for an incomplete JSON token at the end of a truncated text."""
 
 
-class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
+class CutShort(ValueError):  # noqa: N818 - not a failure: the reader uses what came before
     """Error for a file that is truncated."""
+
+    def __init__(self) -> None:
+        super().__init__("it is cut short")
 
 
 def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
@@ -105,7 +108,7 @@ class TextFile:
         return whole_document(self.text, infinity=True)
 
     def document(self) -> Any:
-        """Parse the whole file as JSON, including `Infinity`. Raise `CutShort` or `ValueError` if this fails."""
+        """Parse the whole file as JSON, including `Infinity`. Raise `ValueError` if this fails."""
         value = self._value
         if not self.whole:
             raise CutShort
@@ -114,11 +117,9 @@ class TextFile:
 
 @contextmanager
 def reading(title: object, kind: str) -> Iterator[None]:
-    """Convert a `CutShort` or `ValueError` in a `with` block to a `UsageError` that names file and expected format."""
+    """Convert a `ValueError` in a `with` block to a `UsageError` that names file and expected format."""
     try:
         yield
-    except CutShort:
-        raise UsageError(f"{title} is cut short; {kind} must be complete") from None
     except ValueError as error:
         raise UsageError(f"{title} is not {kind}: {error}") from None
 

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import KernrecError, UsageError, file_errors
-from kernrec.interop.json_document import CutShort, whole_document
+from kernrec.interop.json_document import whole_document
 from kernrec.util.files import read_input
 from kernrec.util.light_dataclass import dataclass
 
@@ -99,90 +100,89 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class ServedModel:
-    """Sizes, data types and quantization of a model, which determine the shapes of its kernels' tensors."""
+class Latent:
+    """Sizes of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
 
-    title: str
-    hidden: int
-    dtype: str
-    """Data type of activations: `bfloat16`, `float16` or `float32`."""
-    quantization: Quantization
-    experts: Experts | None
-    state_space: StateSpace | None
-    linears: tuple[Linear, ...]
-    fused_experts: int = 0
-    """Number of shared experts that SGLang treats as additional routed experts."""
+    queries: int
+    """Width of the compressed queries, or 0 if queries are not compressed."""
+    keys: int
+    """Width of the compressed keys and values, which the cache stores."""
+    rope: int
+    """Columns per head with rotary position embedding. All heads share these columns of the keys."""
+    plain: int
+    value: int
 
 
-def read_model(place: str, *, download: bool = False) -> ServedModel:
+def read_model(place: str, *, download: bool = False, text: str | None = None) -> "ModelConfig":
     """Read a model's `config.json` from a folder, a file or the Hugging Face Hub.
 
     Args:
         place: Folder with a `config.json`, path of the file, or name of a model on the Hugging Face Hub.
         download: Whether to download the file from the Hub if it does not exist.
+        text: Content of the file, or None to read the file.
 
     Raises:
         UsageError: There is no such file, or a field is missing or invalid. The message names the field.
         KernrecError: The file cannot be downloaded.
     """
-    document, path, title = config_document(place, download)
-    return ConfigFields(document, path).model(title)
-
-
-def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, str]:
-    """Return (fields of a model's `config.json`, path of the file, title of the model). See `read_model`."""
-    path = Path(place)
-    path = path / "config.json" if path.is_dir() else path
-    if not path.is_file():
-        if Path(place).is_dir():
-            raise UsageError(f"{place} has no config.json; give the folder of a model or its config.json")
-        if not download:
-            hint = f"; hf:{place} downloads it from the Hugging Face Hub" if place.count("/") == 1 else ""
-            raise UsageError(f"{place} is neither a folder with a config.json nor a file{hint}")
-        try:
-            from huggingface_hub import hf_hub_download
-        except ImportError:
-            raise KernrecError("a model of the Hugging Face Hub needs the extra hub: `pip install '.[hub]'`") from None
-        try:
-            path = Path(hf_hub_download(place, "config.json"))
-        except Exception as error:  # The Hub's client raises many types of errors, so catch all.
-            reason = str(error).splitlines()[0]
-            raise KernrecError(f"{place}: no config.json could be downloaded: {reason:.120}") from None
-    with file_errors(path, "read"):
-        text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
-    title = place
-    if Path(place).exists():
-        title = (path.absolute().parent.name or path.name) if path.name == "config.json" else path.stem
-    return parsed_config(text, str(path)), str(path), title
-
-
-def parsed_config(text: str, path: str) -> dict[str, Any]:
-    """Parse the text of a `config.json`. Raise a `UsageError` that names `path` if it is not a JSON object."""
+    path, title = Path(place), Path(place).stem
+    if text is None:
+        path, title = _config_file(place, download), place
+        with file_errors(path, "read"):
+            text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
+        if Path(place).exists():
+            title = (path.absolute().parent.name or path.name) if path.name == "config.json" else path.stem
     try:
         document = whole_document(text, _LARGEST)
-    except CutShort:
-        raise UsageError(f"{path} is cut short") from None
     except ValueError as error:
         raise UsageError(f"{path} is not the config.json of a model: {error}") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not the config.json of a model: expected an object")
-    return document
+    model = ModelConfig(document, str(path), title)
+    # Report invalid fields now, not when a property is first used.
+    _ = model.hidden, model.dtype, model.quantization, model.experts, model.state_space, model.linears
+    return model
+
+
+def _config_file(place: str, download: bool) -> Path:
+    path = Path(place)
+    path = path / "config.json" if path.is_dir() else path
+    if path.is_file():
+        return path
+    if Path(place).is_dir():
+        raise UsageError(f"{place} has no config.json; give the folder of a model or its config.json")
+    if not download:
+        hint = f"; hf:{place} downloads it from the Hugging Face Hub" if place.count("/") == 1 else ""
+        raise UsageError(f"{place} is neither a folder with a config.json nor a file{hint}")
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise KernrecError("a model of the Hugging Face Hub needs the extra hub: `pip install '.[hub]'`") from None
+    try:
+        return Path(hf_hub_download(place, "config.json"))
+    except Exception as error:  # The Hub's client raises many types of errors, so catch all.
+        reason = str(error).splitlines()[0]
+        raise KernrecError(f"{place}: no config.json could be downloaded: {reason:.120}") from None
 
 
 _FUSED = {"DeepseekV3ForCausalLM", "Glm4MoeForCausalLM"}
 """Architectures whose shared experts SGLang treats as additional routed experts by default."""
 
 
-class ConfigFields:
-    """Reader of a model's config that knows the field names of different model families."""
+class ModelConfig:
+    """Sizes, data types and quantization in a model's `config.json`.
 
-    def __init__(self, document: Mapping[str, Any], place: str) -> None:
+    The field names differ between model families. A property raises `UsageError` if a field that it needs is missing or
+    invalid.
+    """
+
+    def __init__(self, document: Mapping[str, Any], place: str, title: str) -> None:
         inner: Any = next((document[name] for name in _INNER if isinstance(document.get(name), dict)), {})
         thinker = document.get("thinker_config")
         if not inner and isinstance(thinker, dict):
             inner = thinker.get("text_config") if isinstance(thinker.get("text_config"), dict) else thinker
         self.fields = {**document, **inner}
-        self.place = place
+        self.place, self.title = place, title
 
     def number(self, *names: str) -> int | None:
         """Return the value of the first field in `names` that is not zero, or None if there is none.
@@ -207,32 +207,32 @@ class ConfigFields:
             raise UsageError(f"{self.place} does not say {what}: {' or '.join(names)} is missing")
         return value
 
+    @cached_property
     def hidden(self) -> int:
         return self.needed("how wide the model is", "hidden_size", "d_model", "n_embd")
 
+    @cached_property
     def dtype(self) -> str:
+        """Data type of activations: `bfloat16`, `float16` or `float32`."""
         dtype = str(self.fields.get("dtype") or self.fields.get("torch_dtype") or "bfloat16").removeprefix("torch.")
         if dtype not in ("bfloat16", "float16", "float32"):
             raise UsageError(f"{self.place}: torch_dtype is {dtype!r:.40}; expected bfloat16, float16 or float32")
         return dtype
 
-    def model(self, title: str) -> ServedModel:
-        hidden, dtype = self.hidden(), self.dtype()
-        return ServedModel(
-            title, hidden, dtype, self.quantization(), self.experts(), self.state_space(dtype), self.linears(hidden),
-            self.fused_experts(),
-        )  # fmt: skip
-
+    @property
     def fused_experts(self) -> int:
+        """Number of shared experts that SGLang treats as additional routed experts."""
         architectures = self.fields.get("architectures")
         names = set(map(str, architectures)) if isinstance(architectures, list) else set()
         return (self.number("n_shared_experts") or 0) if names & _FUSED else 0
 
+    @property
     def shared_width(self) -> int:
         """Return the total intermediate size of the shared experts (experts for all tokens), or 0 if there are none."""
         shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
         return self.number("shared_expert_intermediate_size") or shared
 
+    @cached_property
     def experts(self) -> Experts | None:
         count = self.number(*_EXPERTS)
         if count is None or count == 1:
@@ -246,15 +246,38 @@ class ConfigFields:
             raise UsageError(f"{self.place}: {top} of {count} experts per token; {most}")
         return Experts(count, top, width)
 
-    def state_space(self, dtype: str) -> StateSpace | None:
+    @cached_property
+    def state_space(self) -> StateSpace | None:
         width, state = self.number(*_MAMBA_WIDTH), self.number(*_MAMBA_STATE)
         if width is None or state is None:
             return None
         heads = self.needed("how many heads its state-space layers have", *_MAMBA_HEADS)
-        cache = str(self.fields.get("mamba_ssm_cache_dtype") or self.fields.get("mamba_ssm_dtype") or dtype)
-        dtype = "float32" if cache.removeprefix("torch.") == "float32" else "float16"
-        return StateSpace(heads, width, state, dtype, self.number(*_MAMBA_GROUPS) or 1)
+        cache = str(self.fields.get("mamba_ssm_cache_dtype") or self.fields.get("mamba_ssm_dtype") or self.dtype)
+        cache = "float32" if cache.removeprefix("torch.") == "float32" else "float16"
+        return StateSpace(heads, width, state, cache, self.number(*_MAMBA_GROUPS) or 1)
 
+    @cached_property
+    def latent(self) -> Latent | None:
+        """Sizes of multi-head latent attention, or None if the model has ordinary attention."""
+        keys = self.number("kv_lora_rank")
+        if keys is None:
+            return None
+        plain = self.needed("how wide a head is", "qk_nope_head_dim")
+        rope, value = self.number("qk_rope_head_dim") or 0, self.number("v_head_dim") or plain
+        return Latent(self.number("q_lora_rank") or 0, keys, rope, plain, value)
+
+    @property
+    def positions(self) -> int | None:
+        """Maximum number of tokens, scaled by `rope_scaling`, or None if the config does not state it."""
+        most = self.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+        scaling = self.fields.get("rope_scaling")
+        if most and isinstance(scaling, dict) and scaling.get("original_max_position_embeddings") == most:
+            factor = scaling.get("factor")
+            if isinstance(factor, int | float):
+                return int(most * min(max(factor, 1.0), 1e3))
+        return most
+
+    @cached_property
     def quantization(self) -> Quantization:
         fields = self.fields.get("quantization_config")
         if fields is None:
@@ -263,16 +286,15 @@ class ConfigFields:
             raise UsageError(f"{self.place}: quantization_config is not an object")
         method = str(fields.get("quant_method", ""))[:40]
         if method == "fp8":
-            return Quantization("fp8_w8a8", self.block(fields.get("weight_block_size")), method)
+            return Quantization("fp8_w8a8", self._block(fields.get("weight_block_size")), method)
         if method == "compressed-tensors":
-            return self.compressed(fields, method)
+            return self._compressed(fields, method)
         if method in ("gptq", "awq") and not fields.get("desc_act"):
             zero_points = bool(fields.get("zero_point")) if method == "awq" else fields.get("sym") is False
             return _grouped(fields.get("bits"), fields.get("group_size"), method, zero_points)
         return Quantization(None, None, method + " with desc_act" * bool(fields.get("desc_act")), elsewhere=True)
 
-    def compressed(self, fields: Mapping[str, Any], method: str) -> Quantization:
-        """Read a `compressed-tensors` quantization: 8-bit weights and activations, or groups of integer weights."""
+    def _compressed(self, fields: Mapping[str, Any], method: str) -> Quantization:
         groups = fields.get("config_groups")
         first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
         weights = first.get("weights") if isinstance(first, dict) else None
@@ -285,10 +307,10 @@ class ConfigFields:
         kinds = {"float": "fp8_w8a8", "int": "int8_w8a8"}
         if weights.get("num_bits") != 8 or not isinstance(inputs, dict) or weights.get("type") not in kinds:
             return Quantization(None, None, method, elsewhere=True)
-        block, by_row = self.block(weights.get("block_structure")), weights.get("strategy") == "channel"
+        block, by_row = self._block(weights.get("block_structure")), weights.get("strategy") == "channel"
         return Quantization(kinds[weights["type"]], block, method, by_row=by_row)
 
-    def block(self, sizes: Any) -> tuple[int, int] | None:
+    def _block(self, sizes: Any) -> tuple[int, int] | None:
         if sizes is None:
             return None
         if not (
@@ -297,47 +319,36 @@ class ConfigFields:
             raise UsageError(f"{self.place}: weight_block_size is {json.dumps(sizes):.40}; expected two sizes")
         return sizes[0], sizes[1]
 
-    def linears(self, hidden: int) -> tuple[Linear, ...]:
-        """Return the linear layers of attention and dense networks. Return () if the number of heads is unknown."""
-        heads = self.number("num_attention_heads")
+    @cached_property
+    def linears(self) -> tuple[Linear, ...]:
+        """Linear layers of attention and dense networks, or () if the number of heads is unknown."""
+        heads, hidden, sizes = self.number("num_attention_heads"), self.hidden, self.latent
         if heads is None:
             return ()
-        latent = self.number("kv_lora_rank")
-        attention = self.latent(hidden, heads, latent) if latent else self.attention(hidden, heads)
-        dense, shared = self.number("intermediate_size"), self.shared_width()
-        widths = [("dense", dense)] if dense and self.has_dense_layers() else []
-        widths += [("shared experts", shared)] if shared else []
+        if sizes is not None:
+            value = sizes.value
+            attention = [
+                Linear("queries, keys, values, down", sizes.queries + sizes.keys + sizes.rope, hidden, ""),
+                Linear("queries, up", heads * (sizes.plain + sizes.rope), sizes.queries or hidden, "rows"),
+                Linear("keys and values, up", heads * (sizes.plain + value), sizes.keys, "rows"),
+            ]
+        else:
+            value, shared = self.number("head_dim") or hidden // heads, self.number("num_key_value_heads") or heads
+            attention = [Linear("queries, keys, values", heads * value, hidden, "rows", shared, 2 * value)]
+        dense = self.number("intermediate_size") if self._has_dense_layers() else 0
+        widths = [(name, width) for name, width in (("dense", dense), ("shared experts", self.shared_width)) if width]
         return (
             *attention,
+            Linear("attention, out", hidden, heads * value, "depth"),
             *(Linear(f"{name}, gate and up", 2 * width, hidden, "rows") for name, width in widths),
             *(Linear(f"{name}, down", hidden, width, "depth") for name, width in widths),
         )
 
-    def has_dense_layers(self) -> bool:
+    def _has_dense_layers(self) -> bool:
         """Return whether some layers have a dense network instead of experts. In Mixtral, all layers have experts."""
         if self.number(*_EXPERTS) in (None, 1):
             return True
         return bool(self.number("first_k_dense_replace")) or bool(self.fields.get("mlp_only_layers"))
-
-    def attention(self, hidden: int, heads: int) -> list[Linear]:
-        width = self.number("head_dim") or hidden // heads
-        shared = self.number("num_key_value_heads") or heads
-        return [
-            Linear("queries, keys, values", heads * width, hidden, "rows", shared, 2 * width),
-            Linear("attention, out", hidden, heads * width, "depth"),
-        ]
-
-    def latent(self, hidden: int, heads: int, latent: int) -> list[Linear]:
-        """Return the linear layers of multi-head latent attention."""
-        turned, plain = self.number("qk_rope_head_dim") or 0, self.number("qk_nope_head_dim") or 0
-        value = self.number("v_head_dim") or plain
-        queries = self.number("q_lora_rank")
-        into = [
-            Linear("queries, keys, values, down", (queries or 0) + latent + turned, hidden, ""),
-            Linear("queries, up", heads * (plain + turned), queries or hidden, "rows"),
-            Linear("keys and values, up", heads * (plain + value), latent, "rows"),
-        ]
-        return [*into, Linear("attention, out", hidden, heads * value, "depth")]
 
 
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:

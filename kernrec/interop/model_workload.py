@@ -6,17 +6,10 @@ logits only for the last token of the prompt.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.interop.model_config import (
-    ConfigFields,
-    Experts,
-    Quantization,
-    config_document,
-    parsed_config,
-)
+from kernrec.interop.model_config import ModelConfig, read_model
 from kernrec.op.equivalent import MOST_VECTORS
 from kernrec.op.workload import Layer, Workload, layer_from, printable
 from kernrec.util.light_dataclass import dataclass
@@ -25,128 +18,6 @@ _DENSE = ("intermediate_size", "ffn_dim", "n_inner")
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
 """Default n of models in which only every n-th layer has full attention, keyed by `model_type`."""
 _MOST_LAYERS = 10_000
-
-
-@dataclass(frozen=True)
-class Latent:
-    """Sizes of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
-
-    queries: int
-    """Width of the compressed queries, or 0 if queries are not compressed."""
-    keys: int
-    """Width of the compressed keys and values, which the cache stores."""
-    rope: int
-    """Columns per head with rotary position embedding. All heads share these columns of the keys."""
-    plain: int
-    value: int
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """Layer sizes of a decoder-only language model."""
-
-    title: str
-    kind: str
-    hidden: int
-    vocabulary: int
-    layers: int
-    sparse_layers: int
-    """Number of layers with a mixture of experts. The other layers have one dense feed-forward network."""
-    windowed_layers: int
-    """Number of layers whose queries attend only to the last `window` keys."""
-    window: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    latent: Latent | None
-    """Sizes of multi-head latent attention, or None if the model has ordinary attention."""
-    intermediate: int
-    """Intermediate size of the dense feed-forward networks, or 0 if all layers have experts."""
-    experts: Experts | None
-    shared: int
-    """Intermediate size of the shared experts, which process every token, or 0 if there are none."""
-    positions: int | None
-    """Maximum number of tokens that the model accepts, or None if the config does not state it."""
-    tied: bool | None
-    """Whether output projection and token embedding share their weights, or None if the config does not state it."""
-    dtype: str
-    quantization: Quantization
-
-
-class _DecoderFields(ConfigFields):
-    """Reader of the config fields that determine the layer sizes of a language model."""
-
-    def decoder(self, title: str) -> Decoder:
-        layers = self.needed("how many layers the model has", "num_hidden_layers", "n_layer")
-        if layers > _MOST_LAYERS:
-            raise UsageError(f"{self.place}: num_hidden_layers is {layers}; at most {_MOST_LAYERS} are accepted")
-        heads = self.needed("how many heads attention has", "num_attention_heads", "n_head")
-        kind = self.fields.get("model_type")
-        if not isinstance(kind, str) or not kind:
-            raise UsageError(f"{self.place} does not say which architecture the model has: model_type is missing")
-        hidden, experts, latent = self.hidden(), self.experts(), self.latent_sizes()
-        sparse = self.sparse_layers(layers) if experts is not None else 0
-        dense = self.needed("how wide a feed-forward network is", *_DENSE) if sparse < layers else 0
-        head_dim = self.number("head_dim")
-        if head_dim is None and latent is None and hidden % heads:
-            raise UsageError(f"{self.place}: head_dim is missing, and {heads} heads do not divide hidden_size {hidden}")
-        window = self.number("sliding_window") or 0
-        tied = self.fields.get("tie_word_embeddings")
-        return Decoder(
-            title=title,
-            kind=kind[:40],
-            hidden=hidden,
-            vocabulary=self.needed("how large the vocabulary is", "vocab_size"),
-            layers=layers,
-            sparse_layers=sparse,
-            windowed_layers=self.windowed_layers(layers) if window else 0,
-            window=window,
-            heads=heads,
-            kv_heads=self.number("num_key_value_heads") or heads,
-            head_dim=head_dim or hidden // heads,
-            latent=latent,
-            intermediate=dense,
-            experts=experts,
-            shared=self.shared_width() if sparse else 0,
-            positions=self.positions(),
-            tied=tied if isinstance(tied, bool) else None,
-            dtype=self.dtype(),
-            quantization=self.quantization(),
-        )
-
-    def positions(self) -> int | None:
-        """Return the maximum number of tokens, scaled by `rope_scaling`, or None if the config does not state it."""
-        most = self.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-        scaling = self.fields.get("rope_scaling")
-        if most and isinstance(scaling, dict) and scaling.get("original_max_position_embeddings") == most:
-            factor = scaling.get("factor")
-            if isinstance(factor, int | float):
-                return int(most * min(max(factor, 1.0), 1e3))
-        return most
-
-    def latent_sizes(self) -> Latent | None:
-        keys = self.number("kv_lora_rank")
-        if keys is None:
-            return None
-        plain = self.needed("how wide a head is", "qk_nope_head_dim")
-        rope, value = self.number("qk_rope_head_dim") or 0, self.number("v_head_dim") or plain
-        return Latent(self.number("q_lora_rank") or 0, keys, rope, plain, value)
-
-    def sparse_layers(self, layers: int) -> int:
-        """Return how many of `layers` layers have experts: all but the first ones (DeepSeek), or every n-th (Qwen)."""
-        dense = self.fields.get("mlp_only_layers")
-        dense = {layer for layer in dense if type(layer) is int} if isinstance(dense, list) else set()
-        step, first = self.number("decoder_sparse_step") or 1, self.number("first_k_dense_replace") or 0
-        return sum(layer not in dense and (layer + 1) % step == 0 for layer in range(first, layers))
-
-    def windowed_layers(self, layers: int) -> int:
-        kinds = self.fields.get("layer_types")
-        if isinstance(kinds, list):
-            return sum(kind == "sliding_attention" for kind in kinds[:layers])
-        if self.fields.get("use_sliding_window") is False:
-            return 0
-        every = self.number("sliding_window_pattern") or _PATTERNS.get(str(self.fields.get("model_type")), 0)
-        return layers - layers // every if every else layers
 
 
 PHASES = ("decode", "prefill")
@@ -211,39 +82,61 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
         UsageError: The config lacks a field, the architecture is unknown, or the context is longer than the model
             accepts.
     """
-    document, path, title = (
-        config_document(place, False) if text is None else (parsed_config(text, place), place, Path(place).stem)
-    )
-    model = _DecoderFields(document, path).decoder(title)
-    if model.kind not in FAMILIES:
-        names = ", ".join(sorted(FAMILIES))
-        raise UsageError(f"{place}: unknown architecture {model.kind!r}; known: {names}")
+    model = read_model(place, text=text)
+    kind = model.fields.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        raise UsageError(f"{model.place} does not say which architecture the model has: model_type is missing")
+    if kind not in FAMILIES:
+        raise UsageError(f"{place}: unknown architecture {kind[:40]!r}; known: {', '.join(sorted(FAMILIES))}")
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     context = DEFAULT_CONTEXT if context is None else context
     if not 1 <= context <= (model.positions or MOST_CONTEXT):
         most = f"{model.positions} for {model.title}" if model.positions else f"{MOST_CONTEXT}"
         raise UsageError(f"context is {context} tokens; expected 1 to {most}")
-    return _Layers(model, context, phase).workload(place)
+    return _Layers(model, FAMILIES[kind], context, phase == "decode").workload(place)
 
 
 class _Layers:
     """Builder of the workload of one model in one phase."""
 
-    def __init__(self, model: Decoder, context: int, phase: str) -> None:
-        self.model, self.context, self.decode = model, context, phase == "decode"
-        self.family = FAMILIES[model.kind]
-        self.rows = 1 if self.decode else context
+    def __init__(self, model: ModelConfig, family: Family, context: int, decode: bool) -> None:
+        self.model, self.family, self.context, self.decode = model, family, context, decode
+        self.layers = model.needed("how many layers the model has", "num_hidden_layers", "n_layer")
+        if self.layers > _MOST_LAYERS:
+            raise UsageError(f"{model.place}: num_hidden_layers is {self.layers}; at most {_MOST_LAYERS} are accepted")
+        self.heads = model.needed("how many heads attention has", "num_attention_heads", "n_head")
+        self.vocabulary = model.needed("how large the vocabulary is", "vocab_size")
+        self.sparse = self.sparse_layers() if model.experts is not None else 0
+        self.rows = 1 if decode else context
         self.dtype = _DTYPES[model.dtype]
         self.left_out: list[str] = []
         self.notes: list[str] = []
         self.absorbed, self.cache = 0, 0
 
+    def sparse_layers(self) -> int:
+        """Return how many layers have experts: all but the first ones (DeepSeek), or every n-th (Qwen)."""
+        dense = self.model.fields.get("mlp_only_layers")
+        dense = {layer for layer in dense if type(layer) is int} if isinstance(dense, list) else set()
+        step, first = self.model.number("decoder_sparse_step") or 1, self.model.number("first_k_dense_replace") or 0
+        return sum(layer not in dense and (layer + 1) % step == 0 for layer in range(first, self.layers))
+
+    def windowed_layers(self) -> int:
+        """Return in how many layers queries attend only to the last keys."""
+        fields, kinds = self.model.fields, self.model.fields.get("layer_types")
+        if isinstance(kinds, list):
+            return sum(kind == "sliding_attention" for kind in kinds[: self.layers])
+        if fields.get("use_sliding_window") is False:
+            return 0
+        every = self.model.number("sliding_window_pattern") or _PATTERNS.get(fields["model_type"], 0)
+        return self.layers - self.layers // every if every else self.layers
+
     def workload(self, place: str) -> Workload:
         model = self.model
         entries = [*self.attention(), *self.feed_forward(), *self.ends()]
         layers = tuple(self.layer(entry) for entry in entries)
-        tied = self.family.tied if model.tied is None else model.tied
+        tied = model.fields.get("tie_word_embeddings")
+        tied = tied if isinstance(tied, bool) else self.family.tied
         what = f"decode, token {self.context}" if self.decode else f"prefill, {self.context} tokens"
         missing = ["rotary embedding", "residual additions", "token embedding", "sampling"]
         missing += [self.family.missing] if self.family.missing else []
@@ -254,7 +147,7 @@ class _Layers:
             source=place,
             layers=layers,
             unknown=tuple(self.left_out),
-            embedding=self.absorbed + (0 if tied else model.vocabulary * model.hidden),
+            embedding=self.absorbed + (0 if tied else self.vocabulary * model.hidden),
             cache=self.cache,
             tokens=self.rows,
             one_network=True,
@@ -290,26 +183,32 @@ class _Layers:
 
     def attention(self) -> Iterator[dict[str, Any]]:
         model = self.model
-        norms = self.family.norms * model.layers + 1
+        norms = self.family.norms * self.layers + 1
         yield self.norm("norms of tokens", norms, self.rows, model.hidden)
         if model.latent is not None:
             yield from self.latent_attention()
             return
-        heads, shared, width = model.heads, model.kv_heads, model.head_dim
+        heads, shared = self.heads, model.number("num_key_value_heads") or self.heads
+        width, window = model.number("head_dim"), model.number("sliding_window") or 0
+        if width is None and model.hidden % heads:
+            raise UsageError(
+                f"{model.place}: head_dim is missing, and {heads} heads do not divide hidden_size {model.hidden}"
+            )
+        width, windowed = width or model.hidden // heads, self.windowed_layers() if window else 0
         outputs = (heads + 2 * shared) * width
-        yield self.linear("attention qkv_proj", outputs, model.hidden, model.layers, "out", quantized=True) | {
+        yield self.linear("attention qkv_proj", outputs, model.hidden, self.layers, "out", quantized=True) | {
             "shared": (shared, 2 * width)
         }
         if self.family.head_norms:
-            yield self.norm("attention q_norm", model.layers, self.rows * heads, width, split=True)
-            keys = self.norm("attention k_norm", model.layers, self.rows * shared, width, split=True)
+            yield self.norm("attention q_norm", self.layers, self.rows * heads, width, split=True)
+            keys = self.norm("attention k_norm", self.layers, self.rows * shared, width, split=True)
             yield keys | {"shared": (shared, self.rows)}
-        full = model.layers - model.windowed_layers
+        full = self.layers - windowed
         if full:
             yield self.scores("attention", full, heads, shared, width)
-        if model.windowed_layers:
-            yield self.scores("attention, window", model.windowed_layers, heads, shared, width, model.window)
-        yield self.linear("attention o_proj", model.hidden, heads * width, model.layers, "in", quantized=True)
+        if windowed:
+            yield self.scores("attention, window", windowed, heads, shared, width, window)
+        yield self.linear("attention o_proj", model.hidden, heads * width, self.layers, "in", quantized=True)
 
     def scores(self, name: str, count: int, heads: int, shared: int, width: int, window: int = 0) -> dict[str, Any]:
         entry = {"name": name, "op": "attention", "count": count, "heads": heads, "kv_heads": shared}
@@ -323,7 +222,7 @@ class _Layers:
         """Yield the layers of multi-head latent attention. In the phase `decode`, keys and values stay compressed."""
         model, sizes = self.model, self.model.latent
         assert sizes is not None
-        count, heads = model.layers, model.heads
+        count, heads = self.layers, self.heads
         self.cache = count * self.context * (sizes.keys + sizes.rope)
         down = sizes.queries + sizes.keys + sizes.rope
         yield self.linear("attention qkv_a_proj", down, model.hidden, count, quantized=True)
@@ -353,18 +252,18 @@ class _Layers:
 
     def feed_forward(self) -> Iterator[dict[str, Any]]:
         model, experts = self.model, self.model.experts
-        if dense := model.layers - model.sparse_layers:
-            yield from self.dense("mlp", model.intermediate, dense)
-        if experts is not None and model.sparse_layers:
-            count = model.sparse_layers
+        if dense := self.layers - self.sparse:
+            width = model.needed("how wide a feed-forward network is", *_DENSE)
+            yield from self.dense("mlp", width, dense)
+        if experts is not None and (count := self.sparse):
             yield self.linear("mlp gate (router)", experts.count, model.hidden, count)
             sizes = {"tokens": self.rows, "hidden": model.hidden, "intermediate": experts.width}
             kind = "mxfp4" if model.quantization.method == "mxfp4" else self.quantized()
             dtype = {"dtype": kind} if kind not in (None, "i8", "w8a16") else {}
             yield {"name": "mlp experts", "op": "moe", "count": count, "experts": experts.count, "topk": experts.top,
                    "gated": int(self.family.gated), "quantized": True} | sizes | dtype  # fmt: skip
-            if model.shared:
-                yield from self.dense("mlp shared experts", model.shared, count)
+            if width := model.shared_width:
+                yield from self.dense("mlp shared experts", width, count)
 
     def dense(self, name: str, width: int, count: int) -> Iterator[dict[str, Any]]:
         model, gates = self.model, 1 + self.family.gated
@@ -376,8 +275,8 @@ class _Layers:
 
     def ends(self) -> Iterator[dict[str, Any]]:
         model = self.model
-        yield self.linear("lm_head", model.vocabulary, model.hidden, 1, "out", rows=1)
-        yield {"name": "softmax of the logits", "op": "softmax", "rows": 1, "columns": model.vocabulary}
+        yield self.linear("lm_head", self.vocabulary, model.hidden, 1, "out", rows=1)
+        yield {"name": "softmax of the logits", "op": "softmax", "rows": 1, "columns": self.vocabulary}
         quantization = model.quantization
         if quantization.elsewhere and quantization.method != "mxfp4":
             self.notes.append(f"unknown quantization {quantization.method!r}: weights are assumed to be {self.dtype}")

@@ -41,6 +41,8 @@ LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
 state-space layers, and `LORA` for LoRA."""
 _MEMBERS = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
 """All members that a config may have, keyed by the members that it must have."""
+_NEEDED = {"e": "experts", "n": "intermediate size", "m": "tokens", "device": "the GPU's name in nvidia-smi"}
+"""Members that the text of an `ExpertLayer` must have, with their meanings."""
 _MOST_TOKENS = 1 << 24
 _LARGEST = 1 << 20
 VERSION = "triton_version"
@@ -74,19 +76,14 @@ class ExpertLayer:
         Raises:
             UsageError: A member is missing, unknown or invalid.
         """
-        members = ("e", "n", "m", "device", "dtype", "block")
+        members = (*_NEEDED, "dtype", "block")
         values: dict[str, str] = {}
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
             if name.strip() not in members:
                 raise unknown("key", name.strip(), members)
             values[name.strip()] = value.strip()
-        for name, what in (
-            ("e", "experts"),
-            ("n", "intermediate size"),
-            ("m", "tokens"),
-            ("device", "the GPU's name in nvidia-smi"),
-        ):
+        for name, what in _NEEDED.items():
             if not values.get(name):
                 raise UsageError(f"{name}= is missing ({what}); expected e=8,n=14336,m=16,device=NVIDIA L40S")
         experts, width = (_number(name, values[name]) for name in ("e", "n"))
@@ -96,12 +93,11 @@ class ExpertLayer:
         block = [_number("block", part) for part in values.get("block", "").split("x") if part]
         if len(block) not in (0, 2):
             raise UsageError(f"block is {values['block']!r:.40}; expected n x k, such as 128x128")
-        if not re.fullmatch(r"[\w .()+-]{1,80}", values["device"]) or not re.fullmatch(
-            r"\w{0,40}", values.get("dtype", "")
-        ):
+        dtype = values.get("dtype", "")
+        if not (re.fullmatch(r"[\w .()+-]{1,80}", values["device"]) and re.fullmatch(r"\w{0,40}", dtype)):
             raise UsageError(f"{text!r:.120}: device and dtype must not contain path separators")
         sizes = (block[0], block[1]) if block else None
-        return cls(experts, width, tokens, values["device"], values.get("dtype") or None, sizes)
+        return cls(experts, width, tokens, values["device"], dtype or None, sizes)
 
     def tokens_of(self, call: Mapping[str, int]) -> int:
         """Return the number of tokens in a captured call. `call` maps names of integer arguments to values.

@@ -78,7 +78,6 @@ def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _kernel_name(names: Iterable[str], options: ReadOptions) -> str:
-    """Return the name of the kernel to read, by default the only one. Raise `UsageError` if it is not unique."""
     there = list(dict.fromkeys(names))
     folded = {name.casefold() for name in options.kernels}
     if chosen := [name for name in there if name.casefold() in folded]:

@@ -61,7 +61,6 @@ class Graph:
         return self.values.get(name, Value(None, None))
 
     def result(self, node: Node) -> Value:
-        """Return the first output of a node."""
         return self.values.get(node.outputs[0] if node.outputs else "", Value(None, None))
 
     def writer(self, node: Node, position: int) -> Node | None:

@@ -196,7 +196,6 @@ def _transposition(graph: Graph, node: Node) -> Problem | None:
 
 
 def _attention(graph: Graph, node: Node) -> Problem | None:
-    """Return the problem of an Attention node (opset 23), or None if its shapes are not supported."""
     q, k = graph.value(node, 0), graph.value(node, 1)
     if q.shape is None or k.shape is None or len(q.shape) != len(k.shape):
         return None

@@ -40,7 +40,7 @@ class Format:
     endings: tuple[str, ...] = ()
     """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
-    """Function that reads results, or None. It may raise `ValueError`, `UsageError` or `CutShort`."""
+    """Function that reads results, or None. It may raise `ValueError` or `UsageError`."""
     tuned: Callable[[TextFile], TunedCache] | None = None
     """Function that reads an autotuner's configs for `kernrec audit`, or None. It raises the same errors as `results`.
     """
@@ -119,8 +119,6 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
                 judged = kind.tuned is not None or kind is EXPERTS
                 raise UsageError(f"{path} is {kind.title}, {NO_TIMES if judged else f'{NOT_READ} {others}'}")
             results = reader(file, options)
-    except CutShort:
-        raise UsageError(f"{path} is cut short; {kind.title} must be complete") from None
     except (ValueError, UsageError) as error:
         text = str(error)
         raise UsageError(text if str(path) in text else f"{path}: {text}") from None

@@ -60,7 +60,6 @@ class StatedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "StatedProblem":
-        """Convert a complete problem to a `StatedProblem`."""
         return cls(problem.op, problem.dims, problem.dtype, problem.layout)
 
 
@@ -125,8 +124,6 @@ class ForeignResult:
     """Registers per thread of the measured code, or None if the tool does not report them."""
     smem_bytes: int | None = None
     """Static and dynamic shared memory per block in bytes, or None if the tool does not report it."""
-    problem: StatedProblem = StatedProblem()
-    """Measured problem, as far as the file states it."""
     kernel: str | None = None
     """Name of the kernel, if the file states it for each result."""
     sm_clock_hz: float | None = None
@@ -145,6 +142,8 @@ class ForeignResults:
     kernel: str | None
     """Name of the kernel of all results, or None if the file does not state one."""
     results: list[ForeignResult] = field(repr=False)
+    problem: StatedProblem = StatedProblem()
+    """Measured problem, as far as the file states it."""
     dropped: int = 0
     """Number of incomplete entries that were dropped from the end of a truncated file."""
     not_run: int = 0
@@ -153,7 +152,6 @@ class ForeignResults:
 
     @property
     def tunables(self) -> tuple[str, ...]:
-        """Names of the tunables in the configs."""
         return tuple(self.results[0].config) if self.results else ()
 
 
@@ -165,7 +163,7 @@ def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
 def to_measurements(
     file: ForeignResults, problem: Problem, gpu: str, kernel: str, kernel_hash: str | None = None, recorder: str = ""
 ) -> Iterator[Measurement]:
-    """Convert the results of one kernel and problem to measurements.
+    """Convert the results of one kernel to measurements.
 
     Args:
         gpu: Name of the GPU in the GPU catalog.

@@ -24,7 +24,7 @@ from kernrec.kernel.expression import identifier
 from kernrec.kernel.spec import SCALAR_RANGES
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.code_facts import CodeFacts, unset_note
-from kernrec.profile.launch_arguments import BytesDescription, read_description, read_structure
+from kernrec.profile.launch_arguments import read_description, read_structure
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx.analysis.indexes import Index
 
@@ -84,6 +84,20 @@ class SpecArguments:
     """Device variables whose contents are tensors, by their names in the source."""
     unset: str = ""
     """Note on device variables without a value, or an empty string."""
+    taken: set[str] = field(default_factory=lambda: set(RESERVED_DIMS))
+    """Names that no further tensor or dimension can have."""
+
+    def new_name(self, name: str, suffix: str) -> str:
+        """Convert a name of the source to a new name for the spec. Append `suffix` if the name is taken."""
+        name = identifier(name)
+        while name in self.taken:
+            name = identifier(f"{name}_{suffix}")
+        self.taken.add(name)
+        return name
+
+    def add_dim(self, name: str, source_name: str, value: int | None) -> None:
+        self.dims[name] = value
+        self.names |= {name: name, source_name: name}
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
         """Set the shape of every buffer to the user's description, or else to a product of dimensions.
@@ -229,16 +243,12 @@ def read_arguments(
     declared = variable_types(source)
     values = _by_name(signature, stated, {*re.findall(r"[A-Za-z_]\w*", expressions), *variables, *declared})
     arguments = SpecArguments()
-    taken: set[str] = set(RESERVED_DIMS)
     for parameter, (kind, size), code_name in zip(signature.parameters, facts.parameters, facts.names, strict=True):
-        name = identifier(parameter.name)
-        while name in taken:
-            name = identifier(f"{name}_ptr" if parameter.pointer else f"{name}_size")
-        taken.add(name)
+        name = arguments.new_name(parameter.name, "ptr" if parameter.pointer else "size")
         arguments.places[code_name] = name
         text = values.get(parameter.name)
         if text is not None and text.startswith("struct(") and "]" in text:
-            arguments.passed.append(_structure(arguments, name, text, taken))
+            arguments.passed.append(_structure(arguments, name, text))
             continue
         if text is not None and (special := _special(text)):
             arguments.passed.append(special)
@@ -274,18 +284,14 @@ def read_arguments(
                 continue
             if value is None:
                 arguments.missing.append(f"{parameter.name}={'BYTE' if dtype in ('i8', 'u8') else 'NUMBER'}")
-            arguments.dims[name] = value
-            arguments.names |= {name: name, parameter.name: name}
+            arguments.add_dim(name, parameter.name, value)
             arguments.passed.append(f"{dtype} {name}")
     parameters = {parameter.name for parameter in signature.parameters}
     for variable in facts.variables:
         text, host_value = values.get(variable.name), filled.get(variable.name)
         if variable.name in parameters or (text is None and (host_value is None or not variable.unset)):
             continue
-        name = identifier(variable.name)
-        while name in taken:
-            name = identifier(f"{name}_variable")
-        taken.add(name)
+        name = arguments.new_name(variable.name, "variable")
         ctype = declared.get(variable.name, variable.dtype)
         tensor = SpecTensor(Parameter(variable.name, False, False, variable.dtype, 1, ctype), "constant")
         tensor.symbol, tensor.dtype, tensor.shape = variable.symbol, variable.dtype, (str(variable.elements),)
@@ -300,22 +306,18 @@ def read_arguments(
             arguments.assumed.append(f"{variable.name} random")
     arguments.unset = unset_note(facts.variables, arguments.variables)
     for stated_name in (each for each in values if each not in {*parameters, *variables, *declared}):
-        if (name := identifier(stated_name)) in taken:
+        if (name := identifier(stated_name)) in arguments.taken:
             raise UsageError(f"argument {stated_name}: the name {name} is taken by a parameter")
-        arguments.dims[name] = _whole(stated_name, values[stated_name], "i32")
-        arguments.names |= {name: name, stated_name: name}
+        arguments.add_dim(name, stated_name, _whole(stated_name, values[stated_name], "i32"))
     return arguments
 
 
-def _structure(arguments: SpecArguments, name: str, text: str, taken: set[str]) -> str:
+def _structure(arguments: SpecArguments, name: str, text: str) -> str:
     """Add a tensor for each buffer to which a structure such as `struct(i32:4,f32[16])` points. Return the argument."""
     raw, pointers = read_structure(text.removeprefix("struct(").removesuffix(")"))
     passed = f"bytes {raw.hex()}"
     for number, (offset, buffer) in enumerate(pointers):
-        member = f"{name}_{number}"
-        while member in taken:
-            member = f"{member}_member"
-        taken.add(member)
+        member = arguments.new_name(f"{name}_{number}", "member")
         parameter = Parameter(member, False, True, None, 1, "member of a structure")
         arguments.tensors[member] = SpecTensor(parameter, "inout")
         arguments.stated[member] = buffer
@@ -331,7 +333,7 @@ def _special(text: str) -> str:
         return f"{identifier(match[1])} + {match[2]}"
     if text.startswith(("struct(", "bytes:")):
         described = read_description(text)
-        return f"bytes {described.raw.hex()}" if isinstance(described, BytesDescription) else ""
+        return f"bytes {described.hex()}" if isinstance(described, bytes) else ""
     return ""
 
 

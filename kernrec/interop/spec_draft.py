@@ -11,19 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from kernrec.compile.compiled import CompileError, CompileJob, Result
-from kernrec.compile.nvcc import find_nvcc
-from kernrec.compile.pool import compile_many
-from kernrec.errors import UsageError, nearest
+from kernrec.compile.compiled import CompileError, Result
+from kernrec.errors import UsageError
 from kernrec.interop.assumed_words import assumed_words, is_size, with_words
-from kernrec.interop.draft import (
-    Draft,
-    DraftTunable,
-    compiled_name,
-    example_entry,
-    includer_of,
-    select_kernel,
-)
+from kernrec.interop.draft import Draft, DraftTunable, example_entry
+from kernrec.interop.drafted_code import DraftedCode
 from kernrec.interop.host_launches import STRUCTURE, HostLaunch, filled_variables, host_launches
 from kernrec.interop.host_program import make_arguments
 from kernrec.interop.python_expressions import Translator
@@ -35,31 +27,13 @@ from kernrec.interop.spec_text import (
     listed,
     one_line,
     quoted,
+    short_extents,
     split_expressions,
     three_extents,
-    whole_numbers,
 )
-from kernrec.kernel.cuda_program import TOOLKIT_HEADER, device_code, has_host_code
-from kernrec.kernel.cuda_signature import macros
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import whole_source
-from kernrec.profile.code_facts import CodeFacts, facts_of
-from kernrec.profile.launch_profile import entry_name
-from kernrec.ptx import parse
 
-_COMPILE_LIMIT_S = 120.0
-_PROVISIONAL = 16
-"""Value of undefined macros in a first compilation, which only determines the kernel's signature."""
-_UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
-_TEXTURE = re.compile(r"^\s*(?:static\s+)?texture\s*<", re.MULTILINE)
-_MACRO = re.compile(r"[A-Z][A-Z0-9_]*|(?:block|tile)_size_[xyz]")
-_MOST_UNDEFINED = 8
-_ABSENT = re.compile(r'cannot open source file "([\w/.]+)"')
-_WHEELS = (
-    ("curand", "nvidia-curand"),
-    *((start, "nvidia-cuda-cccl") for start in ("cub/", "thrust/", "cuda/", "nv/", "cooperative_groups")),
-)
-"""Pairs (start of a header's name, Python package that contains the header) for headers that may not be installed."""
 _AXES = "xyz"
 _BLOCKS = {
     1: ((64,), (128,), (256,), (512,)),
@@ -108,31 +82,22 @@ class _Drafter:
     def __init__(
         self, source: Path, words: LaunchWords, sm: int, suggest: bool, compiled: dict[tuple[object, ...], Result]
     ) -> None:
-        self.source, self.suggest, self.compiled = source, suggest, compiled
+        self.source, self.suggest = source, suggest
         self.sized = {text.partition("=")[0].strip() for text in words.arguments}  # Names of the user's arguments
         self.words = replace(words, arguments=[*words.arguments, *words.assumed])
-        whole = whole_source(source, words.include)
-        self.signature, self.instance = select_kernel(self._with_defines(whole), source, words.entry)
-        code = device_code(whole, self.instance)
-        self.whole, self.text, self.host_code = whole, code.text, False
+        code = self.code = DraftedCode(source, words, sm, suggest, compiled)
+        self.signature, self.instance, self.text = code.signature, code.instance, code.text
+        self.facts, self.macros, self.tunables, self.assumed = code.facts, code.macros, code.tunables, code.assumed
+        self.missing: list[str] = []
         parameters = [
             (each.name, (each.dtype or STRUCTURE) if each.pointer else None) for each in self.signature.parameters
         ]
-        launches = host_launches(
-            self._with_defines(whole), self.signature.name, parameters, make_arguments(source.parent)
-        )
+        launches = host_launches(code.program, self.signature.name, parameters, make_arguments(source.parent))
         self.launch: HostLaunch | None = max(  # the launch in the host code with the most known values
             launches,
             key=lambda each: (each.kernel == self.instance, (each.grid is not None) + len(each.arguments)),
             default=None,
         )
-        self.macros = {macro.name: macro for macro in macros(self.text)}
-        self.tunables: dict[str, DraftTunable] = {}
-        self.missing: list[str] = []
-        self.absent = [each for each in code.headers if "." in each and not TOOLKIT_HEADER.match(each)]
-        self.assumed: list[str] = [note for note in (code.note, words.note) if note]
-        self._read_tunables()
-        self.facts = self._compiled(sm)
         self._take_launch()
         self.arguments: SpecArguments = read_arguments(
             self.text, self.signature, self.facts, self.words.arguments, self.words.expressions, self._filled()
@@ -141,17 +106,12 @@ class _Drafter:
         for name, tunable in self.tunables.items():
             self.names |= {name: name, tunable.define or name: name}
 
-    def _with_defines(self, text: str) -> str:
-        """Append the user's macros to a source text, so that they override earlier definitions."""
-        return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
-
     def _filled(self) -> dict[str, str]:
         """Return the device variables that the host code sets, with their values. Omit scalars of unknown value."""
-        filled = filled_variables(self._with_defines(self.whole))
         types = {each.name: each for each in self.facts.variables if each.typed}
         return {
             name: value
-            for name, value in filled.items()
+            for name, value in filled_variables(self.code.program).items()
             if name in types and (value or types[name].elements > 1 or types[name].dtype[0] not in "iu")
         }
 
@@ -193,11 +153,11 @@ class _Drafter:
             "include": words.include and listed(words.include),
             "options": words.options and listed(words.options),
             "defines": defines and f"{{ {defines} }}",
-            "host_code": self.host_code and "true  # nvcc compiles it",
+            "host_code": self.code.host_code and "true  # nvcc compiles it",
             "template": self.instance and quoted(self.instance),
         }
         launched = {
-            "entry": quoted(self.entry),
+            "entry": quoted(self.code.entry),
             "grid": listed(grid) + "  # blocks along each axis, such as ceil_div(n, block_x)" * (MARK in grid),
             "block": listed(block),
             "shared": shared != "0" and f"{quoted(shared)}  # bytes of dynamic shared memory",
@@ -241,95 +201,6 @@ class _Drafter:
         axes = self.facts.grid_axes, self.facts.block_axes
         threads = self.facts.most_threads or 1024
         return assumed_words(self.missing, self.text, self.signature.name, axes, threads, unsized)
-
-    def _read_tunables(self) -> None:
-        words = set(re.findall(r"[A-Za-z_]\w*", self.text))
-        for stated in self.words.tunables:
-            name, _, values = stated.partition("=")
-            name = name.strip()
-            numbers = whole_numbers(
-                f"--tune {stated!r:.60}: expected a macro with its values, such as TILE=1,2,4", values
-            )
-            if name not in words:
-                close = nearest(name, [word for word in words if word.isupper()] or sorted(words), 1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                raise UsageError(f"--tune {name}: {self.source.name} has no macro of this name{hint}")
-            if (macro := self.macros.get(name)) and not macro.guarded:
-                raise UsageError(
-                    f"--tune {name}: {self.source.name} always defines it as {macro.value}; put the #define between"
-                    f" #ifndef {name} and #endif to make it tunable"
-                )
-            self.tunables[identifier(name)] = DraftTunable(numbers, define=name)
-        if self.suggest:
-            for macro in self.macros.values():
-                if macro.guarded and identifier(macro.name) not in self.tunables and macro.value > 0:
-                    around = sorted({macro.value // 2 or 1, macro.value, 2 * macro.value})
-                    meaning = f"{macro.value} in the source"
-                    self.tunables[identifier(macro.name)] = DraftTunable(around, meaning, define=macro.name)
-
-    def _compiled(self, sm: int) -> CodeFacts:
-        """Compile the kernel, and return the properties of its code. Undefined macros become tunables."""
-        result = self._compile(sm)
-        undefined = self._undefined(result) if isinstance(result, CompileError) else ()
-        own = [name for name in undefined if re.search(rf"\btemplate\s*<[^;{{}}()]*\b{name}\b", self.whole)]
-        if unset := [name for name in own if re.search(rf"\b{name}\b", self.instance or "")]:
-            example = re.sub(rf"\b(?:{'|'.join(unset)})\b", "2", self.instance or "")
-            raise UsageError(
-                f"{self.source.name} does not state {', '.join(unset)} of the template {self.signature.name}; name an"
-                f" instance as in '{self.source.name}:{example}'"
-            )
-        if isinstance(result, CompileError) and has_host_code(self.whole) and find_nvcc() is not None:
-            device, self.text, self.host_code = self.text, self.whole, True
-            by_nvcc = self._compile(sm)
-            if isinstance(by_nvcc, CompileError):
-                self.text, self.host_code = device, False
-            else:
-                self.assumed = [f"compiled by {by_nvcc.compiler}, because NVRTC refuses the device code ({result})"]
-                result = by_nvcc
-        for _ in range(_MOST_UNDEFINED):
-            undefined = self._undefined(result) if isinstance(result, CompileError) else ()
-            if not undefined:
-                break
-            self.tunables |= {identifier(name): DraftTunable(None, define=name) for name in undefined}
-            result = self._compile(sm)
-        if isinstance(result, CompileError):
-            if re.search(r'identifier "cuda[A-Z]\w+" is undefined', str(result)):
-                raise UsageError(f"{result}: kernrec does not emulate kernels that call the CUDA runtime")
-            if _TEXTURE.search(self.whole):
-                raise UsageError(
-                    f"{self.source.name} uses texture references, which CUDA 12 removed: use texture objects"
-                )
-            if self.instance is not None and "kernrec_instance" in result.log:
-                name = self.instance.partition("<")[0].strip()
-                raise UsageError(f"{self.source.name}: {self.instance} is not an instance of the template {name}")
-            header = _ABSENT.search(str(result))
-            if wheel := next((wheel for start, wheel in _WHEELS if header and header[1].startswith(start)), None):
-                raise UsageError(f"{result}: pip install {wheel}")
-            including = includer_of(self.source)
-            if self.absent and including is None:
-                raise UsageError(f"{result}; {self.absent[0]} may declare it: name its folder with --include")
-            if including is not None:
-                raise UsageError(f"{result}; {including.name} includes this file: kernrec analyze {including}")
-            raise result
-        module = parse(result.ptx)
-        counts = {name: len(each.parameters) for name, each in module.functions.items() if each.entry}
-        self.entry = compiled_name(self.signature, self.instance, counts)
-        return facts_of(module, entry_name(module.functions, self.entry), self.text)
-
-    def _undefined(self, error: CompileError) -> "dict[str, None]":
-        """Return the undefined names in a compiler's messages that look like macros, in order."""
-        names = dict.fromkeys(_UNDEFINED.findall(error.log))
-        in_directives = set(re.findall(r"\w+", " ".join(re.findall(r"^[ \t]*#(.*)", self.text, re.MULTILINE))))
-        return {name: None for name in names if _MACRO.fullmatch(name) or name in in_directives}
-
-    def _compile(self, sm: int) -> Result:
-        tuned = {t.define or name.upper(): (t.values or [_PROVISIONAL])[0] for name, t in self.tunables.items()}
-        defines: dict[str, str | int] = {**self.words.defines, **tuned}
-        job = CompileJob(self.text, sm, defines, self.source.name, tuple(self.words.options), host_code=self.host_code)
-        key = self.text, self.host_code, *sorted(defines.items())
-        if key not in self.compiled:
-            ((_, self.compiled[key]),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
-        return self.compiled[key]
 
     def _launch(self) -> tuple[list[str], list[str], str, dict[str, str]]:
         """Return (grid, block, shared memory, constraints on the block with their reasons), as expressions."""
@@ -396,10 +267,9 @@ class _Drafter:
         if not blocks and not self.facts.reads_block:
             self.missing.append("--block, which the code never reads")
             return [MARK], {}
-        own = self.launch.block if self.launch and self.launch.block else ()  # Block of the host code's launch
-        while own and own[-1] == 1 and len(own) > 1:
-            own = own[:-1]
         if not blocks:
+            # Block of the host code's launch
+            own = short_extents(self.launch.block) if self.launch and self.launch.block else ()
             usual = _BLOCKS.get(len(own) or self.facts.block_axes, ())
             blocks = [some for some in dict.fromkeys((own, *usual)) if some and math.prod(some) <= (most or 1024)]
             blocks = blocks or [(most or 32,) + (1,) * (self.facts.block_axes - 1)]

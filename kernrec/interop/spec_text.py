@@ -4,9 +4,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kernrec.errors import UsageError
 
+_Extent = TypeVar("_Extent", int, str)
 MARK = '"?"'
 """TOML value that marks a part of a drafted spec that the user must fill in."""
 
@@ -84,6 +86,12 @@ def blocks_to_try(text: str) -> list[tuple[int, ...]]:
         if math.prod(blocks[-1]) > 1024:
             raise UsageError(f"--block {part.strip()}: {math.prod(blocks[-1])} threads; at most 1024 are allowed")
     return list(dict.fromkeys(blocks))
+
+
+def short_extents(extents: Sequence[_Extent]) -> tuple[_Extent, ...]:
+    """Drop the last extents of a grid or block if they are 1, but keep the first one."""
+    count = max((axis for axis, extent in enumerate(extents, 1) if str(extent) != "1"), default=1)
+    return tuple(extents[:count])
 
 
 def three_extents(block: Sequence[int]) -> tuple[int, ...]:

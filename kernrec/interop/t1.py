@@ -88,7 +88,8 @@ class _T1Reader:
         names: dict[str, str] = {}
         values: dict[str, list[int]] = {}
         for parameter in self.parameters:
-            name, numbers = self.parameter(parameter)
+            name = str(self.need(parameter, "Name"))
+            numbers = self.numbers(f"{self.title}: TuningParameters {name}", self.need(parameter, "Values"))
             identifier = self.identifier(name, tunables)
             tunables[identifier] = {"values": numbers, "define": name}
             names[name], values[name] = identifier, numbers
@@ -130,15 +131,13 @@ class _T1Reader:
                 raise UsageError(f"{self.title}: {name!r:.60} is not a valid name for a parameter")
         return identifier
 
-    def parameter(self, parameter: Mapping[str, Any]) -> tuple[str, list[int]]:
-        name = str(self.need(parameter, "Name"))
-        what = f"{self.title}: TuningParameters {name}"
-        values = read_values(what, self.need(parameter, "Values"))
+    def numbers(self, what: str, stated: object) -> list[int]:
+        values = read_values(what, stated)
         if not values:
             raise UsageError(f"{what}: Values is empty")
         if not all(isinstance(value, int) or (isinstance(value, float) and value.is_integer()) for value in values):
             raise UsageError(f"{what}: only whole numbers can be tuned, got {values!r:.60}")
-        return name, list(dict.fromkeys(int(value) for value in values))
+        return list(dict.fromkeys(int(value) for value in values))
 
     def grid(self, dimensions: int, block: list[str]) -> list[str]:
         divided = [

@@ -103,7 +103,7 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
         except ValueError as error:
             raise ValueError(f"entry {name!r:.60}: {error}") from None
     return ForeignResults(
-        _KERNEL_TUNER, name_of(document, "device_name"), name_of(document, "kernel_name"), results, dropped
+        _KERNEL_TUNER, name_of(document, "device_name"), name_of(document, "kernel_name"), results, dropped=dropped
     )
 
 
@@ -116,7 +116,7 @@ def _closed(text: str) -> tuple[Any, int]:
     stripped = text.rstrip().rstrip(",")
     before = stripped[: max(stripped.rfind("\n"), 0)].rstrip().rstrip(",")
     for closed, dropped in ((stripped + "}", 0), (stripped + "}}", 0), (before + "}}", 1)):
-        with suppress(CutShort, ValueError):
+        with suppress(ValueError):
             if (document := whole_document(closed)).get("cache"):
                 return document, dropped
     raise ValueError("it is cut short before its first complete entry")
@@ -301,10 +301,10 @@ def read_clblast(file: TextFile, options: ReadOptions) -> ForeignResults:
     if not isinstance(entries, list):
         raise ValueError("missing 'results' (expected a list)")
     problem = _clblast_problem(document, family or "")
-    read = numbered(entries, lambda entry: _clblast_result(entry, problem), "result")
+    read = numbered(entries, _clblast_result, "result")
     results = [result for result in read if result is not None]
     device = name_of(document, "clblast_device_name") or name_of(document, "device")
-    return ForeignResults(_CLBLAST, device, family, results, not_run=len(read) - len(results))
+    return ForeignResults(_CLBLAST, device, family, results, problem, not_run=len(read) - len(results))
 
 
 def _clblast_problem(document: dict[str, Any], family: str) -> StatedProblem:
@@ -319,10 +319,10 @@ def _clblast_problem(document: dict[str, Any], family: str) -> StatedProblem:
     return StatedProblem(op, tuple((dim, int(text)) for dim, text in sizes.items() if text.isdecimal()), dtype)
 
 
-def _clblast_result(entry: object, problem: StatedProblem) -> ForeignResult | None:
+def _clblast_result(entry: object) -> ForeignResult | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("parameters"), dict):
         raise ValueError("expected an object with parameters")
     config = config_of({name: value for name, value in entry["parameters"].items() if name != "PRECISION"})
     if finite(entry.get("time"), "time") == 0:
         return None
-    return ran(config, latency_of(entry["time"], _MILLI), {}, problem=problem)
+    return ran(config, latency_of(entry["time"], _MILLI), {})

@@ -50,11 +50,11 @@ def find_workload(
     """
     path = Path(name)
     ending = path.suffix.lower()
+    if fixed and ending != ".onnx":
+        raise UsageError(
+            f"--shape with --workload sets the open dimensions of an .onnx file; {path.name} is not an .onnx file"
+        )
     if ending == ".json" or path.is_dir():
-        if fixed:
-            raise UsageError(
-                f"--shape with --workload sets the open dimensions of an .onnx file; {path.name} is not an .onnx file"
-            )
         return model_workload(name, context, phase or PHASES[0])
     if phase is not None:
         raise UsageError(f"a phase needs the config.json of a model; {name!r:.60} is not one")
@@ -77,10 +77,6 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
         raise unknown("ending of a workload file", ending or path.name, ENDINGS)
     if ending == ".onnx":
         return _onnx(path, fixed or {})
-    if fixed:
-        raise UsageError(
-            f"--shape with --workload sets the open dimensions of an .onnx file; {path.name} is not an .onnx file"
-        )
     if (size := path.stat().st_size) > MOST_BYTES:
         raise UsageError(f"workload file {path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     return _READERS[ending](path)
@@ -107,7 +103,6 @@ def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
 
 
 def _csv(path: Path) -> Workload:
-    """Read a CSV file with columns for `op` and dimensions, and optionally `name`, `count`, `dtype` and `layout`."""
     with _opened(path) as lines:
         reader = csv.DictReader(lines, strict=True)
         try:
@@ -219,9 +214,8 @@ def append_query(path: Path, problem: Problem) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(
-                descriptor, json.dumps(line).encode() + b"\n"
-            )  # Write everything at once, because programs that run at the same time append to the same file.
+            # Write everything at once, because programs that run at the same time append to the same file.
+            os.write(descriptor, json.dumps(line).encode() + b"\n")
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -219,32 +219,31 @@ class PackedArguments:
         """Pack the arguments of a bound launch, with null addresses until `set_address` is called. Raise `KernrecError`
         if an argument is a texture, or a structure with pointers.
         """
-        values: list[Any] = []
-        names: list[str | None] = []
-        for argument in launch.arguments:
-            if isinstance(argument, Scalar):
-                values.append(C_TYPES[argument.ctype](argument.value))
-                names.append(None)
-            elif isinstance(argument, Pointer):
-                values.append(_Place(0))
-                values[-1].offset = argument.offset
-                names.append(None if argument.null else argument.name)
-            elif isinstance(argument, BytesArgument) and argument.pointers:
-                raise KernrecError(f"{launch.entry} takes a structure with pointers, which kernrec cannot launch")
-            elif isinstance(argument, BytesArgument):
-                values.append((ctypes.c_char * len(argument.raw)).from_buffer_copy(argument.raw))
-                names.append(None)
-            elif isinstance(argument, MapHandle):
-                values.append(EncodedMap(argument))
-                names.append(argument.name)
-            else:
-                raise KernrecError(f"{launch.entry} takes a texture ({argument.name}), which kernrec cannot launch")
-        return cls(values, names)
+        pairs = [_packed(launch.entry, argument) for argument in launch.arguments]
+        return cls([value for value, _ in pairs], [name for _, name in pairs])
 
     def set_address(self, name: str, address: int) -> None:
         """Set the address of a tensor or workspace for later launches."""
         for value in self.slots.get(name, ()):
             value.value = address + getattr(value, "offset", 0)
+
+
+def _packed(entry: str, argument: Any) -> tuple[Any, str | None]:
+    """Return (packed argument, name of the tensor or workspace whose address it holds, or None)."""
+    match argument:
+        case Scalar(ctype, value):
+            return C_TYPES[ctype](value), None
+        case Pointer(name, null, offset):
+            place = _Place(0)
+            place.offset = offset
+            return place, None if null else name
+        case BytesArgument(raw, ()):
+            return (ctypes.c_char * len(raw)).from_buffer_copy(raw), None
+        case BytesArgument():
+            raise KernrecError(f"{entry} takes a structure with pointers, which kernrec cannot launch")
+        case MapHandle(name):
+            return EncodedMap(argument), name
+    raise KernrecError(f"{entry} takes a texture ({argument.name}), which kernrec cannot launch")
 
 
 def _address(value: Any) -> int:

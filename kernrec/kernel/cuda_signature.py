@@ -20,7 +20,6 @@ _BEFORE_NAME = r"(?:[\w\s]|#[^\n]*\n)*?"
 """Matches everything between `__global__` and a kernel's name."""
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*ifdef[ \t]+(\w+)([^#]*)(?:#[ \t]*else([^#]*))?#[ \t]*endif", re.MULTILINE)
 _STORAGE = re.compile(r"\b(?:static|extern|inline|alignas|__(?:constant|device|managed|align)__)\b")
-_BOUNDS = re.compile(r"__launch_bounds__\s*\(")
 _MOST_ALIASES = 8
 
 _TYPES = {

@@ -82,11 +82,8 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
         raise table.fail("tensors", f"1 to {_MOST_TENSORS} tensors", len(data))
     tensors = {key: _tensor(table.inner(f"tensors.{key}", value), key, dim_names, dtype) for key, value in data.items()}
     for key, tensor in tensors.items():
-        for other in tensor.values.indexed if tensor.values.kind in ("index", "offsets") else ():
-            if other not in tensors or other == key:
-                raise table.error(
-                    f"tensors.{key}: values: {unknown('tensor', other, [t for t in tensors if t != key])}"
-                )
+        indexed = tensor.values.indexed if tensor.values.kind in ("index", "offsets") else ()
+        table.check(f"tensors.{key}: values", "tensor", indexed, [other for other in tensors if other != key])
     table.done()
     outputs = [key for key, tensor in tensors.items() if tensor.role in ("output", "inout")]
     references = {key: tensor.reference for key, tensor in tensors.items() if tensor.reference is not None}
@@ -131,8 +128,7 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
         raise table.error(expected_name(name))
     if name in dims:
         raise table.error(f"a dimension already has the name {name!r}")
-    extents = table.take("shape", list, "a list of expressions")
-    shape = tuple(table.parsed(f"shape[{i}]", text, dims, "dimension") for i, text in enumerate(extents))
+    shape = table.items("shape", table.take("shape", list, "a list of expressions"), dims, "dimension")
     own_dtype = _dtype(table, table.string("dtype", dtype))
     role = table.string("role", "input")
     if role not in _ROLES:
@@ -156,10 +152,9 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
     from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need this module.
 
-    number = "a whole number"
     layout = ImageLayout(
         table.take("axes", int, "1, 2 or 3", None),
-        table.take("channels", int, number, 1),
+        table.take("channels", int, "a whole number", 1),
         table.string("filter", "point"),
         table.string("address", "clamp"),
         table.take("normalized", bool, "true or false", False),
@@ -214,18 +209,15 @@ def _tensor_values(table: Table, key: str, default: str, dims: Collection[str]) 
     kind, _, rest = text.partition(" ")
     if kind == "expression":
         table.parsed(key, rest, [*dims, "i"], "dimension")
-        return TensorValues(kind, (), rest)
-    if text.endswith(".npy"):
+    elif text.endswith(".npy"):
         return TensorValues("file", (), text)
-    if kind == "unknown":
+    if kind in ("expression", "unknown") or (kind == "raw" and rest):
         return TensorValues(kind, (), rest)
     if kind in ("index", "offsets") and rest:
         values = TensorValues(kind, (), rest.strip())
         for step in values.indexed.values():
             table.parsed(key, step, dims, "dimension")
         return values
-    if kind == "raw" and rest:
-        return TensorValues("raw", (), rest)
     numbers = rest.split()
     if kind not in _NUMBERS or len(numbers) != _NUMBERS[kind] or not all(map(_NUMBER.fullmatch, numbers)):
         expected = "normal, zeros, constant C, uniform A B, integers A B, index TENSOR, 'expression ...', a .npy file"

@@ -19,7 +19,7 @@ branch of `a if c else b` that is not chosen:
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, reduce
 from math import prod
 from typing import Any, NamedTuple
@@ -206,6 +206,11 @@ _BINARY: dict[type[ast.operator], str] = {
     ast.Mod: "modulo",
     ast.Pow: "power",
 }
+_COMPARISONS: dict[type[ast.cmpop], tuple[str, bool]] = {
+    ast.Lt: ("less", False), ast.LtE: ("less_equal", False), ast.Gt: ("less", True), ast.GtE: ("less_equal", True),
+    ast.Eq: ("equal", False), ast.NotEq: ("equal", False),
+}  # fmt: skip
+"""Operation of each comparison, and whether its operands are swapped. `!=` is the negation of `==`."""
 
 
 def _node(operation: str, *operands: Any) -> Tree:
@@ -276,6 +281,7 @@ class _Compiler:
         return tree if kind == _TRUTH else _node("truth", tree)
 
     def comparison(self, node: ast.expr, operators: list[ast.cmpop], operands: list[ast.expr], depth: int) -> Tree:
+        """Return the tree of a chain such as `a < b < c`."""
         text_allowed = all(isinstance(operator, (ast.Eq, ast.NotEq)) for operator in operators)
         trees: list[Tree] = []
         for operand in operands:
@@ -283,26 +289,14 @@ class _Compiler:
                 trees.append(self.compile(operand, depth)[0])
             else:
                 trees.append(self.number(operand, depth))
-        return reduce(lambda left, right: _node("both", left, right), self.links(node, operators, trees))
-
-    def links(self, node: ast.expr, operators: list[ast.cmpop], trees: list[Tree]) -> Iterator[Tree]:
-        """Yield the comparisons in a chain such as `a < b < c`."""
+        links = []
         for operator, left, right in zip(operators, trees, trees[1:], strict=False):
-            match operator:
-                case ast.Lt():
-                    yield _node("less", left, right)
-                case ast.LtE():
-                    yield _node("less_equal", left, right)
-                case ast.Gt():
-                    yield _node("less", right, left)
-                case ast.GtE():
-                    yield _node("less_equal", right, left)
-                case ast.Eq():
-                    yield _node("equal", left, right)
-                case ast.NotEq():
-                    yield _node("negation", _node("equal", left, right))
-                case _:
-                    raise self.refuse(node, "only the comparisons == != < <= > >= are accepted")
+            if operator.__class__ not in _COMPARISONS:
+                raise self.refuse(node, "only the comparisons == != < <= > >= are accepted")
+            operation, swapped = _COMPARISONS[operator.__class__]
+            link = _node(operation, right, left) if swapped else _node(operation, left, right)
+            links.append(_node("negation", link) if isinstance(operator, ast.NotEq) else link)
+        return reduce(lambda left, right: _node("both", left, right), links)
 
     def call(self, node: ast.Call, depth: int) -> tuple[Tree, str]:
         if not isinstance(node.func, ast.Name):

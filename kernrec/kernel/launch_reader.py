@@ -9,6 +9,7 @@ from kernrec.kernel.expression import Expression, implication, literal, parse
 from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArgument, ScalarArgument
 from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
 from kernrec.kernel.toml_table import Table, mentions
+from kernrec.util.light_dataclass import dataclass
 
 # This pattern need not find every kernel, because it only makes suggestions in error messages.
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")
@@ -17,43 +18,28 @@ _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)? *")
 
 
+@dataclass(frozen=True)
 class LaunchReader:
     """Reader of a kernel's `[[launch]]` tables."""
 
-    def __init__(
-        self,
-        source: str,
-        names: Collection[str],
-        static_names: Collection[str],
-        dims: Collection[str],
-        pointers: Collection[str],
-        images: Mapping[str, ImageLayout],
-    ) -> None:
-        """Create a reader. Expressions of probes may use only `static_names`, which do not depend on dimensions."""
-        self._source = source
-        self._names, self._static_names, self._dims = names, static_names, dims
-        self._pointers, self._images = pointers, images
+    source: str
+    names: Collection[str]
+    static_names: Collection[str]
+    """Names that do not depend on dimensions, which expressions of probes may use."""
+    dims: Collection[str]
+    pointers: Collection[str]
+    """Tensors and workspaces."""
+    images: Mapping[str, ImageLayout]
 
     def read(self, table: Table) -> Launch:
-        names = self._names
-        entry = table.string("entry")
-        if not _ENTRY.fullmatch(entry):
-            raise table.fail("entry", "the name of a function", entry)
-        if not mentions(self._source, entry):
-            # Import late, because its patterns would slow the start of queries.
-            from kernrec.kernel.cuda_signature import source_name
-
-            if not mentions(self._source, source_name(entry)):
-                kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))
-                raise table.error(f"entry: {unknown('kernel', entry, kernels)}")
+        names = self.names
+        entry = self._entry(table)
         when = table.condition(names)
-        grid = self._extents(table, "grid")
-        block, blocks = self._extents(table, "block"), _product(grid)
+        grid, block = self._extents(table, "grid"), self._extents(table, "block")
+        blocks = _product(grid)
         shared = table.expression("shared", names, "0")
-        arguments = tuple(
-            self._argument(table, f"arguments[{i}]", text)
-            for i, text in enumerate(table.take("arguments", list, "a list of strings"))
-        )
+        texts = table.take("arguments", list, "a list of strings")
+        arguments = tuple(self._argument(table, f"arguments[{i}]", text) for i, text in enumerate(texts))
         order = []
         for i, step in enumerate(table.take("order", list, "a list of [axis, extent]", [])):
             if not (isinstance(step, list) and len(step) == 2 and isinstance(step[0], str)):
@@ -62,23 +48,13 @@ class LaunchReader:
         visits = table.expression("visits", names, blocks.text)
         axes = list(dict.fromkeys(axis for axis, _ in order))
         reads, writes = self._touched(table, "reads", axes), self._touched(table, "writes", axes)
-        trips, depth = (
-            {
-                loop: table.parsed(f"{key}.{loop}", text, names)
-                for loop, text in table.take(key, dict, "a table", {}).items()
-            }
-            for key in ("trips", "depth")
-        )
+        trips, depth = table.expressions("trips", names), table.expressions("depth", names)
         if trips.keys() != depth.keys():
-            raise table.fail(
-                "depth", f"the same loops as in trips ({', '.join(trips) or 'none'})", ", ".join(depth) or "none"
-            )
+            expected = f"the same loops as in trips ({', '.join(trips) or 'none'})"
+            raise table.fail("depth", expected, ", ".join(depth) or "none")
         if "block" in trips:
             raise table.fail("trips", "another name than 'block', which is reserved for the blocks", "block")
-        prefetch, waits = table.expression("prefetch", names, "0"), table.expression("waits", names, "0")
-        probes = self._probes(table, len(trips))
-        table.done()
-        return Launch(
+        launch = Launch(
             entry=entry,
             when=when,
             grid=grid,
@@ -93,16 +69,31 @@ class LaunchReader:
             writes=writes,
             trips=trips,
             depth=depth,
-            prefetch=prefetch,
-            waits=waits,
-            probes=probes,
+            prefetch=table.expression("prefetch", names, "0"),
+            waits=table.expression("waits", names, "0"),
+            probes=self._probes(table, len(trips)),
         )
+        table.done()
+        return launch
+
+    def _entry(self, table: Table) -> str:
+        entry: str = table.string("entry")
+        if not _ENTRY.fullmatch(entry):
+            raise table.fail("entry", "the name of a function", entry)
+        if not mentions(self.source, entry):
+            # Import late, because its patterns would slow the start of queries.
+            from kernrec.kernel.cuda_signature import source_name
+
+            if not mentions(self.source, source_name(entry)):
+                kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self.source))))
+                raise table.error(f"entry: {unknown('kernel', entry, kernels)}")
+        return entry
 
     def _extents(self, table: Table, key: str) -> tuple[Expression, Expression, Expression]:
         texts = table.take(key, list, "a list of 1 to 3 expressions")
         if not 1 <= len(texts) <= 3:
             raise table.fail(key, "1 to 3 expressions", texts)
-        x, y, z = (table.parsed(f"{key}[{i}]", text, self._names) for i, text in enumerate([*texts, 1, 1][:3]))
+        x, y, z = table.items(key, [*texts, 1, 1][:3], self.names)
         return x, y, z
 
     def _argument(
@@ -112,10 +103,10 @@ class LaunchReader:
             raise table.fail(key, "a tensor or 'ctype expression'", text)
         ctype, _, value = text.strip().partition(" ")
         if not value or value.startswith("+"):
-            self._check_tensor(table, key, ctype)
+            table.check(key, "tensor", [ctype], sorted(self.pointers))
             # A kernel supports a dimension with `Dim.late` if it uses the tensor of the same name.
             table.named.add(ctype)
-            return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self._names) if value else None)
+            return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self.names) if value else None)
         if ctype == "bytes":
             digits, *pointers = value.split(" ")
             places = [re.fullmatch(r"(\w+)@(\d{1,4})", pointer) for pointer in pointers]
@@ -123,57 +114,43 @@ class LaunchReader:
             if not raw or not all(place and int(place[2]) + 8 <= len(raw) for place in places):
                 raise table.fail(key, "'bytes' and hexadecimal digits, then TENSOR@OFFSET for each pointer", text)
             members = tuple((int(place[2]), place[1]) for place in places if place)
-            for _, name in members:
-                self._check_tensor(table, key, name)
+            table.check(key, "tensor", (name for _, name in members), sorted(self.pointers))
             table.named.update(name for _, name in members)
             return BytesArgument(raw, members)
         if ctype in ("texture", "surface"):
-            if value.strip() not in self._images:
-                images = ", ".join(self._images) or "no tensor has one"
+            if value.strip() not in self.images:
+                images = ", ".join(self.images) or "no tensor has one"
                 raise table.error(f"{key}: {text!r}: expected a tensor with a texture table ({images})")
             return ImageArgument(value.strip())
         if ctype == "map":
-            return self._map(table, key, value)
-        if ctype not in SCALAR_RANGES:
-            raise table.error(f"{key}: {unknown('C type', ctype, SCALAR_RANGES)}")
+            name, _, extents = (part.strip() for part in value.partition(":"))
+            if name not in self.pointers or not extents:
+                tensors = ", ".join(sorted(self.pointers))
+                raise table.error(f"{key}: 'map {value}': expected a tensor ({tensors}) and a box, 'map a: 64, 128'")
+            return MapArgument(name, tuple(table.parsed(key, part, self.names) for part in extents.split(",")))
+        table.check(key, "C type", [ctype], SCALAR_RANGES)
         if ctype[0] == "f" and _DECIMAL.fullmatch(value):
             return ScalarArgument(ctype, literal(float(value)))
-        return ScalarArgument(ctype, table.parsed(key, value, self._names))
-
-    def _check_tensor(self, table: Table, key: str, name: str) -> None:
-        if name not in self._pointers:
-            raise table.error(f"{key}: {unknown('tensor', name, sorted(self._pointers))}")
-
-    def _map(self, table: Table, key: str, text: str) -> MapArgument:
-        name, _, extents = (part.strip() for part in text.partition(":"))
-        if name not in self._pointers or not extents:
-            tensors = ", ".join(sorted(self._pointers))
-            raise table.error(f"{key}: 'map {text}': expected a tensor ({tensors}) and a box, 'map a: 64, 128'")
-        return MapArgument(name, tuple(table.parsed(key, part, self._names) for part in extents.split(",")))
+        return ScalarArgument(ctype, table.parsed(key, value, self.names))
 
     def _touched(self, table: Table, key: str, axes: Collection[str]) -> dict[str, tuple[str, ...]]:
-        tensors = {}
-        for name, selected in table.take(key, dict, "a table of tensor = [axes]", {}).items():
-            self._check_tensor(table, key, name)
+        tensors = table.take(key, dict, "a table of tensor = [axes]", {})
+        table.check(key, "tensor", tensors, sorted(self.pointers))
+        for name, selected in tensors.items():
             if not isinstance(selected, list):
                 raise table.fail(f"{key}.{name}", "a list of axes", selected)
-            for axis in selected:
-                if axis not in axes:
-                    raise table.error(f"{key}.{name}: {unknown('axis of order', axis, axes)}")
-            tensors[name] = tuple(selected)
-        return tensors
+            table.check(f"{key}.{name}", "axis of order", selected, axes)
+        return {name: tuple(selected) for name, selected in tensors.items()}
 
     def _probes(self, table: Table, loops: int) -> tuple[Mapping[str, Expression], ...]:
         probes = []
         for i, probe in enumerate(table.take("probes", list, "a list of tables", [])):
+            key = f"probes[{i}]"
             if not isinstance(probe, dict):
-                raise table.fail(f"probes[{i}]", "a table of dimensions", probe)
-            for dim in probe:
-                if dim not in self._dims:
-                    raise table.error(f"probes[{i}]: {unknown('dimension', dim, self._dims)}")
-            probes.append(
-                {dim: table.parsed(f"probes[{i}].{dim}", text, self._static_names) for dim, text in probe.items()}
-            )
+                raise table.fail(key, "a table of dimensions", probe)
+            table.check(key, "dimension", probe, self.dims)
+            sizes = {dim: table.parsed(f"{key}.{dim}", text, self.static_names) for dim, text in probe.items()}
+            probes.append(sizes)
         if probes and len(probes) < loops + 2:
             raise table.error(
                 f"probes: expected at least {loops + 2}, 2 more than the loops in trips, got {len(probes)}"

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError
 from kernrec.kernel.declared_problem import declared_problem
 from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
 from kernrec.kernel.launch_reader import LaunchReader, launch_limits
@@ -90,21 +90,19 @@ class _Reader:
         levers = (*(tunable.name for tunable in tunables), *further)
         lets = self.lets((*inputs, *levers))
         names = frozenset((*inputs, *levers, *lets))
-        constraints = tuple(
-            top.parsed(f"constraints[{i}]", text, names.union(LIMITS))
-            for i, text in enumerate(top.take("constraints", list, "a list of expressions", []))
-        )
+        rules = top.take("constraints", list, "a list of expressions", [])
+        constraints = top.items("constraints", rules, names.union(LIMITS))
         workspaces = self.workspaces(names, tensors)
         static = {*levers, *_FACTS}
         for let_name, let in lets.items():
             if let.names <= static:
                 static.add(let_name)
-        tables = top.take("launch", list, "[[launch]] tables")
+        tables = top.tables("launch", "[[launch]] tables")
         if not tables:
             raise top.error("launch: expected at least one [[launch]]")
         pointers = (*tensors, *(workspace.name for workspace in workspaces))
         reader = LaunchReader(source, names, static, dims, pointers, (declared or {}).get("images", {}))
-        launches = tuple(reader.read(top.inner(f"launch[{i}]", table)) for i, table in enumerate(tables))
+        launches = tuple(map(reader.read, tables))
         called = [(launch.entry, len(launch.arguments)) for launch in launches]
         triton = triton_function(top, source_name, called, static)
         top.done()
@@ -159,15 +157,13 @@ class _Reader:
 
     def dtype_min_sm(self, dtypes: Collection[str], min_sm: int) -> dict[str, int]:
         table = self.top.take("dtype_min_sm", dict, "a table of dtype = compute capability", {})
+        self.top.check("dtype_min_sm", "dtype", table, dtypes)
         for dtype, sm in table.items():
-            if dtype not in dtypes:
-                raise self.top.error(f"dtype_min_sm: {unknown('dtype', dtype, dtypes)}")
             if type(sm) is not int or sm <= min_sm:
                 raise self.top.fail(f"dtype_min_sm.{dtype}", f"a compute capability above min_sm = {min_sm}", sm)
         return dict(table)
 
     def check_options(self) -> None:
-        """Raise `UsageError` for compiler options that a spec cannot have."""
         options = self.top.take("options", list, "a list of options of nvcc", [])
         if not all(isinstance(each, str) and OPTION.fullmatch(each) for each in options):
             raise self.top.fail("options", "-std=c++20 or -use_fast_math", options)
@@ -197,8 +193,7 @@ class _Reader:
             whole = all(type(value) is int and abs(value) < 2**31 for value in values)
             if not whole or not 1 <= len(values) <= _MOST_VALUES or len(set(values)) < len(values):
                 raise table.fail("values", f"1 to {_MOST_VALUES} different integers below 2**31", values)
-            meaning = table.string("meaning", "")
-            launch = table.take("launch", bool, "true or false", False)
+            meaning, launch = table.string("meaning", ""), table.take("launch", bool, "true or false", False)
             define = table.string("define", None)
             if define is not None and not C_IDENTIFIER.fullmatch(define):
                 raise table.fail("define", "the name of a macro", define)
@@ -221,17 +216,13 @@ class _Reader:
 
     def workspaces(self, names: Collection[str], tensors: Collection[str]) -> tuple[Workspace, ...]:
         workspaces: list[Workspace] = []
-        for i, data in enumerate(self.top.take("workspace", list, "[[workspace]] tables", [])):
-            table = self.top.inner(f"workspace[{i}]", data)
+        for table in self.top.tables("workspace", "[[workspace]] tables", []):
             name = table.string("name")
             _check_new(table.inner("name", {}), name, (*tensors, *(workspace.name for workspace in workspaces)))
             dtype = table.string("dtype")
-            if dtype not in ELEMENT_BYTES:
-                raise table.error(unknown("dtype", dtype, ELEMENT_BYTES))
-            elements = table.expression("elements", names)
-            when = table.condition(names)
+            table.check("dtype", "dtype", [dtype], ELEMENT_BYTES)
+            workspaces.append(Workspace(name, dtype, table.expression("elements", names), table.condition(names)))
             table.done()
-            workspaces.append(Workspace(name, dtype, elements, when))
         return tuple(workspaces)
 
 

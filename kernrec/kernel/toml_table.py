@@ -11,7 +11,7 @@ Each tunable has a column. Expressions may also use the numbers in other columns
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -29,15 +29,11 @@ def mentions(text: str, name: str) -> bool:
     """Return whether a text contains a name as a whole word, faster than a regular expression."""
     start = text.find(name)
     while start >= 0:
-        end = start + len(name)
-        if not _in_word(text[start - 1 : start]) and not _in_word(text[end : end + 1]):
+        around = text[start - 1 : start] + text[start + len(name) : start + len(name) + 1]
+        if not any(letter.isalnum() or letter == "_" for letter in around):
             return True
         start = text.find(name, start + 1)
     return False
-
-
-def _in_word(letter: str) -> bool:
-    return letter.isalnum() or letter == "_"
 
 
 _REQUIRED: Any = object()
@@ -86,10 +82,29 @@ class Table:
         values = self.take(key, list, f"a list of {', '.join(choices)}")
         if not values:
             raise self.fail(key, "at least one name", values)
-        for value in values:
-            if value not in choices:
-                raise self.error(f"{key}: {unknown('name', value, choices)}")
+        self.check(key, "name", values, choices)
         return tuple(dict.fromkeys(values))
+
+    def check(self, key: str, noun: str, names: Iterable[Any], choices: Collection[str]) -> None:
+        """Raise `UsageError` if a name under a key is not among `choices`. Messages call it a `noun`."""
+        for name in names:
+            if name not in choices:
+                raise self.error(f"{key}: {unknown(noun, name, choices)}")
+
+    def expressions(self, key: str, names: Collection[str], expected: str = "a table") -> dict[str, Expression]:
+        """Return the expressions of a table under a key. The default is an empty table."""
+        texts = self.take(key, dict, expected, {})
+        return {name: self.parsed(f"{key}.{name}", text, names) for name, text in texts.items()}
+
+    def items(
+        self, key: str, texts: Sequence[Any], names: Collection[str], noun: str = "name"
+    ) -> tuple[Expression, ...]:
+        """Parse the expressions in a list under a key."""
+        return tuple(self.parsed(f"{key}[{i}]", text, names, noun) for i, text in enumerate(texts))
+
+    def tables(self, key: str, expected: str, default: Any = _REQUIRED) -> "list[Table]":
+        """Return the tables in a list under a key."""
+        return [self.inner(f"{key}[{i}]", data) for i, data in enumerate(self.take(key, list, expected, default))]
 
     def expression(self, key: str, names: Collection[str], default: Any = _REQUIRED) -> Expression:
         return self.parsed(key, self.take(key, object, "an expression", default), names)

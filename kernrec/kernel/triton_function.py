@@ -17,7 +17,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from itertools import count, takewhile
 
-from kernrec.errors import unknown
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.toml_table import Table
 from kernrec.util.light_dataclass import dataclass
@@ -112,21 +111,16 @@ def triton_function(
     parameters = table.take("parameters", list, "a list of parameter names")
     if len(parameters) != own or not all(isinstance(name, str) and name.isidentifier() for name in parameters):
         raise table.fail("parameters", f"names for the {own} arguments of the launch", parameters)
-    divisible = {}
-    for name, text in table.take("divisible", dict, "a table of expressions", {}).items():
-        if name not in parameters:
-            raise table.error(f"divisible: {unknown('parameter', name, parameters)}")
-        divisible[name] = table.parsed(f"divisible.{name}", text, names)
+    divisible = table.expressions("divisible", names, "a table of expressions")
     types = table.take("types", dict, "a table of Triton's types", {})
     for name, text in types.items():
-        if name not in parameters or not isinstance(text, str):
-            raise table.error(f"types: {unknown('parameter', name, parameters)}")
+        if not isinstance(text, str):
+            raise table.fail(f"types.{name}", "the name of a type", text)
     key, module = table.string("key", ""), table.string("module", "")
-    descriptors = {}
-    for name, data in table.take("descriptors", dict, "a table of tensor descriptors", {}).items():
-        if name not in parameters:
-            raise table.error(f"descriptors: {unknown('parameter', name, parameters)}")
-        descriptors[name] = _descriptor(table.inner(f"descriptors.{name}", data), names)
+    tables = table.take("descriptors", dict, "a table of tensor descriptors", {})
+    for what, named in {"divisible": divisible, "types": types, "descriptors": tables}.items():
+        table.check(what, "parameter", named, parameters)
+    descriptors = {name: _descriptor(table.inner(f"descriptors.{name}", data), names) for name, data in tables.items()}
     table.done()
     return TritonFunction(tuple(parameters), divisible, dict(types), key, module, descriptors)
 
@@ -134,7 +128,7 @@ def triton_function(
 def _descriptor(table: Table, names: Collection[str]) -> TritonDescriptor:
     numbers = "a list of whole numbers"
     shape, strides, block = (table.take(key, list, numbers) for key in ("shape", "strides", "block"))
-    extents = tuple(table.parsed(f"block[{i}]", text, names) for i, text in enumerate(block))
+    extents = table.items("block", block, names)
     if not (1 <= len(shape) == len(strides) == len(block) <= 5 and all(type(n) is int for n in (*shape, *strides))):
         raise table.error("shape, strides and block: expected equally long lists of one to five whole numbers")
     fill_nan = table.take("fill_nan", bool, "true or false", False)

@@ -1,33 +1,27 @@
 """Run one measuring campaign: choose configs, measure, store, learn from the results, and decide when to stop."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
-from kernrec.measure.campaign.device_session import DeviceSession
+from kernrec.measure.campaign.campaign import Campaign
+from kernrec.measure.campaign.compile_queue import VARIANTS_AHEAD
 from kernrec.measure.campaign.ingest import check_takes_rows, ingest
-from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.plan import Chooser, PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
-from kernrec.measure.device.replay import chosen_gpus
-from kernrec.measure.gpu_plan import USUAL_BUDGET_S, gpu_plan
-from kernrec.measure.measuring_device import MeasuringDevice, gpu_device, inputs_of, recorded_device
-from kernrec.measure.problems import planned_on
+from kernrec.measure.gpu_plan import USUAL_BUDGET_S, GpuPlan
+from kernrec.measure.measuring_device import device_of
 from kernrec.measure.refine_planner import RefinePlanner
-from kernrec.measure.refine_subject import Knowledge, subject_on
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping, Strategy
+from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.measure.search_rounds import SearchRounds
-from kernrec.measure.worker.worker import write_kernel
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
-from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.store.measurement import Measurement
 
 
 def collect(
@@ -51,55 +45,73 @@ def collect(
     if request.strategy is Strategy.PLAN and request.budget == CampaignBudget():
         request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
     request.check()
-    with open_journal(request, report) as (journal, leftover), TemporaryDirectory(prefix="kernrec-") as scratch:
-        device, stored = device_of(request, Path(scratch)), 0
-        chooser = None if request.strategy is Strategy.ALL else chooser_on(device.gpu, request)
-        planned = planned_on(device.gpu, request) if chooser is None else []
-        earlier = partial(device.earlier, request.database)
+    scratch = TemporaryDirectory(prefix="kernrec-")
+    with open_journal(request.database, report) as (journal, leftover), scratch as folder:
+        device, stored = device_of(request, Path(folder)), 0
+        chooser = chooser_of(RequestOnGpu(request, device.gpu))
 
         def take(progress: Progress) -> None:
             report(progress)
-            if chooser is not None and progress.measurement is not None:
+            if progress.measurement is not None:
                 chooser.learn(progress.measurement)
 
-        def store() -> None:
+        def visits() -> Iterator[PlannedProblem]:
             nonlocal stored
-            # If another process uses the database, the rows stay in the journal and are stored later.
-            with suppress(UsageError):
-                stored += ingest(journal, request.database)
+            session = campaign.session
+            if chooser.needs_energy and not session.probe.measures_energy:
+                raise KernrecError("energy is not measured on this device; --objective latency needs none")
+            for problem in chooser.recalled:
+                chooser.begin(filter(session.is_present, device.earlier(journal.database, problem)))
+            while (visit := chooser.next()) is not None:
+                begun_s = session.clock()
+                yield replace(visit, earlier=tuple(device.earlier(journal.database, visit.problem)))
+                chooser.done(visit, session.clock() - begun_s)
+                # If another process uses the database, the rows stay in the journal and are stored later.
+                with suppress(UsageError):
+                    stored += ingest(journal)
 
-        campaign = Campaign(
-            WorkerClient(device.opening, stopping),
-            journal,
-            device.settings(request, request.budget),
-            CampaignHooks(earlier, stopping, take, store),
-            device.compile_queue(),
-        )
+        client = WorkerClient(device.opening, stopping)
+        campaign = Campaign(client, journal, device.settings(request), take, device.compile_queue())
         error, stopped = None, False
         try:
-            campaign.run(planned if chooser is None else _visits(chooser, campaign.session, earlier))
+            campaign.run(visits())
         except Stopped:
             stopped = True
         except KernrecError as failure:
             error = str(failure)
-        outcome = None if chooser is None else chooser.outcome()
+        outcome = chooser.outcome()
         outcomes = () if outcome is None else ((device.gpu, outcome),)
         result = CollectResult(tuple(campaign.results), stored, leftover, stopped, error, outcomes)
-        return concluded(result, journal, request.database)
+        return concluded(result, journal)
 
 
-def _visits(
-    chooser: Chooser, session: DeviceSession, earlier: Callable[[Problem], Iterable[Measurement]]
-) -> Iterator[PlannedProblem]:
-    """Yield the visits that a chooser selects, after it has learned from `earlier` measurements."""
-    if chooser.needs_energy and not session.probe.measures_energy:
-        raise KernrecError("energy is not measured on this device; --objective latency needs none")
-    for problem in chooser.recalled:
-        chooser.begin(filter(session.is_present, earlier(problem)))
-    while (visit := chooser.next()) is not None:
-        begun_s = session.clock()
-        yield visit
-        chooser.done(visit, session.clock() - begun_s)
+class _InTurn(Chooser):
+    """Chooser that measures a list of planned problems in turn, each with an equal share of the remaining budget."""
+
+    def __init__(self, on_gpu: RequestOnGpu) -> None:
+        self._left = on_gpu.planned()
+
+    def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
+        if not self._left:
+            return None
+        share = 1.0 / len(self._left)
+        planned = self._left.pop(0)
+        upcoming = self._left[0].tasks[:VARIANTS_AHEAD] if self._left else ()
+        return replace(planned, share=share, upcoming=upcoming)
+
+
+_CHOOSERS: Mapping[Strategy, Callable[[RequestOnGpu], Chooser]] = {
+    Strategy.ALL: _InTurn,
+    Strategy.PLAN: GpuPlan,
+    Strategy.REFINE: RefinePlanner,
+    Strategy.GUIDE: SearchRounds,
+    Strategy.GENETIC: SearchRounds,
+}
+
+
+def chooser_of(on_gpu: RequestOnGpu) -> Chooser:
+    """Return the chooser for a request's strategy. Raise `UsageError` if no config can run a problem."""
+    return _CHOOSERS[on_gpu.request.strategy](on_gpu)
 
 
 def collect_at(
@@ -138,54 +150,29 @@ def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> t
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
-def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser for a request on a GPU model. Do not call this for `Strategy.ALL`, which has no chooser."""
-    if request.strategy is Strategy.PLAN:
-        return gpu_plan(gpu, request)
-    if request.strategy is Strategy.REFINE:
-        return RefinePlanner(request, Knowledge(subject_on(gpu, request), request))
-    return SearchRounds(planned_on(gpu, request), request)
-
-
 @contextmanager
-def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Journal, int]]:
-    """Open the journal, and move rows of interrupted runs to the database. Yield (journal, number of moved rows)."""
+def open_journal(database: Path, report: Report) -> Iterator[tuple[Journal, int]]:
+    """Open a database's journal, and move rows of interrupted runs to the database. Yield (journal, number of moved
+    rows)."""
 
     def note(text: str) -> None:
         report(Progress("", "", "", 0, 0, note=text))
 
-    database = request.database
-    with Journal(journal_path(database)) as journal:
+    with Journal(database) as journal:
         check_takes_rows(database)
         if (old := database.with_name(f"{database.name}.journal")).exists():
             note(f"{old} was written by kernrec 0.1: only `kernrec collect` of that version adds its rows")
-        yield journal, ingest(journal, database, note)
+        yield journal, ingest(journal, note)
 
 
-def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
+def concluded(result: CollectResult, journal: Journal) -> CollectResult:
     """Move the journal's remaining rows to the database. Return the result with their number, and with any error."""
     error, stored = result.error, result.stored
     try:
-        stored += ingest(journal, database)
+        stored += ingest(journal)
     except KernrecError as failure:
         error = error or f"{failure}; the measurements are safe in {journal.path}: the next `kernrec collect` adds them"
     tried = any(problem.measured for problem in result.results)
     if error is None and not result.stopped and tried and not any(problem.best for problem in result.results):
         error = "no config could be measured; the reasons are above"
     return replace(result, stored=stored, error=error)
-
-
-def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
-    """Return the device that a request names. Its temporary files go to `scratch`. Raise the same errors as
-    `collect`."""
-    if request.recording is not None:
-        (gpu,) = chosen_gpus(request.recording, request.gpu)
-        return recorded_device(request.recording, gpu, request.seed)
-    from kernrec.measure.device.nvml import choose_gpu
-
-    present = choose_gpu(request.gpu)
-    if request.kernel is None:
-        return gpu_device(present, scratch)
-    spec = scratch / "kernel.json"
-    write_kernel(request.kernel, request.folder, spec)
-    return gpu_device(present, scratch, inputs_of(request.kernel), {"spec": str(spec)})

@@ -21,15 +21,16 @@ from pathlib import Path
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.gpu import GPU, find_gpu
+from kernrec.gpu import GPU
 from kernrec.kernel import Config, kernels_of
 from kernrec.kernel.fixed_part import fixed_part
 from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem, Task, check_memory
 from kernrec.measure.device.replay import load_recordings
 from kernrec.measure.problems import select_layers
 from kernrec.measure.refine_planner import RefinePlanner
-from kernrec.measure.refine_subject import Knowledge, RefineSubject, SampledKernel, sampled_kernels, subject_on
-from kernrec.measure.request import CollectRequest, WantedProblem
+from kernrec.measure.refine_subject import RefineSubject, SampledKernel, sampled_kernels, subject_of
+from kernrec.measure.request import WantedProblem
+from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.op import Problem, problem_from_key
 from kernrec.recommender.contenders import Key, key_of
 from kernrec.recommender.estimate.prediction import predict
@@ -139,11 +140,18 @@ refinement, which alternate, both measure energies."""
 class GpuPlan(Chooser):
     """Chooser that measures the fixed part, then one round of the survey, and then alternates refinement and survey."""
 
-    def __init__(
-        self, fixed: Sequence[PlannedProblem], survey: Survey | None = None, planner: RefinePlanner | None = None
-    ) -> None:
-        self._fixed = list(fixed)
-        self._survey, self._planner = survey, planner
+    def __init__(self, on_gpu: RequestOnGpu) -> None:
+        """Plan the measurements of a GPU. It is a recorded GPU if the request names a recording."""
+        request, gpu = on_gpu.request, on_gpu.gpu
+        self._fixed = fixed_problems(gpu, request.recording)
+        self._survey: Survey | None = None
+        self._planner: RefinePlanner | None = None
+        if request.recording is None:
+            on_gpu = RequestOnGpu(replace(request, problems=asked_problems(gpu)), gpu.name)
+        subject = subject_of(on_gpu, able_only=request.recording is None)
+        if subject.wanted:
+            self._survey = Survey(subject, sampled_kernels(on_gpu), request.seed)
+            self._planner = RefinePlanner(on_gpu, subject)
         self._refining = False  # whether the refinement planner chose the visit in progress
         # configs that the planner measured minus those of the survey, after the survey's first round
         self._ahead = 0
@@ -186,19 +194,6 @@ class GpuPlan(Chooser):
         # Visits with energies take longer. Report a duration of 0, so that they do not distort the planner's estimates.
         if self._planner is not None and self._refining:
             self._planner.done(visit, 0.0 if self._measures_energy else seconds)
-
-
-def gpu_plan(name: str, request: CollectRequest) -> GpuPlan:
-    """Return the measuring plan for the GPU `name`. It is a recorded GPU if the request names a recording."""
-    gpu = find_gpu(name)
-    fixed = fixed_problems(gpu, request.recording)
-    if request.recording is None:
-        request = replace(request, problems=asked_problems(gpu))
-    subject = subject_on(name, request, able_only=request.recording is None)
-    if not subject.wanted:
-        return GpuPlan(fixed)
-    survey = Survey(subject, sampled_kernels(name, request), request.seed)
-    return GpuPlan(fixed, survey, RefinePlanner(request, Knowledge(subject, request)))
 
 
 def fixed_problems(gpu: GPU, recording: Path | None = None) -> list[PlannedProblem]:

@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +14,11 @@ from kernrec.kernel import Kernel
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.plan import check_memory
-from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, CampaignSettings
+from kernrec.measure.campaign.results import EFFORTS, CampaignSettings
+from kernrec.measure.device import nvml
 from kernrec.measure.device.gpu_limits import restore_abandoned
-from kernrec.measure.device.nvml import LocalGpu, local_gpu
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
+from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.protocol.measure_config import VERSION
 from kernrec.measure.request import CollectRequest, CollectResult, WantedProblem
 from kernrec.op import Problem
@@ -48,12 +49,12 @@ class MeasuringDevice:
         """Whether the device replays a recording."""
         return self.uuid_hash is None
 
-    def settings(self, request: CollectRequest, budget: CampaignBudget) -> CampaignSettings:
+    def settings(self, request: CollectRequest) -> CampaignSettings:
         """Return the settings of a new campaign on this device."""
         return CampaignSettings(
             session=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}",
-            effort=request.campaign_effort,
-            budget=budget,
+            finals=request.finals,
+            budget=request.budget,
             seed=request.seed,
             measured_by=f"kernrec {__version__}",
             protocol_version=REPLAY_VERSION if self.replayed else VERSION,
@@ -73,31 +74,29 @@ class MeasuringDevice:
         return [measurement for measurement in rows if measurement.device.device_uuid_hash == self.uuid_hash]
 
 
-def gpu_device(
-    present: LocalGpu, scratch: Path, inputs: InputInfo = STANDARD_INPUTS, kernel: Mapping[str, str] | None = None
-) -> MeasuringDevice:
-    """Return the campaign device for a GPU of this machine.
+def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
+    """Return the device that a request names: a GPU of this machine, or a recorded GPU.
 
     Args:
         scratch: Folder for temporary files of the device's process.
-        inputs: Description of the kernels' input values, as stored in rows.
-        kernel: Additional fields of the request that opens the device, for a user's kernel.
 
     Raises:
-        UsageError: The catalog does not contain the GPU.
-        KernrecError: kernrec cannot restore the limits that a killed run has set on the GPU.
+        UsageError: There is no such GPU, or the catalog does not contain it.
+        KernrecError: There is no driver, or kernrec cannot restore the limits that a killed run has set on the GPU.
     """
-    gpu = find_gpu(present.name)
+    if request.recording is not None:
+        (name,) = chosen_gpus(request.recording, request.gpu)
+        opening = {"device": "replay", "file": str(request.recording.absolute()), "gpu": name, "seed": request.seed}
+        return MeasuringDevice(opening, name, find_gpu(name).sm, None, InputInfo())
+    present = nvml.choose_gpu(request.gpu)
+    gpu, inputs = find_gpu(present.name), STANDARD_INPUTS
     restore_abandoned(present)
     opening = {"device": "cuda", "uuid": present.uuid, "scratch": str(scratch / present.uuid_hash)}
-    return MeasuringDevice(opening | dict(kernel or {}), gpu.name, gpu.sm, present.uuid_hash, inputs)
-
-
-def recorded_device(recording: Path, name: str, seed: int) -> MeasuringDevice:
-    """Return the campaign device that replays the GPU `name`, with run times drawn from the recorded samples."""
-    gpu = find_gpu(name)
-    opening = {"device": "replay", "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
-    return MeasuringDevice(opening, gpu.name, gpu.sm, None, InputInfo())
+    if (kernel := request.kernel) is not None:
+        inputs = inputs_of(kernel)
+        opening["kernel"] = {"name": kernel.name, "spec": kernel.spec, "source": kernel.source}
+        opening["folder"] = str(request.folder.absolute())
+    return MeasuringDevice(opening, gpu.name, gpu.sm, present.uuid_hash, inputs)
 
 
 def inputs_of(kernel: Kernel) -> InputInfo:
@@ -137,7 +136,7 @@ class KernelMeasurement:
         """
         if effort not in EFFORTS:
             raise unknown("effort", effort, EFFORTS)
-        present = local_gpu(gpu)
+        present = nvml.local_gpu(gpu)
         check_memory(problem, gpu)
         problems = [WantedProblem(problem.key, problem)]
         request = CollectRequest(

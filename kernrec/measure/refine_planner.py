@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem
 from kernrec.measure.protocol import measure_config
-from kernrec.measure.refine_subject import ChangedAnswer, Knowledge
-from kernrec.measure.request import CollectRequest
+from kernrec.measure.refine_subject import ChangedAnswer, Knowledge, RefineSubject, subject_of
+from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.model.search.refinement import Costs, Refinement, Visit
 from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement
@@ -51,7 +51,11 @@ class Refined:
 class RefinePlanner(Chooser):
     """Chooser of the refinement's visits on one GPU model."""
 
-    def __init__(self, request: CollectRequest, knowledge: Knowledge) -> None:
+    def __init__(self, on_gpu: RequestOnGpu, subject: RefineSubject | None = None) -> None:
+        """Prepare a refinement of the subject, by default of the requested problems. Raise `UsageError` if no config
+        can run a problem."""
+        request = on_gpu.request
+        knowledge = Knowledge(subject or subject_of(on_gpu), on_gpu)
         each_s = _LATENCY_S
         if request.objective is not Objective.LATENCY:
             each_s += measure_config.SETTLE_S + 1.0

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, config_text, find_kernel
 from kernrec.measure.campaign.plan import Task, check_memory
-from kernrec.measure.device.replay import Recording, load_requested
-from kernrec.measure.problems import context_of, layers_on, recordings_on
-from kernrec.measure.request import CollectRequest, WantedProblem
+from kernrec.measure.device.replay import Recording
+from kernrec.measure.request import WantedProblem
+from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.op import Problem
 from kernrec.recommender.candidates import CandidateSet, candidate_set
@@ -64,10 +63,8 @@ class SampledKernel:
 
 @dataclass(frozen=True)
 class RefineSubject:
-    """A GPU model and the problems to refine on it. Each tuple has one entry per problem."""
+    """Problems to refine on a GPU model. Each tuple has one entry per problem."""
 
-    gpu: str
-    """Name in the GPU catalog."""
     replayed: bool
     wanted: tuple[WantedProblem, ...]
     contenders: tuple[ProblemContenders, ...]
@@ -82,7 +79,7 @@ class RefineSubject:
         return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, source)
 
 
-def subject_on(name: str, request: CollectRequest, able_only: bool = False) -> RefineSubject:
+def subject_of(on_gpu: RequestOnGpu, able_only: bool = False) -> RefineSubject:
     """Return the contenders of the requested problems on a GPU model.
 
     Args:
@@ -91,11 +88,11 @@ def subject_on(name: str, request: CollectRequest, able_only: bool = False) -> R
     Raises:
         UsageError: No config can run a problem, or a recording has none of the problems.
     """
+    request = on_gpu.request
     if request.recording is not None:
-        return _recorded(name, request)
-    gpu = find_gpu(name)
-    context, wanted, sets = context_of(request, with_rows=True).on(gpu), [], []
-    for each in layers_on(request.wanted, gpu, request.database):
+        return _recorded(on_gpu)
+    context, wanted, sets = on_gpu.databases.on(on_gpu.gpu), [], []
+    for each in on_gpu.problems:
         try:
             whole_space = bool(_measured(each.problem, context))
             sets.append(_candidates(each.problem, context, request.point, whole_space))
@@ -108,14 +105,13 @@ def subject_on(name: str, request: CollectRequest, able_only: bool = False) -> R
         for each, candidates in zip(wanted, sets, strict=True)
     ]
     hashes = [{each.table.kernel.name: each.table.kernel.hash for each in candidates.kernels} for candidates in sets]
-    return RefineSubject(gpu.name, False, tuple(wanted), tuple(contenders), tuple(hashes))
+    return RefineSubject(False, tuple(wanted), tuple(contenders), tuple(hashes))
 
 
-def sampled_kernels(name: str, request: CollectRequest) -> Callable[[Problem], list[SampledKernel]]:
+def sampled_kernels(on_gpu: RequestOnGpu) -> Callable[[Problem], list[SampledKernel]]:
     """Return a function that lists a problem's kernels, with the configs that can be measured or replayed."""
-    gpu, databases = find_gpu(name), context_of(request, with_rows=True)
-    context = databases.on(gpu)
-    if request.recording is None:
+    context = on_gpu.databases.on(on_gpu.gpu)
+    if on_gpu.request.recording is None:
 
         def library(problem: Problem) -> list[SampledKernel]:
             measured = _measured(problem, context)
@@ -125,8 +121,8 @@ def sampled_kernels(name: str, request: CollectRequest) -> Callable[[Problem], l
             ]
 
         return library
-    recordings = {each.problem.key: each for each in load_requested(request.recording, gpu.name, None)}
-    kernels = _kernels(recordings.values(), databases)
+    recordings = {wanted.problem.key: recording for wanted, recording in on_gpu.recordings}
+    kernels = _kernels(recordings.values(), on_gpu.databases)
 
     def recorded(problem: Problem) -> list[SampledKernel]:
         recording = recordings[problem.key]
@@ -166,10 +162,10 @@ def _candidates(
     return candidates
 
 
-def _recorded(name: str, request: CollectRequest) -> RefineSubject:
-    gpu, recorded = find_gpu(name), recordings_on(name, request)
-    databases, draw = context_of(request, with_rows=True), np.random.default_rng(request.seed)
-    context, kernels = databases.on(gpu), _kernels([recording for _, recording in recorded], databases)
+def _recorded(on_gpu: RequestOnGpu) -> RefineSubject:
+    request, gpu, recorded = on_gpu.request, on_gpu.gpu, on_gpu.recordings
+    context, draw = on_gpu.databases.on(gpu), np.random.default_rng(request.seed)
+    kernels = _kernels([recording for _, recording in recorded], on_gpu.databases)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
         """Return the recorded configs that the recommender ranks best, or a random sample if it cannot predict them."""
@@ -188,7 +184,6 @@ def _recorded(name: str, request: CollectRequest) -> RefineSubject:
         return unpredicted(wanted.problem, chosen, _UNPREDICTED_DEVIATION, wanted.count)
 
     return RefineSubject(
-        gpu.name,
         True,
         tuple(wanted for wanted, _ in recorded),
         tuple(contenders(*each) for each in recorded),
@@ -222,16 +217,13 @@ class ChangedAnswer:
 class Knowledge:
     """Joint posterior of the costs of all contenders, updated from stored rows and new measurements."""
 
-    def __init__(self, subject: RefineSubject, request: CollectRequest) -> None:
+    def __init__(self, subject: RefineSubject, on_gpu: RequestOnGpu) -> None:
         self.subject = subject
-        self._objective = request.objective
-        self._point = request.point
-        self._gpu = find_gpu(subject.gpu)
-        self.posterior = JointPosterior(side_by_side(subject.contenders), request.seed)
-        if request.database.exists():
-            context = Context([request.database]).on(self._gpu)
-            for problem in range(len(subject.wanted)):
-                self._take_rows(problem, context)
+        self._objective = on_gpu.request.objective
+        self.posterior = JointPosterior(side_by_side(subject.contenders), on_gpu.request.seed)
+        context = on_gpu.databases.on(on_gpu.gpu)
+        for problem in range(len(subject.wanted)):
+            self._take_rows(problem, context, on_gpu.request.point)
         self.posterior.rescale()
 
     def config_text(self, problem: int, contender: int) -> str:
@@ -239,12 +231,12 @@ class Knowledge:
         kernel, config = self.subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"
 
-    def _take_rows(self, problem: int, context: GpuContext) -> None:
+    def _take_rows(self, problem: int, context: GpuContext, point: OperatingPoint) -> None:
         """Learn from the stored rows of a problem, except rows of other versions of a kernel."""
         contenders, hashes = self.subject.contenders[problem], self.subject.hashes[problem]
         evidence = context.evidence(self.subject.wanted[problem].problem, list(hashes))
         rows = [row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)]
-        rows = [row for row in rows if applies(row, self._gpu, self._point)]
+        rows = [row for row in rows if applies(row, context.gpu, point)]
         for row in measured_of(contenders, rows, self._objective):
             self.posterior.add(problem, row)
         for failed in evidence.failed:

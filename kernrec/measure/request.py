@@ -90,10 +90,11 @@ class CollectRequest:
         return chooses and self.objective is not Objective.LATENCY
 
     @property
-    def campaign_effort(self) -> MeasuringEffort:
-        """Effort with which a campaign measures the configs that the strategy chooses."""
-        chosen = MeasuringEffort(None, FINALS if self.strategy is Strategy.PLAN else 0)
-        return self.effort if self.strategy is Strategy.ALL else chosen
+    def finals(self) -> int:
+        """Number of configs per problem to measure in the final tier."""
+        if self.strategy is Strategy.ALL:
+            return self.effort.finals
+        return FINALS if self.strategy is Strategy.PLAN else 0
 
     def check(self, many_gpus: bool = False) -> None:
         """Raise `UsageError` for mistakes that can be found without a device. `many_gpus` is True on a cluster."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.plan import Chooser, EnergyRule, PlannedProblem
 from kernrec.measure.request import CollectRequest, Strategy
+from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.model.search.expected_improvement import ObjectiveSearch
 from kernrec.model.search.genetic_search import GeneticSearch
@@ -65,8 +66,9 @@ class Searched:
 class SearchRounds(Chooser):
     """Chooser for the search of one problem on one GPU model."""
 
-    def __init__(self, problems: Sequence[PlannedProblem], request: CollectRequest) -> None:
-        """Prepare a search. Raise `UsageError` if there is more than one problem."""
+    def __init__(self, on_gpu: RequestOnGpu) -> None:
+        """Prepare a search. Raise `UsageError` if there is more than one problem, or no config can run it."""
+        request, problems = on_gpu.request, on_gpu.planned()
         if len(problems) != 1:
             op, dims = problems[0].problem.op, ",".join(f"{name}={value}" for name, value in problems[0].problem.dims)
             raise UsageError(

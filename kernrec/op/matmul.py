@@ -145,7 +145,7 @@ MATMUL = Op(
         Dim("m", "rows of a and c"),
         Dim("n", "columns of b and c"),
         Dim("k", "columns of a, rows of b"),
-        Dim("batch", "independent products of contiguous matrices", 1, late=True),
+        Dim("batch", "independent products of contiguous matrices", 1, late=True, aliases=("b", "batch_size")),
         Dim("bias", "1: a bias is added to every column of c", 0, minimum=0, maximum=1, late=True),
         Dim("activation", "of c: 0 none, 1 ReLU, 2 GELU (tanh form), 3 SiLU", 0, minimum=0, maximum=3, late=True),
         Dim("scales", "8 bits: 0 one a matrix, 1 a row of a, a column of b", 0, minimum=0, maximum=1, late=True),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 EPSILON = 1e-5
 """Constant under the square root in layernorm and rmsnorm: PyTorch's default."""
+_ROWS = ("m", "batch", "b", "tokens")
+_COLUMNS = ("n", "cols", "hidden", "hidden_size", "dim")
 
 
 def _op(**fields: Any) -> Op:
@@ -34,7 +36,7 @@ def _row_op(columns: str, flops: int, parameters: tuple[str, ...] = (), **fields
         whole = d["rows"], d["columns"]
         return {"x": whole, **dict.fromkeys(parameters, (d["columns"],)), "y": whole}
 
-    dims = Dim("rows", "independent rows"), Dim("columns", columns)
+    dims = Dim("rows", "independent rows", aliases=_ROWS), Dim("columns", columns, aliases=_COLUMNS)
     return _op(dims=dims, shapes=shapes, flops=lambda d: flops * d["rows"] * d["columns"], **fields)
 
 
@@ -109,7 +111,10 @@ REDUCE = _op(
     name="reduce",
     title="sum of each row, y[rows] = sum over columns of x",
     aliases=("reduction", "sum", "row sum"),
-    dims=(Dim("rows", "independent sums"), Dim("columns", "elements per row, added up")),
+    dims=(
+        Dim("rows", "independent sums", aliases=_ROWS),
+        Dim("columns", "elements per row, added up", aliases=_COLUMNS),
+    ),
     workload="resnet50",
     shapes=lambda d, layout: {"x": (d["rows"], d["columns"]), "y": (d["rows"],)},
     flops=lambda d: d["rows"] * d["columns"],  # Count the addition of the first element to zero, as in a matmul.
@@ -122,7 +127,10 @@ TRANSPOSE = _op(
     name="transpose",
     title="transposition, y[columns,rows] = x[rows,columns]",
     aliases=("transposition",),
-    dims=(Dim("rows", "rows of x, columns of y"), Dim("columns", "columns of x, rows of y")),
+    dims=(
+        Dim("rows", "rows of x, columns of y", aliases=_ROWS),
+        Dim("columns", "columns of x, rows of y", aliases=_COLUMNS),
+    ),
     workload="stable-diffusion-unet",
     shapes=lambda d, layout: {"x": (d["rows"], d["columns"]), "y": (d["columns"], d["rows"])},
     flops=lambda d: 0,
@@ -142,7 +150,7 @@ ELEMENTWISE = _op(
     name="elementwise",
     title="fused multiply-add with ReLU, y[n] = relu(a x[n] + b[n])",
     aliases=("pointwise", "fma"),
-    dims=(Dim("n", "elements"),),
+    dims=(Dim("n", "elements", aliases=("elements", "size", "length")),),
     workload="resnet50",
     shapes=lambda d, layout: {"a": (1,), "x": (d["n"],), "b": (d["n"],), "y": (d["n"],)},
     flops=lambda d: 3 * d["n"],  # multiply, add, compare
@@ -160,7 +168,7 @@ MATVEC = _op(
     dims=(
         Dim("m", "rows of a, elements of each result"),
         Dim("k", "columns of a, elements of each vector"),
-        Dim("n", "vectors", 1, maximum=16),
+        Dim("n", "vectors", 1, maximum=16, aliases=("b", "batch", "vectors")),
     ),
     workload="llama-3-8b-decode",
     shapes=lambda d, layout: {"a": (d["m"], d["k"]), "x": (d["n"], d["k"]), "y": (d["n"], d["m"])},

@@ -134,11 +134,13 @@ MOE = Op(
     title="mixture of experts, y = sum over topk of share * down(silu(gate(x)) * up(x))",
     aliases=("mixture of experts", "fused_moe", "experts"),
     dims=(
-        Dim("tokens", "tokens of all sequences"),
-        Dim("hidden", "elements of a token"),
-        Dim("intermediate", "columns of an expert, of all GPUs"),
-        Dim("experts", "experts, of all GPUs"),
-        Dim("topk", "experts that a token goes through"),
+        Dim("tokens", "tokens of all sequences", aliases=("m", "seq")),
+        Dim("hidden", "elements of a token", aliases=("hidden_size",)),
+        Dim(
+            "intermediate", "columns of an expert, of all GPUs", aliases=("intermediate_size", "moe_intermediate_size")
+        ),
+        Dim("experts", "experts, of all GPUs", aliases=("num_experts", "e")),
+        Dim("topk", "experts that a token goes through", aliases=("top_k", "num_experts_per_tok")),
         Dim("tp", "GPUs that share the columns of an expert", 1),
         Dim("ep", "GPUs that share the experts", 1),
         Dim("routing", "0 balanced, else a power law's exponent x 100", 0, minimum=0, maximum=500),

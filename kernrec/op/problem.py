@@ -5,6 +5,7 @@ Every query imports this module, so it does not import NumPy at run time.
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from itertools import takewhile
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,8 @@ class Dim:
     late: bool = False
     """Whether the dimension was added after users had stored problems. `Problem.dims` and `Problem.key` omit it if it
     has its default value (a number), so that stored keys stay valid."""
+    aliases: tuple[str, ...] = ()
+    """Other names that users type, such as `seq_len` for `queries`."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,10 @@ class Op:
         return [(dim.name, dim.default, dim.minimum, dim.maximum, dim) for dim in self.dims]
 
     @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset([dim.name for dim in self.dims])
+
+    @cached_property
     def _kinds(self) -> dict[tuple[str | None, str | None], tuple[str, str]]:
         return {}
 
@@ -142,7 +149,7 @@ class Op:
         Args:
             dtype: any spelling of an accepted data type. None selects the default.
             layout: accepted layout. None selects the default.
-            dims: dimensions as integers. Omitted dimensions get their default values.
+            dims: dimensions as integers, by name or alias. Omitted dimensions get their default values.
 
         Raises:
             UsageError: a dimension is unknown, missing, not an integer, out of range or inconsistent with the others.
@@ -170,7 +177,31 @@ class Op:
         names.update(self.derive(names))
         return names
 
+    def canonical_dims(self, dims: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values keyed by dimension for values keyed by dimension, alias or position (`"1"` for the first).
+
+        A position refers to the op's only dimension, or to one of the leading dimensions without a default. Unknown
+        names stay as they are.
+
+        Raises:
+            UsageError: a dimension has two values, or a position has no dimension.
+        """
+        names = {alias: dim.name for dim in self.dims for alias in (dim.name, *dim.aliases)}
+        leading = takewhile(lambda dim: dim.default is None or len(self.dims) == 1, self.dims)
+        names |= {str(number): dim.name for number, dim in enumerate(leading, 1)}
+        written: dict[str, str] = {}
+        for name in dims:
+            if name.isdigit() and name not in names:
+                stated = [dim for dim in self.dims if dim.default is None] or self.dims
+                example = ",".join([f"{dim.name}=..." for dim in stated])
+                raise UsageError(f"{self.name} needs a shape with the names of its dimensions, such as {example}")
+            if (first := written.setdefault(names.get(name, name), name)) != name:
+                raise UsageError(f"{self.name} dimension {names[name]} is given twice, as {first} and as {name}")
+        return {dimension: dims[name] for dimension, name in written.items()}
+
     def _sizes(self, dims: Mapping[str, Any]) -> dict[str, int]:
+        if not dims.keys() <= self._names:
+            dims = self.canonical_dims(dims)
         sizes: dict[str, int] = {}
         for name, default, least, most, dim in self._ranges:
             value = dims.get(name)
@@ -190,10 +221,9 @@ class Op:
         return sizes
 
     def _missing(self, dims: Mapping[str, Any]) -> UsageError:
-        accepted = [dim.name for dim in self.dims]
         for name in dims:
-            if name not in accepted:  # A misspelled name is more likely than a forgotten dimension.
-                return unknown(f"{self.name} dimension", name, accepted)
+            if name not in self._names:  # A misspelled name is more likely than a forgotten dimension.
+                return unknown(f"{self.name} dimension", name, [dim.name for dim in self.dims])
         required = [dim.name for dim in self.dims if dim.default is None]
         optional = [f"{dim.name}={dim.default}" for dim in self.dims if dim.default is not None]
         message = f"{self.name} is missing {', '.join(n for n in required if dims.get(n) is None)}; "

@@ -17,6 +17,8 @@ _OPS = (ATTENTION, CONV2D, ELEMENTWISE, LAYERNORM, MATMUL, MATVEC, MOE, REDUCE, 
 _EQUALS = re.compile(r"\s*=\s*")
 _SEPARATOR = re.compile(r"[,;\s]+")
 _VALUE = re.compile(r"([+-]?[0-9]{1,30})(k?)", re.ASCII | re.IGNORECASE)
+_PLAIN = re.compile(r"[0-9]+k?(?:\s*[,;x\s]\s*[0-9]+k?)*", re.ASCII | re.IGNORECASE)
+"""Shape without names, such as `4096,4096,4k` or `4096x4096x4k`."""
 _EXAMPLE = "write a shape as name=value,name=value, such as m=1024,n=1024,k=4k"
 _KEY = re.compile(r"(\w+)\[([^\[\]]*)\](\w+),(\w+)")
 _ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3, "swish": 3}
@@ -43,13 +45,17 @@ def find_op(name: str) -> Op:
 def parse_shape(text: str) -> dict[str, int]:
     """Parse dimensions from `name=value` pairs separated by commas, semicolons or blanks. `4k` is 4096.
 
-    Names become lower case. The op's dimensions are not checked.
+    Names become lower case. In a shape without names, such as `4096x4096x4k`, the position is the name, from `"1"` on.
+    The op's dimensions are not checked.
 
     Raises:
         UsageError: the text is not a shape or repeats a dimension.
     """
     shape: dict[str, int] = {}
-    for item in _SEPARATOR.split(_EQUALS.sub("=", text.strip(" ,;\t\n"))):
+    text = _EQUALS.sub("=", text.strip(" ,;\t\n"))
+    if _PLAIN.fullmatch(text):
+        text = ",".join([f"{number}={size}" for number, size in enumerate(re.split(r"[^0-9k]+", text.lower()), 1)])
+    for item in _SEPARATOR.split(text):
         name, equals, value = item.lower().partition("=")
         if not (name and equals):
             raise UsageError(f"{short(item)} is not part of a shape; {_EXAMPLE}")

@@ -19,13 +19,12 @@ from kernrec.page.front import (
     config_text,
     front_answer,
     kernel_options,
-    point_of,
     rounded,
     subject_of,
 )
-from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.explain.breakdown import Explanation, explain
-from kernrec.recommender.explain.report import advice, pick_config, tunables_of, what_if
+from kernrec.recommender import Objective, Query, Recommender, Request
+from kernrec.recommender.explain.breakdown import Explanation
+from kernrec.recommender.explain.report import report, tunables_of
 from kernrec.recommender.networks.compare import sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest, layers_of
 from kernrec.recommender.networks.network import answer_network
@@ -118,27 +117,21 @@ class Answers:
 
     def _explain(self, parameters: Parameters) -> dict[str, Any]:
         subject, gpu = subject_of(self._recommender, parameters), find_gpu(parameters.get("gpu", ""))
-        candidates = subject.candidates(self._recommender, gpu)
-        names = [kernel.table.kernel.name for kernel in candidates.kernels]
-        if (name := parameters.get("kernel", "")) not in names:
-            raise unknown("kernel", name, names)
-        point = point_of(candidates, _number(parameters, "power_limit_w"), _number(parameters, "clock_hz"))
-        if point < 0:
-            raise UsageError(
-                "no operating point has this power limit and clock; give those of a point on a Pareto front"
-            )
-        of_kernel = candidates.only(names.index(name))
+        problem, limit_w = subject.answer(self._recommender, gpu).problem, _number(parameters, "power_limit_w")
+        query = Query(
+            Objective.ENERGY,
+            power_limit_w=None if limit_w == gpu.tdp_w else limit_w,
+            clock_hz=_number(parameters, "clock_hz"),
+            inputs=subject.inputs,
+        )
+        kernel, dims = parameters.get("kernel", ""), dict(problem.dims)
+        request = Request(gpu.name, None, kernel, dims, problem.dtype, problem.layout, query)
         config = tunables_of("config", parameters.get("config"))
-        position = pick_config(of_kernel, config, Objective.LATENCY, point)
-        explanation = explain(of_kernel, position, point)
-        changes = what_if(of_kernel, position, point, Objective.ENERGY, 3)
-        return shortened(explanation.as_dict()) | {
-            "what_to_do": advice(explanation, changes, Objective.ENERGY),
-            "commands": commands(explanation, subject),
-        }
+        explained = report(request, self._recommender.context, config, top=3)
+        shown = shortened(explained.subject.as_dict()) | {"what_to_do": explained.what_to_do}
+        return shown | {"commands": commands(explained.subject, subject)}
 
     def _network(self, parameters: Parameters) -> dict[str, Any]:
-        """Return a network's layers and totals at the default power limit, and its totals at several power limits."""
         name = parameters.get("workload", "")
         names = [*self._own, *workloads()]
         if name not in names:  # Accept names only, because a URL must not open a file.

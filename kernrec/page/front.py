@@ -233,17 +233,14 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
     starts = candidates.starts
     number = np.searchsorted(starts, positions, side="right") - 1
     own = positions - np.take(starts, number)
-    columns: dict[str, list[Any]] = {"kernel": number.tolist(), "point": points.tolist()}
+    columns: dict[str, np.ndarray] = {name: np.zeros(len(positions), dtype=np.int64) for name in _INTEGERS}
+    columns |= {name: np.zeros(len(positions)) for name in _QUANTITIES}
+    columns |= {"kernel": number, "point": points}
     configs: list[dict[str, Any]] = []
-    of_config = np.zeros(len(positions), dtype=np.int64)
     bottlenecks: dict[str, int] = {}
-    of_bottleneck = np.zeros(len(positions), dtype=np.int64)
-    quantities = {name: np.zeros(len(positions)) for name in _QUANTITIES}
-    sources = {name: np.zeros(len(positions), dtype=np.int64) for name in ("source", "energy_source")}
     for kernel_number, kernel in enumerate(candidates.kernels):
         here = np.flatnonzero(number == kernel_number)
-        shown, inverse = np.unique(own[here], return_inverse=True)
-        of_config[here] = inverse
+        shown, columns["config"][here] = np.unique(own[here], return_inverse=True)
         named = [kernel.config(int(position)) for position in shown]
         configs.append(
             {
@@ -255,20 +252,17 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
         )
         cells, costs = (points[here], own[here]), kernel.costs
         words = [kernel.running(*cell)[1] for cell in zip(*(each.tolist() for each in cells), strict=True)]
-        of_bottleneck[here] = [bottlenecks.setdefault(word, len(bottlenecks)) for word in words]
+        columns["bottleneck"][here] = [bottlenecks.setdefault(word, len(bottlenecks)) for word in words]
         for quantity, unit, estimates in (("latency", "s", costs.latency), ("energy", "j", costs.energy)):
-            quantities[f"{quantity}_{unit}"][here] = estimates.value[cells]
-            quantities[f"{quantity}_low_{unit}"][here] = estimates.low[cells]
-            quantities[f"{quantity}_high_{unit}"][here] = estimates.high[cells]
-        quantities["power_w"][here] = costs.power_w[cells]
-        quantities["clock_hz"][here] = kernel.limited.clock_hz[cells]
-        sources["source"][here] = costs.latency.source[cells]
-        sources["energy_source"][here] = costs.energy.source[cells]
-    columns["config"] = of_config.tolist()
-    columns["bottleneck"] = of_bottleneck.tolist()
-    columns |= {name: values.tolist() for name, values in sources.items()}
-    columns |= {name: rounded(values.tolist()) for name, values in quantities.items()}
-    return {"configs": configs, "bottlenecks": list(bottlenecks), "points": columns}
+            columns[f"{quantity}_{unit}"][here] = estimates.value[cells]
+            columns[f"{quantity}_low_{unit}"][here] = estimates.low[cells]
+            columns[f"{quantity}_high_{unit}"][here] = estimates.high[cells]
+        columns["power_w"][here] = costs.power_w[cells]
+        columns["clock_hz"][here] = kernel.limited.clock_hz[cells]
+        columns["source"][here] = costs.latency.source[cells]
+        columns["energy_source"][here] = costs.energy.source[cells]
+    plain = {name: rounded(values.tolist()) for name, values in columns.items()}
+    return {"configs": configs, "bottlenecks": list(bottlenecks), "points": plain}
 
 
 def _measured(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, dict[str, Any]]:
@@ -304,15 +298,6 @@ def rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: rounded(inner) for name, inner in value.items()}
     return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """Return the index of an operating point in `candidates.points`, or -1 if there is none. A power limit of None is
-    the default, and a clock of None is unlocked."""
-    for number, point in enumerate(candidates.points):
-        if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
-            return number
-    return -1
 
 
 def config_text(config: Mapping[str, int]) -> str:

@@ -79,7 +79,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        """Send the document, one of its files, or an answer as JSON."""
         if not self._from_loopback():
             self._send(HTTPStatus.FORBIDDEN, "html", "this page is only for the browser of this machine")
             return

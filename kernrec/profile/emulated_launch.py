@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.compile.triton_launcher import DescribedMap, LauncherNeeds, needs_of
+from kernrec.compile.triton_launcher import DescribedMap, needs_of
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches, workspaces
 from kernrec.kernel.spec import BytesArgument, Config, Kernel
@@ -142,7 +142,7 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
     needs, function = needs_of(ptx), kernel.triton
     if needs is None or function is None:
         return launch
-    maps = iter(needs.maps)
+    maps, buffers = iter(needs.maps), dict(launch.buffers)
     arguments: list[Any] = []
     for name, value in zip(function.parameters, launch.arguments[:-SCRATCH], strict=True):
         if (descriptor := function.descriptors.get(name)) is None:
@@ -151,7 +151,10 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
             arguments += _map_arguments(str(value), problem.tensors[str(value)].dtype, descriptor, next(maps))
         else:
             arguments += _pointer_arguments(value, descriptor)
-    return replace(launch, arguments=[*arguments, *_scratch(needs, launch)], buffers=_buffers(needs, launch))
+    if needs.scratch:
+        buffers[SCRATCH_BUFFER] = np.zeros(needs.scratch * math.prod(launch.grid), np.uint8)
+    scratch = SCRATCH_BUFFER if needs.scratch else np.uint64(0)
+    return replace(launch, arguments=[*arguments, scratch, launch.arguments[-1]], buffers=buffers)
 
 
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
@@ -176,12 +179,3 @@ def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
 
 def _numbers(kind: type, values: Sequence[int]) -> list[Any]:
     return [kind(value) for value in values]
-
-
-def _scratch(needs: LauncherNeeds, launch: KernelLaunch) -> list[Any]:
-    return [SCRATCH_BUFFER if needs.scratch else np.uint64(0), launch.arguments[-1]]
-
-
-def _buffers(needs: LauncherNeeds, launch: KernelLaunch) -> dict[str, Any]:
-    scratch = {SCRATCH_BUFFER: np.zeros(needs.scratch * math.prod(launch.grid), np.uint8)} if needs.scratch else {}
-    return {**launch.buffers, **scratch}

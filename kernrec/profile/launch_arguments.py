@@ -20,8 +20,8 @@ They follow the order of the kernel's parameters. Further descriptions set `__co
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,29 @@ _BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan|unwritten):)?[a-z]+[0-9]*
 _INSIDE = re.compile(r"([A-Za-z_]\w*)=([A-Za-z_]\w*)\s*\+\s*([0-9]{1,18})")
 _BYTES = re.compile(r"(?:[A-Za-z_]\w*=)?(?:bytes:((?:[0-9A-Fa-f]{2}){1,4096})|struct\((.+)\))")
 _ELEMENT = re.compile(r"([A-Za-z_]\w*)=([a-z]+[0-9]+:[^\[\]]+)")
-_IMAGE = re.compile(r"([A-Za-z_]\w*)=(?:texture|surface)(?:\(([\w=, ]*)\))?:(.+)")
-_MAP = re.compile(r"([A-Za-z_]\w*)=map\(([\w=, ]*)\):(.+)")
+_VIEW = re.compile(r"([A-Za-z_]\w*)=(?:(texture|surface)(?:\(([\w=, ]*)\))?|map\(([\w=, ]*)\)):(.+)")
 _SHAPED = re.compile(r"(?:(zeros|nan|unwritten):)?([a-z]+[0-9]*)\[([0-9]{1,18}(?:x[0-9]{1,18})*)\]")
 _SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
 _MOST_ELEMENTS = 1 << 28
 
 
 @dataclass(frozen=True)
+class MapModes:
+    """Tensor map of a buffer: `map(box=16x64,swizzle=128)`."""
+
+    box: tuple[int, ...]
+    """Elements along each axis that one copy moves, slowest axis first."""
+    swizzle: int = 0
+    """Width in bytes of the swizzle of shared memory, or 0."""
+    steps: tuple[int, ...] = ()
+    """Element stride along each axis. If it is empty, the strides are 1."""
+    fill_nan: bool = False
+    """Whether elements outside the tensor are read as NaN instead of zero."""
+
+
+@dataclass(frozen=True)
 class BufferDescription:
-    """Buffer: `a=f32[4096]`, `a=zeros:f32[4096]` or `a=@values.npy`."""
+    """Buffer, such as `a=f32[4096]`, `a=@values.npy` or `a=texture(linear):f32[64x64]`."""
 
     name: str
     path: Path | None = None
@@ -66,6 +79,8 @@ class BufferDescription:
     """Extents, slowest first."""
     value: float | int | None = None
     """Value of every element, or None if `fill` determines the values."""
+    view: ImageLayout | MapModes | None = None
+    """Texture, surface or tensor map of the buffer that the kernel gets, or None if it gets a pointer."""
 
     @property
     def elements(self) -> int:
@@ -80,49 +95,9 @@ class ScalarDescription:
     value: float | int
 
 
-@dataclass(frozen=True)
-class ImageDescription:
-    """Texture or surface: `a=texture(linear):f32[64x64]`, `a=surface:@values.npy`."""
-
-    content: BufferDescription
-    layout: ImageLayout
-
-
-@dataclass(frozen=True)
-class MapDescription:
-    """Tensor map: `a=map(box=16x64,swizzle=128):f16[40x104]`."""
-
-    content: BufferDescription
-    box: tuple[int, ...]
-    """Elements along each axis that one copy moves, slowest axis first."""
-    swizzle: int = 0
-    """Width in bytes of the swizzle of shared memory, or 0."""
-    steps: tuple[int, ...] = ()
-    """Element stride along each axis. If it is empty, the strides are 1."""
-    fill_nan: bool = False
-    """Whether elements outside the tensor are read as NaN instead of zero."""
-
-
-@dataclass(frozen=True)
-class PlaceDescription:
-    """Pointer into a buffer: `p=x+1024`."""
-
-    name: str
-    buffer: str
-    elements: int
-    """Offset in elements."""
-
-
-@dataclass(frozen=True)
-class BytesDescription:
-    """Structure passed by value: `s=struct(f32:1,i32:2)` or `s=bytes:0000803f02000000`."""
-
-    raw: bytes
-
-
-Description = (
-    PlaceDescription | BytesDescription | BufferDescription | ImageDescription | MapDescription | ScalarDescription
-)
+Description = BufferDescription | ScalarDescription | BufferPlace | bytes
+"""Description of an argument. A `BufferPlace` is a pointer into a buffer, with an offset in elements. Bytes are a
+structure."""
 
 
 def read_description(text: str) -> Description:
@@ -131,18 +106,18 @@ def read_description(text: str) -> Description:
     """
     if len(text) > _LONGEST:
         raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are accepted")
-    if match := _IMAGE.fullmatch(text):
-        return _read_image(text, *match.groups())
-    if match := _MAP.fullmatch(text):
-        return _read_map(text, *match.groups())
+    if match := _VIEW.fullmatch(text):
+        name, image, image_modes, map_modes, content = match.groups()
+        view = _image_layout(text, image_modes or "") if image else _map_modes(text, map_modes)
+        return replace(_read_buffer(text, name, content, "texture" if image else "map(box=16x64)"), view=view)
     if match := _BUFFER.fullmatch(text):
         return _read_buffer(text, *match.groups())
-    if match := re.fullmatch(r"[A-Za-z_]\w*=null(?:ptr)?", text):
+    if re.fullmatch(r"[A-Za-z_]\w*=null(?:ptr)?", text):
         return ScalarDescription("u64", 0)
     if match := _INSIDE.fullmatch(text):
-        return PlaceDescription(match[1], match[2], int(match[3]))
+        return BufferPlace(match[2], int(match[3]))
     if match := _BYTES.fullmatch(text):
-        return BytesDescription(bytes.fromhex(match[1]) if match[1] else structure(match[2]))
+        return bytes.fromhex(match[1]) if match[1] else structure(match[2])
     if match := _ELEMENT.fullmatch(text):
         element = read_description(match[2])
         if isinstance(element, ScalarDescription):
@@ -197,10 +172,16 @@ def _number(text: str, described: ScalarDescription) -> np.generic:
     return value
 
 
-def _read_image(text: str, name: str, modes: str | None, content: str) -> ImageDescription:
-    layout: dict[str, Any] = {}
-    for mode in (part.strip() for part in (modes or "").split(",") if part.strip()):
+def _modes(modes: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (mode, key, value) of each mode, such as (`box=16x64`, `box`, `16x64`)."""
+    for mode in filter(None, map(str.strip, modes.split(","))):
         key, _, value = mode.partition("=")
+        yield mode, key, value
+
+
+def _image_layout(text: str, modes: str) -> ImageLayout:
+    layout: dict[str, Any] = {}
+    for mode, key, value in _modes(modes):
         if key in ("axes", "channels") and re.fullmatch(r"[0-9]{1,9}", value):
             layout[key] = int(value)
         elif mode in ("normalized", "unit_range"):
@@ -208,27 +189,26 @@ def _read_image(text: str, name: str, modes: str | None, content: str) -> ImageD
         elif mode in (*FILTERS, *ADDRESSES):
             layout["filter" if mode in FILTERS else "address"] = mode
         else:
-            modes_of_images = (*FILTERS, *ADDRESSES, "normalized", "unit_range", "channels=4", "axes=2")
-            raise UsageError(f"argument {text!r}: {unknown('mode', mode, modes_of_images)}")
-    return ImageDescription(_read_buffer(text, name, content, "texture"), ImageLayout(**layout))
+            known_modes = (*FILTERS, *ADDRESSES, "normalized", "unit_range", "channels=4", "axes=2")
+            raise UsageError(f"argument {text!r}: {unknown('mode', mode, known_modes)}")
+    return ImageLayout(**layout)
 
 
-def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
+def _map_modes(text: str, modes: str) -> MapModes:
     fields: dict[str, Any] = {}
-    for mode in (part.strip() for part in modes.split(",") if part.strip()):
-        key, _, value = mode.partition("=")
+    for mode, key, value in _modes(modes):
         if key in ("box", "steps") and re.fullmatch(r"[0-9]{1,9}(?:x[0-9]{1,9}){0,4}", value):
-            fields[key] = tuple(int(extent) for extent in value.split("x"))
+            fields[key] = tuple(map(int, value.split("x")))
         elif key == "swizzle" and value.isdigit():
             fields[key] = int(value[:9])
         elif mode == "nan":
             fields["fill_nan"] = True
         else:
-            modes_of_maps = ("box=16x64", "swizzle=128", "steps=1x2", "nan")
-            raise UsageError(f"argument {text!r}: {unknown('mode', mode, modes_of_maps)}")
+            known_modes = ("box=16x64", "swizzle=128", "steps=1x2", "nan")
+            raise UsageError(f"argument {text!r}: {unknown('mode', mode, known_modes)}")
     if "box" not in fields:
         raise UsageError(f"argument {text!r}: expected the box that a copy moves, as in a=map(box=16x64):f16[40x104]")
-    return MapDescription(_read_buffer(text, name, content, "map(box=16x64)"), **fields)
+    return MapModes(**fields)
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
@@ -274,29 +254,19 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
     arguments = Arguments([], {})
     for text in descriptions:
         described = read_description(text)
-        if isinstance(described, ScalarDescription):
-            arguments.order.append(_number(text, described))
+        if not isinstance(described, BufferDescription):
+            arguments.order.append(_number(text, described) if isinstance(described, ScalarDescription) else described)
             continue
-        if isinstance(described, BytesDescription):
-            arguments.order.append(described.raw)
-            continue
-        if isinstance(described, PlaceDescription):
-            arguments.order.append(BufferPlace(described.buffer, described.elements))
-            continue
-        content = described if isinstance(described, BufferDescription) else described.content
-        array, shape, dtype = _filled(content, draw, text)
-        arguments.buffers[content.name] = array
-        if content.fill == "unwritten":
-            arguments.unwritten.add(content.name)
-        if content.path is None and content.fill is None and content.value is None and dtype[0] != "f":
-            arguments.drawn.add(content.name)
-        if isinstance(described, MapDescription):
-            arguments.order.append(_tensor_map(text, described, shape, dtype))
-            continue
-        if isinstance(described, ImageDescription):
-            extents = described.layout.image_of(content.name, shape)
-            arguments.images[content.name] = image_of(content.name, dtype, *extents, described.layout)
-        arguments.order.append(content.name)
+        name, view = described.name, described.view
+        array, shape, dtype = _filled(described, draw, text)
+        arguments.buffers[name] = array
+        if described.fill == "unwritten":
+            arguments.unwritten.add(name)
+        if described.path is None and described.fill is None and described.value is None and dtype[0] != "f":
+            arguments.drawn.add(name)
+        if isinstance(view, ImageLayout):
+            arguments.images[name] = image_of(name, dtype, *view.image_of(name, shape), view)
+        arguments.order.append(_tensor_map(text, name, view, shape, dtype) if isinstance(view, MapModes) else name)
     for number, argument in enumerate(arguments.order):
         if isinstance(argument, BufferPlace):
             if argument not in arguments.buffers:
@@ -310,20 +280,17 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
     return arguments
 
 
-def _tensor_map(text: str, described: MapDescription, shape: tuple[int, ...], dtype: str) -> TensorMap:
+def _tensor_map(text: str, name: str, modes: MapModes, shape: tuple[int, ...], dtype: str) -> TensorMap:
     kind = dtype.replace("i", "s") if dtype in ("i32", "i64") else dtype.replace("i", "u")
-    lengths = {len(shape), len(described.box), len(described.steps or described.box)}
-    if len(lengths) > 1:
-        raise UsageError(
-            f"argument {text!r}: the tensor has {len(shape)} extents, but the box has {len(described.box)}"
-        )
+    if {len(shape), len(modes.steps or modes.box)} != {len(modes.box)}:
+        raise UsageError(f"argument {text!r}: the tensor has {len(shape)} extents, but the box has {len(modes.box)}")
     if kind not in ELEMENT_TYPES:
         raise UsageError(f"argument {text!r}: {unknown('element type of a tensor map', dtype, ELEMENT_TYPES)}")
     extents = shape[::-1]
     size = np.dtype(BUFFER_TYPES[dtype]).itemsize
     strides = tuple(size * math.prod(extents[: axis + 1]) for axis in range(len(extents) - 1))
-    name, box, steps = described.content.name, described.box[::-1], described.steps[::-1]
-    return TensorMap(name, kind, extents, strides, box, described.swizzle, steps, described.fill_nan)
+    box, steps = modes.box[::-1], modes.steps[::-1]
+    return TensorMap(name, kind, extents, strides, box, modes.swizzle, steps, modes.fill_nan)
 
 
 def _element_type(dtype: str, dtypes: Sequence[str] | Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ launch-time tunables share it. Variants are compiled for each architecture, beca
 PTX is emulated once. Stored profiles are skipped, so an interrupted run can be continued.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
@@ -80,26 +81,17 @@ def profile_variant(
 def profile_architectures(
     kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """Profile variants with the same preprocessed source, but emulate each distinct launch of a PTX text only once.
-
-    Args:
-        variants: variants with the same preprocessed source.
-        compiled: compiled code by architecture.
-
-    Returns:
-        A list of (architecture, profile) for each variant.
-    """
+    """Return the profiles of variants with the same preprocessed source, as a list of (architecture, profile) for each
+    variant. `compiled` is the code by architecture. Each distinct launch of a PTX text is emulated only once."""
     counts: ProbeCounts = {}
-    return [
-        [
-            (sm, profile)
-            for sm in sorted(variant.configs.keys() & compiled.keys())
-            for profile in profile_variant(
-                kernel, variant.configs[sm], variant.dtype, variant.layout, sm, compiled[sm], counts
-            )
-        ]
-        for variant in variants
-    ]
+    profiles: list[list[tuple[int, LaunchProfile]]] = []
+    for variant in variants:
+        profiles.append([])
+        for sm in sorted(variant.configs.keys() & compiled.keys()):
+            configs, dtype, layout = variant.configs[sm], variant.dtype, variant.layout
+            launches = profile_variant(kernel, configs, dtype, layout, sm, compiled[sm], counts)
+            profiles[-1] += [(sm, launch) for launch in launches]
+    return profiles
 
 
 _parsed = lru_cache(maxsize=1)(parse)
@@ -189,22 +181,17 @@ def profile_variants(
         if left:
             code = code_key(_job(kernel, variant, next(iter(left))))
             codes.setdefault(code, []).append(replace(variant, configs=left))
-    sms = {code: sorted({sm for variant in group for sm in variant.configs}) for code, group in codes.items()}
-    code_of: dict[CompileJob, CodeKey] = {}
-
-    def jobs() -> Iterator[CompileJob]:
-        for code, group in codes.items():
-            for sm in sms[code]:
-                job = _job(kernel, group[0], sm)
-                code_of[job] = code
-                yield job
-
+    code_of = {
+        _job(kernel, group[0], sm): code
+        for code, group in codes.items()
+        for sm in sorted({sm for variant in group for sm in variant.configs})
+    }
     compiled: dict[CodeKey, dict[int, Compiled]] = {code: {} for code in codes}
-    missing = {code: len(sms[code]) for code in codes}
+    missing = Counter(code_of.values())
     waiting: dict[Future[_Profiles], list[Variant]] = {}
     with processors_of(processors) as opened:
-        for job, result in opened.compile(jobs(), timeout_s):
-            code = code_of.pop(job)
+        for job, result in opened.compile(code_of, timeout_s):
+            code = code_of[job]
             group = codes[code]
             if isinstance(result, CompileError):
                 refused = [variant for variant in group if job.sm in variant.configs]

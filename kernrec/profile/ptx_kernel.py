@@ -24,6 +24,7 @@ from kernrec.kernel.cuda_signature import Parameter, signatures, source_name
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import CompileFlags, read_source, read_text
 from kernrec.kernel.spec_reader import kernel_from
+from kernrec.kernel.tensor_map import ImageLayout
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.code_facts import CodeFacts, device_variables, facts_of, taken_out, unset_note
 from kernrec.profile.emulated_launch import argument_mismatch
@@ -32,15 +33,12 @@ from kernrec.profile.launch_arguments import (
     SCALAR_TYPES,
     Arguments,
     BufferDescription,
-    BytesDescription,
-    ImageDescription,
-    MapDescription,
-    PlaceDescription,
+    MapModes,
     ScalarDescription,
     read_description,
 )
 from kernrec.profile.tensor_values import load_npy
-from kernrec.ptx import KernelLaunch, Module, parse
+from kernrec.ptx import BufferPlace, KernelLaunch, Module, parse
 from kernrec.ptx.analysis.indexes import indexes_of
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.inline import inlined
@@ -330,22 +328,22 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     passed = []
     for text in descriptions:
         match read_description(text):
-            case BufferDescription(name) as buffer:
-                name = identifier(name)
+            case BufferDescription(view=MapModes()) as buffer:
+                raise UsageError(f"argument {buffer.name}: kernrec can emulate tensor maps, but not analyze them")
+            case BufferDescription(view=None) as buffer:
+                name = identifier(buffer.name)
                 tensors[name] = _tensor(buffer)
                 tensors[name]["shape"] = [str(math.prod(tensors[name]["shape"]))]
                 passed.append(name)
-            case ImageDescription(content, layout):
-                name = identifier(content.name)
-                tensors[name] = _tensor(content)
+            case BufferDescription(view=ImageLayout() as layout) as buffer:
+                name = identifier(buffer.name)
+                tensors[name] = _tensor(buffer)
                 tensors[name]["shape"] = list(map(str, tensors[name]["shape"]))
                 tensors[name]["texture"] = {k: v for k, v in asdict(layout).items() if v is not None}
                 passed.append(f"texture {name}")
-            case MapDescription(content):
-                raise UsageError(f"argument {content.name}: kernrec can emulate tensor maps, but not analyze them")
-            case PlaceDescription(_, buffer, elements):
-                passed.append(f"{identifier(buffer)} + {elements}")
-            case BytesDescription(raw):
+            case BufferPlace() as place:
+                passed.append(f"{identifier(place)} + {place.offset}")
+            case bytes() as raw:
                 passed.append(f"bytes {raw.hex()}")
             case ScalarDescription("f16", value):
                 passed.append(f"bytes {np.float16(value).tobytes().hex()}")

@@ -37,6 +37,8 @@ If blocks do unequal work, one block per level of work is sampled, and counts de
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -122,17 +124,15 @@ def choose_blocks(grid: Place) -> BlockSample:
         {0: 1} if extent == 1 else {0: 1, 1: 1} if extent == 2 else {0: 1, extent // 2: extent - 2, extent - 1: 1}
         for extent in grid
     ]
-    if len(weights[0]) * len(weights[1]) * len(weights[2]) > _MOST_KINDS:
+    if prod(map(len, weights)) > _MOST_KINDS:
         weights[2] = {middle[2]: gz}
     ends, not_corners = {}, set()
-    for x, wx in weights[0].items():
-        for y, wy in weights[1].items():
-            for z, wz in weights[2].items():
-                off_middle = sum(a != b for a, b in zip((x, y, z), middle, strict=True))
-                if off_middle:
-                    ends[number((x, y, z))] = wx * wy * wz
-                if off_middle == 1:
-                    not_corners.add(number((x, y, z)))
+    for place in product(*weights):
+        off_middle = sum(a != b for a, b in zip(place, middle, strict=True))
+        if off_middle:
+            ends[number(place)] = prod(weight[at] for weight, at in zip(weights, place, strict=True))
+        if off_middle == 1:
+            not_corners.add(number(place))
     inner, axes = [number(middle)], []
     for axis, extent in enumerate(grid):
         if extent > 1:

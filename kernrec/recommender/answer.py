@@ -15,7 +15,7 @@ import numpy as np
 
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
-from kernrec.model.analytical.launch_costs import ENERGY_J, LATENCY_S
+from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
@@ -117,8 +117,8 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         if core_s * power.boost_hz > dram_s * power.running_hz:
             return None  # The core clock is the bottleneck, so a lower limit costs time.
         points = _lower_limits(gpu)
-        costs = power.setting(points).costs(np.array(nominal)[:, np.newaxis])[..., 0]
-        slowdown, saved = (1.0 - values / values[0] for values in (costs[LATENCY_S], costs[ENERGY_J]))
+        costs = LimitedCosts._make([*power.setting(points).costs(np.array(nominal)[:, np.newaxis])[..., 0], nominal[4]])
+        slowdown, saved = (1.0 - values / values[0] for values in (costs.latency_s, costs.energy_j))
         free = np.where(-slowdown <= NO_LOSS, saved, -1.0)
         place = int(free.argmax())
         best = None if free[place] < WORTH_SAYING else (place, -slowdown.item(place), saved.item(place))

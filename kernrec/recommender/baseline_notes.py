@@ -125,16 +125,15 @@ def _padding(
     if not (others := padded(problem)):
         return
     fastest: dict[str, tuple[float, Problem]] = {}
-    model.time(others)
+    model.time(others)  # Predict the times of all problems in one batch.
     for other in others:
-        for each in model.predict(other):
-            backend, latency_s = each.backend, each.latency_s.value
+        for backend, latency_s, _ in model.latencies(other):
             if is_wanted(backend, backends) and (backend not in fastest or latency_s <= fastest[backend][0]):
                 fastest[backend] = latency_s, other
     plain = [(each.latency_s.value, each.backend) for each in predictions if each.backend in fastest]
     if plain:
         plain_s, backend = min(plain)
-        latency_s, other = fastest[backend]
-        if (saved := 1 - latency_s / plain_s) > WORTH_PADDING:
+        padded_s, other = fastest[backend]
+        if (saved := 1 - padded_s / plain_s) > WORTH_PADDING:
             changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
             yield f"{backend} would take {100 * saved:.0f} % less time with aligned rows: padded to {changed}"

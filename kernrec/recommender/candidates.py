@@ -87,7 +87,8 @@ class KernelCandidates:
 
     def launch_times(self, position: int) -> list[LaunchTime]:
         """Return a `LaunchTime` for each launch that the config at `position` performs."""
-        return [LaunchTime(*times) for times in self._ranked.in_engine.launches(self.number, self._start + position)]
+        launches = self._ranked.in_engine.launches(self.number, self._start + position)
+        return [LaunchTime._make([pipe_clk, *times, dram_bytes]) for pipe_clk, times, dram_bytes in launches]
 
     def model_inputs(self, positions: Array) -> "ModelInputs":
         """Return a trained model's inputs for the candidates at `positions`, at the first operating point."""
@@ -122,7 +123,8 @@ class KernelCandidates:
     def costs(self) -> Costs:
         """Expected costs of the kernel's C candidates after all corrections; arrays have shape (points, C)."""
         ranking, points, places = self._ranked.ranking, self._set.point_range, self._places
-        return Costs(*ranking.costs(points.start, points.stop, places.start, places.stop), ranking.kinds)
+        values, kind = ranking.costs(points.start, points.stop, places.start, places.stop)
+        return Costs(values, kind, ranking.kinds)
 
     @cached_property
     def limited(self) -> LimitedCosts:
@@ -237,11 +239,6 @@ class CandidateSet:
     def energy_j(self) -> Array:
         """Expected energy in joules, (points, C)."""
         return self.costs.energy.value
-
-    @property
-    def power_w(self) -> Array:
-        """Expected mean power in watts while a candidate runs, (points, C)."""
-        return self.costs.power_w
 
     @cached_property
     def latency_source(self) -> Array:

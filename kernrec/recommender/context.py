@@ -165,14 +165,15 @@ class GpuContext:
     def tables(self, problem: Problem) -> tuple[StaticTable, ...]:
         """Return the static table of each library kernel that implements a problem.
 
-        Raises:
-            KernrecError: no kernel implements the problem, the GPU cannot compute in its data type, or profiles are
-                missing.
+        Raise `KernrecError` if there is none, if the GPU cannot compute in the data type, or if profiles are missing.
         """
         key, gpu = kind_of(problem), self.gpu
         if (joint := self._of_op.get(key)) is None:
-            forms = equivalents(problem) if self._triton else ()
-            triton = [table for form in forms for table in self._triton_tables(form)]
+            analyzed = []
+            for form in equivalents(problem) if self._triton else ():
+                kernels = triton_kernels(form.op, form.dtype, form.layout, gpu.sm)
+                analyzed += [self.kernel_table(each, form) for each in kernels if self.find_profiles(each, form)]
+            triton = [table for table in analyzed if table.coverage.unprofiled < len(table.space.variants.keys)]
             try:
                 kernels = kernels_of(problem, gpu.sm)
             except UsageError:
@@ -185,17 +186,10 @@ class GpuContext:
             joint = self._of_op[key] = (*tables, *triton)
         return joint
 
-    def _triton_tables(self, problem: Problem) -> list[StaticTable]:
-        kernels = triton_kernels(problem.op, problem.dtype, problem.layout, self.gpu.sm)
-        tables = [self.kernel_table(kernel, problem) for kernel in kernels if self.find_profiles(kernel, problem)]
-        return [table for table in tables if table.coverage.unprofiled < len(table.space.variants.keys)]
-
     def kernel_table(self, kernel: Kernel, problem: Problem) -> StaticTable:
         """Return the static table of a kernel of the user or the library.
 
-        Raises:
-            KernrecError: there are no profiles for the GPU's architecture or the problem. The message names the command
-                that creates profiles.
+        Raise `KernrecError` without profiles for the problem on the architecture. The message says how to create them.
         """
         problem = kernel.form(problem)
         key = kernel.name, kernel.hash, problem.dtype, problem.layout

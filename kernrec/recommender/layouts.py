@@ -38,11 +38,7 @@ problem in the best layout."""
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:
-    """Return the problem with the same sizes in another layout.
-
-    Raises:
-        UsageError: the layout does not support these sizes.
-    """
+    """Return the problem in another layout. Raise `UsageError` if the layout does not support its sizes."""
     return problem.definition.problem(problem.dtype, layout, **problem.dim)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
-from kernrec.model.analytical.spread import SOURCES
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.answer import described
 from kernrec.recommender.baselines import Baseline
@@ -79,16 +78,12 @@ class ManyAnswers(FormerNames):
 def answer_many(
     recommender: Recommender, op: str, gpu: str, dims: Mapping[str, Any], query: Query, **kind: str | None
 ) -> ManyAnswers:
-    """Return the top recommendation for each of many shapes of an op.
+    """Return the top recommendation for each of many shapes of an op. For errors, see `kernrec.recommend_many`.
 
     Args:
         dims: sizes keyed by dimension: one number for all shapes, or a sequence with one number per shape.
         query: objective (`latency`, `energy` or `edp`), power limit and clock, without bounds.
         kind: `dtype` and `layout` of all shapes, with the defaults of `Request`.
-
-    Raises:
-        UsageError: a name is unknown, a value is impossible, or the sequences have different lengths.
-        KernrecError: there are no profiles to predict from.
     """
     if query.objective is Objective.PARETO:
         raise UsageError("several shapes get one recommendation each: use the objective latency, energy or edp")
@@ -123,7 +118,7 @@ def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
     picked, _ = rows_of(candidates, query)
     ((_, (number, _, row, latency, energy, *_), *_), _) = described(candidates, picked, query.objective)
     table, point = candidates.ranked.kernels[number].table, candidates.points[picked[0][0]]
-    costs = table.config(row), latency[:3], energy[:3], point.limit_w(candidates.gpu), str(SOURCES[latency[3]])
+    costs = table.config(row), latency[:3], energy[:3], point.limit_w(candidates.gpu), str(latency[3])
     return candidates.problem, table.kernel.name, *costs, ""
 
 

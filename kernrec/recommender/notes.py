@@ -13,6 +13,7 @@ from kernrec.model.analytical.power import ZEROS
 from kernrec.model.analytical.spread import SPREAD, Source
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import POWER_LIMIT, CandidateSet, KernelCandidates
+from kernrec.recommender.estimate.launch_table import column_of
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.estimate.operating_point import WARM, Conditions
 from kernrec.recommender.infeasible import refusing_constraint
@@ -220,10 +221,11 @@ def of_measurements(considered: KernelCandidates, predicts: bool) -> Iterator[st
     recorded = [row.measured_by or "others" for row in measured.measured if row.protocol_version == 0]
     for recorder, count in sorted(Counter(recorded).items()) if recorded else ():
         yield f"{name}: {_configs(count)} measured by {recorder}, with another protocol"
-    if apart := [row for row in measured.measured if row.others_s and not _agrees(row.latency_s, row.others_s)]:
-        most = max(apart, key=lambda row: abs(math.log(row.latency_s / (row.others_s or row.latency_s))))
+    log_ratios = [abs(math.log(row.latency_s / row.others_s)) if row.others_s else 0.0 for row in measured.measured]
+    if apart := sum(log_ratio > math.log(DISAGREE) for log_ratio in log_ratios):
+        most = measured.measured[int(np.argmax(log_ratios))]
         yield Note(
-            f"{name}: measurements of others differ from yours for {_configs(len(apart))}; yours are used",
+            f"{name}: measurements of others differ from yours for {_configs(apart)}; yours are used",
             f"Largest difference: {human(most.latency_s, 's')} (you), {human(most.others_s or 0.0, 's')} (others) with"
             f" {config_text(most.config)}. `kernrec db withdraw --merged` removes theirs.",
         )
@@ -233,10 +235,6 @@ def of_measurements(considered: KernelCandidates, predicts: bool) -> Iterator[st
             f"{name}: predictions are scaled to {_configs(scale.configs)} measured here",
             f"Latency x {scale.latency:.3g}, power x {scale.power:.3g}.",
         )
-
-
-def _agrees(first_s: float, second_s: float) -> bool:
-    return max(first_s, second_s) <= DISAGREE * min(first_s, second_s)
 
 
 def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[str]:
@@ -278,7 +276,8 @@ def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[st
             "How often the spills run is estimated. Another version of the compiler may spill more or less.",
         )
     for metric, name in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
-        if count := sum(_with_metric(launch.profiles, f"depends.{metric}") for launch in table.launches):
+        columns = [column_of(launch.profiles, f"depends.{metric}") for launch in table.launches]
+        if count := sum(int(np.count_nonzero(column > 0)) for column in columns):
             values = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
             yield Note(
                 f"{_configs(count)}: {name} depend on data; other inputs may cost more or less",
@@ -293,18 +292,14 @@ def _extrapolated(considered: KernelCandidates, metric: str) -> tuple[int, float
     """
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
-        profiles = launch.profiles
-        if metric in profiles.metrics:
-            left_out, issued = (profiles.counts[:, profiles.metrics.index(m), 0] for m in (metric, "issue"))
-            configs = max(configs, int(np.count_nonzero(left_out > 0)))
-            greatest = max(greatest, float((left_out / issued).max()))
+        left_out, issued = (column_of(launch.profiles, name) for name in (metric, "issue"))
+        configs = max(configs, int(np.count_nonzero(left_out > 0)))
+        greatest = max(greatest, float((left_out / issued).max()))
     return configs, greatest
 
 
 def _source_of_counts(profiles: ProfileTable) -> str:
-    share = 0.0
-    if "from_code" in profiles.metrics:
-        share = float(profiles.counts[:, profiles.metrics.index("from_code"), 0].min())
+    share = float(column_of(profiles, "from_code").min())
     if share <= 0.0:
         return "Instructions: counts from PTX."
     rest = "" if share > _WHOLE else f", counts from PTX for the other {100 * (1 - share):.0f} %"
@@ -312,12 +307,6 @@ def _source_of_counts(profiles: ProfileTable) -> str:
 
 
 _WHOLE = 0.995  # A larger fraction leaves 0 % after rounding, so do not mention the rest.
-
-
-def _with_metric(profiles: ProfileTable, metric: str) -> int:
-    if metric not in profiles.metrics:
-        return 0
-    return int(np.count_nonzero(profiles.counts[:, profiles.metrics.index(metric), 0] > 0))
 
 
 def _configs(count: int) -> str:

@@ -158,7 +158,7 @@ class RankedSpace:
     @cached_property
     def limited(self) -> LimitedCosts:
         """Latency, power and energy from the analytical model, (points, C). They are infinite if not estimated."""
-        return LimitedCosts(self.ranking.limited, self.in_engine.nominal[4])
+        return LimitedCosts._make([*self.ranking.limited, self.in_engine.nominal[4]])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
         """Return a kernel's predicted lead over a problem's reference time, and the fraction of the lead to keep."""

@@ -222,9 +222,10 @@ CLOCK_STEP_HZ = 15e6
 """Step between core clocks of NVIDIA GPUs, 15 MHz (`nvidia-smi -q -d SUPPORTED_CLOCKS`)."""
 
 
-def power_limits(gpu: GPU) -> list[float]:
-    """Return the power limits, in whole watts, that a request about one kernel sweeps over."""
-    return list(_steps(gpu.power_min_w, gpu.power_max_w))
+def power_limits(gpu: GPU, most_w: float | None = None) -> list[float]:
+    """Return power limits in whole watts, from the GPU's minimum to `most_w` (its maximum by default)."""
+    ends = gpu.power_min_w, gpu.power_max_w if most_w is None else most_w
+    return [round(float(limit)) for limit in np.linspace(*ends, POWER_LIMITS)]
 
 
 def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
@@ -232,9 +233,10 @@ def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
     return [OperatingPoint(limit) for limit in dict.fromkeys([gpu.tdp_w, *limits])]
 
 
+@lru_cache
 def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
     """Return the operating points below the default power limit. A request about an op sweeps over these points."""
-    return _points_below(gpu.power_min_w, gpu.tdp_w)
+    return tuple([OperatingPoint(limit) for limit in power_limits(gpu, gpu.tdp_w) if limit < gpu.tdp_w])
 
 
 def lowest_clock_hz(gpu: GPU) -> float:
@@ -282,13 +284,3 @@ def measured_limits(gpu: GPU, evidence: Evidence, kernels: Iterable[Kernel]) -> 
     hashes = {kernel.hash for kernel in kernels}
     limits = {row.power_limit_w for row in evidence.measured if row.kernel_hash in hashes}
     return sorted(limit for limit in limits if limit and gpu.power_min_w <= limit <= gpu.power_max_w)
-
-
-@lru_cache
-def _steps(least_w: float, most_w: float) -> tuple[float, ...]:
-    return tuple([round(float(limit)) for limit in np.linspace(least_w, most_w, POWER_LIMITS)])
-
-
-@lru_cache
-def _points_below(least_w: float, most_w: float) -> tuple[OperatingPoint, ...]:
-    return tuple([OperatingPoint(limit) for limit in _steps(least_w, most_w) if limit < most_w])

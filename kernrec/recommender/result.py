@@ -1,15 +1,16 @@
 """Answers: recommended configs with their costs, intervals, sources and comparisons."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
 from kernrec.model.analytical.power import RANDOM
+from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.model.analytical.spread import Estimate as Estimate
-from kernrec.model.analytical.spread import Source
 from kernrec.op import Problem
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.operating_point import Conditions, OperatingPoint
@@ -34,6 +35,16 @@ if TYPE_CHECKING:
 
 Remark = Callable[[], Iterable[str]]
 """Function that returns notes of an answer. An answer calls it when its notes are first read."""
+
+
+def sum_of(estimates: Sequence[Estimate], counts: Iterable[int] = repeat(1)) -> Estimate:
+    """Add up estimates, each multiplied by its count, if their errors are fully correlated.
+
+    The source is the least certain source of any estimate.
+    """
+    numbers = list(zip(counts, estimates))  # noqa: B905 - `counts` may be endless
+    value, low, high = (sum(n * getattr(each, name) for n, each in numbers) for name in ("value", "low", "high"))
+    return Estimate(value, low, high, min((Source(each.source) for each in estimates), key=SOURCES.index))
 
 
 @dataclass(frozen=True)
@@ -262,10 +273,10 @@ class Answer(JsonForm):
         return tabular.summary(self)
 
     def __str__(self) -> str:
-        return tabular.text(self)
+        return tabular.text(tabular.title(self, self.problem), tabular.cells(self))
 
     def _repr_html_(self) -> str:
-        return tabular.html(self)
+        return tabular.html(tabular.title(self, self.problem), self.notes, tabular.cells(self))
 
     def to_arrow(self) -> Any:
         """Return the recommendations, then the baselines, as a `pyarrow.Table` with the columns of `--format csv`.

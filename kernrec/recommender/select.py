@@ -49,14 +49,9 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
-    """Return the engine's picks, or raise an error if there are none.
+    """Return the engine's picks. Raise `UsageError` if no candidate satisfies the bounds.
 
-    Args:
-        picked: picks. If there are none, the lowest power of any candidate in watts, or NaN if no candidate has the
-            requested source.
-
-    Raises:
-        UsageError: no candidate satisfies the bounds.
+    Without picks, the argument is the lowest power of any candidate in watts, or NaN if none has the requested source.
     """
     if not isinstance(picked, float):
         return picked
@@ -73,11 +68,7 @@ def rows_of(
 ) -> tuple[list[Picked], list[int]]:
     """Pick candidates of a non-empty set as `select` does, and merge similar ones.
 
-    Returns:
-        At most `query.top` picks, best first, and the number of similar configs of each pick.
-
-    Raises:
-        UsageError: no candidate satisfies the bounds.
+    Return at most `query.top` picks, best first, and the number of similar configs of each pick.
     """
     rows = candidates.ranked.ranking.rows(candidates.part, bounds_of(query), first, query.each_config, of_op)
     picked: tuple[list[Picked], list[int]] = reachable(rows, query, candidates.gpu.name)

@@ -1,11 +1,13 @@
 """Convert answers to rows of plain values, and to text, HTML and Arrow tables, for programs and notebooks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 from kernrec.util.human import flat_rows, human, short_config
 from kernrec.util.optional import import_optional
 
+Rows = Iterable[tuple[str, ...]]
 _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
 """Columns that have one value for the whole answer."""
 
@@ -18,17 +20,13 @@ def plain_rows(answer: Any) -> list[dict[str, Any]]:
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Convert rows to a `pyarrow.Table`.
-
-    Raises:
-        KernrecError: PyArrow is not installed.
-    """
+    """Convert rows to a `pyarrow.Table`. Raise `KernrecError` if PyArrow is not installed."""
     arrow = import_optional("pyarrow", "a table of Arrow", "arrow")
     return arrow.Table.from_pylist(flat_rows(rows))
 
 
-def title(answer: Any) -> str:
-    return f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
+def title(answer: Any, subject: Any) -> str:
+    return f"{subject.title} on {answer.gpu.title}, objective {answer.objective}"
 
 
 def summary(answer: Any) -> str:
@@ -51,37 +49,32 @@ def _words(recommendation: Any) -> str:
     return f"{recommendation.kernel.name} {short_config(recommendation.config)}, {cost}{limit}, {recommendation.source}"
 
 
-def text(answer: Any) -> str:
-    """Return an answer's recommendations and baselines as a text table."""
-    return "\n".join([title(answer), *_aligned(_cells(answer))])
+def text(caption: str, *tables: Rows) -> str:
+    """Return tables as text. The first row of each table is its heading."""
+    return f"{caption}\n" + "\n\n".join(map(_aligned, tables))
 
 
-def html(answer: Any) -> str:
-    """Return an answer's table and notes as HTML for a notebook."""
-    return _html(title(answer), _cells(answer)) + _list(answer.notes)
+def html(caption: str, notes: Iterable[str], *tables: Rows) -> str:
+    """Return tables and notes as HTML for a notebook. The first row of each table is its heading."""
+    from html import escape  # Import lazily, because only notebooks need HTML.
+
+    parts = []
+    for rows, above in zip(tables, chain((caption,), repeat(""))):  # noqa: B905 - captions are endless
+        heading, *others = (tuple(map(escape, row)) for row in rows)
+        body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in others)
+        head = f"<thead><tr><th>{'</th><th>'.join(heading)}</th></tr></thead>"
+        parts.append(f"<table><caption>{escape(above)}</caption>{head}<tbody>{body}</tbody></table>")
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return "".join([*parts, f"<ul>{items}</ul>" if items else ""])
 
 
-def network_text(answer: Any) -> str:
-    """Return the answer for a network as text tables of totals and of layers."""
-    return "\n".join([_network_title(answer), *_aligned(_totals(answer)), "", *_aligned(_layers(answer))])
-
-
-def network_html(answer: Any) -> str:
-    """Return the answer for a network as HTML for a notebook: totals, layers and notes."""
-    return _html(_network_title(answer), _totals(answer)) + _html("", _layers(answer)) + _list(answer.notes)
-
-
-def _network_title(answer: Any) -> str:
-    return f"{answer.workload.title} on {answer.gpu.title}, objective {answer.objective}"
-
-
-def _totals(answer: Any) -> Iterator[tuple[str, ...]]:
+def totals(answer: Any) -> Iterator[tuple[str, ...]]:
     yield "total", "latency (90 %)", "energy (90 %)", "source"
     for total in answer.totals:
         yield total.name, interval_text(total.latency_s, "s"), interval_text(total.energy_j, "J"), total.source
 
 
-def _layers(answer: Any) -> Iterator[tuple[str, ...]]:
+def layers(answer: Any) -> Iterator[tuple[str, ...]]:
     yield "layer", "count", "runs", "latency", "energy", "source", "config"
     for layer in answer.layers:
         latency, energy = layer.run_costs
@@ -90,29 +83,13 @@ def _layers(answer: Any) -> Iterator[tuple[str, ...]]:
         yield layer.name, str(layer.count), program, *costs, layer.source, config
 
 
-def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+def _aligned(rows: Rows) -> str:
     cells = list(rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(c.ljust(width) for c, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
 
 
-def _html(caption: str, rows: Iterable[tuple[str, ...]]) -> str:
-    from html import escape  # Import lazily, because only notebooks need HTML.
-
-    heading, *others = (tuple(map(escape, row)) for row in rows)
-    body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in others)
-    head = f"<thead><tr><th>{'</th><th>'.join(heading)}</th></tr></thead>"
-    return f"<table><caption>{escape(caption)}</caption>{head}<tbody>{body}</tbody></table>"
-
-
-def _list(notes: Iterable[str]) -> str:
-    from html import escape
-
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f"<ul>{items}</ul>" if items else ""
-
-
-def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
+def cells(answer: Any) -> Iterator[tuple[str, ...]]:
     yield "rank", "kernel", "latency (90 %)", "energy (90 %)", "power limit", "source", "config"
     rows = [(row.place, row.kernel.name, row, short_config(row.config)) for row in answer.recommendations]
     rows += [("", baseline.dated_name, baseline, "") for baseline in answer.baselines]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernrec.errors import UsageError
+from kernrec.op.problem import Tensor
 from kernrec.util.light_dataclass import dataclass
 
 ALIGNMENT = 16
@@ -20,16 +21,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Names of each dtype in other libraries. The first is PyTorch's name. If NumPy lacks the dtype, the last name is the
 NumPy dtype that holds the raw bits."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Properties that an array must have to be used as one of a kernel's tensors."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,7 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
+def check(facts: ArrayFacts, expected: Tensor, device: int) -> None:
     """Raise `UsageError` if an array has the wrong device, dtype, shape, strides or alignment for a kernel's tensor, or
     requires gradients. `device` is the number of the required GPU, or -1 for host memory."""
     name = expected.name
@@ -129,7 +120,7 @@ class TorchReader:
         """Return the address of the library's current stream on a device."""
         return int(self.current_stream(device).cuda_stream)
 
-    def empty(self, expected: Expected, device: int) -> Any:
+    def empty(self, expected: Tensor, device: int) -> Any:
         """Return a new, uninitialized array on a device."""
         place = "cpu" if device < 0 else f"cuda:{device}"
         return self._torch.empty(expected.shape, dtype=getattr(self._torch, NAMES[expected.dtype][0]), device=place)
@@ -157,7 +148,7 @@ class CupyReader:
     def stream(self, device: int) -> int:
         return int(self._cupy.cuda.get_current_stream(device).ptr)
 
-    def empty(self, expected: Expected, device: int) -> Any:
+    def empty(self, expected: Tensor, device: int) -> Any:
         return self._cupy.empty(expected.shape, NAMES[expected.dtype][-1])
 
 
@@ -193,7 +184,7 @@ class ViewReader:
     def stream(self, device: int) -> int:
         return CupyReader().stream(device)
 
-    def empty(self, expected: Expected, device: int) -> Any:
+    def empty(self, expected: Tensor, device: int) -> Any:
         return CupyReader().empty(expected, device)
 
 

@@ -11,7 +11,7 @@ from kernrec.gpu import find_gpu
 from kernrec.op import Problem
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.request import SCALAR_OBJECTIVES
-from kernrec.run.arrays import ArrayFacts, Expected, Reader, check, loaded_readers, stream_address, view_of
+from kernrec.run.arrays import ArrayFacts, Reader, check, loaded_readers, stream_address, view_of
 from kernrec.run.driver import Driver
 from kernrec.run.prepared_call import LoadedVariant, PreparedCall, Workspaces, by_name
 from kernrec.run.shapes import Shapes, Target, Variant
@@ -200,9 +200,8 @@ class BuiltKernel:
         )
         problem = self.target.shapes.read([array.shape for array in readable])
         device = self._readers[type(readable[0])].device(readable[0])
-        tensors = [t for t in problem.tensors.values() if t.role == "input"]
-        expected = [Expected(tensor.name, tensor.shape, tensor.dtype, tensor.bytes) for tensor in tensors]
-        for array, tensor in zip(readable, expected, strict=True):
+        tensors = [tensor for tensor in problem.tensors.values() if tensor.role == "input"]
+        for array, tensor in zip(readable, tensors, strict=True):
             check(self._readers[type(array)].facts(array), tensor, max(device, min(driver.current_device(), 0)))
         if (call := self._prepared.get((device, problem))) is None:
             with driver.use(device):
@@ -278,7 +277,7 @@ def _host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> "tuple[Problem, dict
         tensor = problem.tensors[name]
         strides = tuple(step // array.itemsize for step in array.strides)
         facts = ArrayFacts(array.shape, strides, array.dtype.name, -1, 0)
-        check(facts, Expected(name, tensor.shape, tensor.dtype, tensor.bytes), -1)
+        check(facts, tensor, -1)
         tensors[name] = array.view(ELEMENTS[tensor.dtype])
     output = problem.tensors[shapes.output]
     tensors[shapes.output] = np.zeros(output.shape, ELEMENTS[output.dtype])

@@ -41,12 +41,10 @@ class Driver:
         return int(properties["major"]) * 10 + int(properties["minor"])
 
     def name(self, device: int) -> str:
-        """Return the name that the driver reports for a device."""
         name = self._runtime.getDeviceProperties(device)["name"]
         return name.decode() if isinstance(name, bytes) else str(name)
 
     def use(self, device: int) -> AbstractContextManager[Any]:
-        """Return a context manager that makes a device current."""
         from cupy.cuda import Device
 
         selected: AbstractContextManager[Any] = Device(device)

@@ -1,6 +1,7 @@
 """Prepare the launches of a kernel variant for one shape and GPU, so that a call only has to fill in addresses."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -11,7 +12,6 @@ from kernrec.kernel.binding import PackedArguments
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import dynamic_shared_bytes
 from kernrec.profile.launch_profile import entry_name
-from kernrec.run.arrays import Expected
 from kernrec.run.driver import Driver
 from kernrec.run.shapes import Variant
 
@@ -48,12 +48,11 @@ class PreparedCall:
     ) -> None:
         """Load and pack a variant's launches. `place` is (number of the GPU, memory for workspaces)."""
         self.device, self._workspaces = place
-        tensors = [Expected(t.name, t.shape, t.dtype, t.bytes) for t in problem.tensors.values()]
-        outputs = problem.definition.outputs
+        tensors, outputs = problem.tensors.values(), problem.definition.outputs
         self.inputs = tuple(tensor for tensor in tensors if tensor.name not in outputs)
         self.output = next(tensor for tensor in tensors if tensor.name in outputs)
-        self.out = Expected("out", self.output.shape, self.output.dtype, self.output.bytes)
-        """Properties of the output array, under the name of the argument `out`."""
+        self.out = replace(self.output, name="out")
+        """The output, under the name of the argument `out`."""
         self._input_sizes = [(number, tensor.bytes) for number, tensor in enumerate(self.inputs)]
         self._launch: Callable[..., Any] = driver.launch
         self._packed: list[PackedArguments] = []

@@ -47,7 +47,7 @@ class Shapes:
         fixed: dict[str, int] = {}
         ranged: dict[str, Sequence[int]] = {}
         names = [dim.name for dim in op.dims]
-        for name, argument in dims.items():
+        for name, argument in op.canonical_dims(dims).items():
             if name not in names:
                 raise unknown(f"{op.name} dimension", name, names)
             values = _values(op.name, name, argument)
@@ -62,7 +62,6 @@ class Shapes:
         return shapes
 
     def problem(self, values: Mapping[str, int]) -> Problem:
-        """Return the problem, given a value for each dimension that has several values."""
         return self.op.problem(self.dtype, self.layout, **self.fixed, **values)
 
     @cached_property

@@ -47,7 +47,6 @@ class TorchOp:
         self._op_out = getattr(torch.ops.kernrec, f"{name}_out")
 
     def traced(self, tensors: Sequence[Any], out: Any) -> Any:
-        """Call the custom op, which PyTorch's compiler keeps as one call instead of tracing into the kernel."""
         if out is None:
             return self.op(*tensors)
         self._op_out(*tensors, out)

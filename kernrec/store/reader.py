@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,23 +58,10 @@ class Limits:
     def apply(self) -> None:
         """Apply the limits to this process. On Windows, do nothing, so that only the parent process's time limit
         applies."""
-        if sys.platform == "win32":
-            return
-        import resource
+        from kernrec.util.process import limit_resources
 
         cpu_s = math.ceil(self.cpu_s)
-        for name, soft in (
-            ("RLIMIT_CPU", cpu_s),
-            ("RLIMIT_AS", self.address_bytes),
-            ("RLIMIT_FSIZE", self.file_bytes),
-            ("RLIMIT_CORE", 0),
-        ):
-            if (limit := getattr(resource, name, None)) is None:
-                continue
-            _, hard = resource.getrlimit(limit)
-            allowed = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
-            with suppress(ValueError, OSError):  # macOS has this limit but does not enforce it.
-                resource.setrlimit(limit, (allowed, hard))
+        limit_resources(CPU=(cpu_s, cpu_s + 1), AS=(self.address_bytes,) * 2, FSIZE=(self.file_bytes,) * 2, CORE=(0, 0))
 
 
 def serve_request(answer: Callable[[Mapping[str, Any], Limits], dict[str, Any]]) -> int:

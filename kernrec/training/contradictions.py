@@ -5,7 +5,7 @@ impossible, so a doubtful time keeps a tenth of its weight in training, and a do
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -83,8 +83,8 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
     at_rest = ~wrong_energy & (stated.energy_j / latency_s < BELOW_REST * stated.rest_w)
     wrong_clock = stated.clock_hz > ABOVE_CLOCK * power.maximum_hz
     known_hz = np.where(np.isfinite(stated.clock_hz) & ~wrong_clock, stated.clock_hz, power.maximum_hz)
-    beyond_l2 = np.maximum(np.asarray(inputs.bytes, dtype=np.float64) - gpu.l2_bytes, 0.0)
-    least_s = least_seconds(replace(inputs, clock_hz=known_hz, fixed_s=None, bytes=beyond_l2))
+    beyond_l2 = np.maximum(inputs.bytes - gpu.l2_bytes, 0.0)
+    least_s = least_seconds(inputs.changed(clock_hz=known_hz, fixed_s=np.nan, bytes=beyond_l2))
     too_fast = ~wrong_clock & (latency_s < TOO_FAST * least_s)
     left_out = {_WRONG_ENERGY: int(wrong_energy.sum()), _AT_REST: int(at_rest.sum())}
     doubted = {_WRONG_CLOCK: int(wrong_clock.sum()), _WRONG_TIME: int(too_fast.sum())}

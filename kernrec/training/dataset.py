@@ -9,7 +9,7 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.model.learn import features
 from kernrec.model.learn.features import ModelInputs, row_kind
-from kernrec.model.learn.model import HEADS, least_log_ratio
+from kernrec.model.learn.model import HEADS, least_seconds
 
 Array = np.ndarray
 
@@ -119,7 +119,7 @@ class Dataset:
     @cached_property
     def least(self) -> Array:
         """Return log(minimum possible latency / latency in `analytical`), (N,)."""
-        least = [least_log_ratio(group.inputs) for group in self.groups]
+        least = [np.log(least_seconds(group.inputs) / group.inputs.latency_s) for group in self.groups]
         return np.asarray(np.concatenate(least) - self._beneath("latency"))
 
     @cached_property

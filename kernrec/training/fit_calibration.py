@@ -123,7 +123,7 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
     """
     by_arch: dict[str, list[_CalibrationRows]] = {}
     for group in groups:
-        if group.inputs.core_s is not None:
+        if np.isfinite(group.inputs.core_s).all():
             by_arch.setdefault(group.inputs.gpu.arch, []).append(_CalibrationRows.of(group))
     enough = {arch: rows for arch, rows in sorted(by_arch.items()) if not any(_missing(rows))}
     if not enough:
@@ -156,17 +156,11 @@ class _CalibrationRows:
         drawn = group.energy_j / group.latency_s
         power = np.where(np.isfinite(drawn), drawn, inputs.power_w)
         free = power < _BELOW_LIMIT * inputs.gpu.tdp_w
-        timed = free & (group.latency_s > np.asarray(inputs.fixed_s))
+        timed = free & (group.latency_s > inputs.fixed_s)
         if group.trust is not None:
             timed &= group.trust == 1.0
-        powered = free & np.isfinite(drawn) & (inputs.core_j is not None)
+        powered = free & np.isfinite(drawn) & np.isfinite(inputs.core_j)
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
-
-    def joules(self) -> tuple[Array, Array]:
-        """Return (core energy, DRAM energy) in joules as predicted, (N,) each. Unknown energies are zeros."""
-        inputs, zeros = self.group.inputs, np.zeros(len(self.group))
-        core, dram = ((zeros if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
-        return core, dram
 
     def time_shares(self) -> Array:
         """Return core time and DRAM time of the rows in `timed`, as an array of shape (rows, 2). The core time assumes
@@ -175,31 +169,31 @@ class _CalibrationRows:
         Both times are divided by the measured latency without launch overhead, and raised to the power of `OVERLAP`.
         """
         inputs = self.group.inputs
-        core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)
-        parts = np.stack([core_s, np.asarray(inputs.dram_s)[self.timed]], axis=1)
-        beyond = self.group.latency_s[self.timed] - np.asarray(inputs.fixed_s)[self.timed]
+        core_s = inputs.core_s[self.timed] * (self.power.boost_hz / self.power.running_hz)
+        parts = np.stack([core_s, inputs.dram_s[self.timed]], axis=1)
+        beyond = self.group.latency_s[self.timed] - inputs.fixed_s[self.timed]
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
         """Return static, core and DRAM energy as fractions of the measured energy, for the rows in `powered`. The shape
         is (rows, 3)."""
-        rows, (core_j, dram_j) = self.powered, self.joules()
+        rows, inputs = self.powered, self.group.inputs
         latency = self.group.latency_s[rows]
         power = self.power
         volts = float(power.voltage(power.running_hz))
         static = (power.board_w + float(power.leakage_at(power.running_hz))) * latency
-        core = (power.clock_w * (power.running_hz / power.boost_hz) * latency + core_j[rows]) * volts**2
-        parts = np.stack([static, core, dram_j[rows]], axis=1)
+        core = (power.clock_w * (power.running_hz / power.boost_hz) * latency + inputs.core_j[rows]) * volts**2
+        parts = np.stack([static, core, inputs.dram_j[rows]], axis=1)
         return np.asarray(parts / self.group.energy_j[rows][:, None])
 
     def predict(self, calibration: Calibration) -> dict[str, Array]:
-        inputs, (core_j, dram_j) = self.group.inputs, self.joules()
+        inputs = self.group.inputs
         nominal = NominalCosts(
-            np.asarray(inputs.core_s) * calibration.core_time,
-            np.asarray(inputs.dram_s) * calibration.dram_time,
-            np.asarray(inputs.fixed_s),
-            core_j * calibration.core_energy,
-            dram_j * calibration.dram_energy,
+            inputs.core_s * calibration.core_time,
+            inputs.dram_s * calibration.dram_time,
+            inputs.fixed_s,
+            np.nan_to_num(inputs.core_j) * calibration.core_energy,
+            np.nan_to_num(inputs.dram_j) * calibration.dram_energy,
         )
         limited = calibration.apply_to_power(self.power).apply_power_limit(nominal)
         return {"latency": limited.latency_s, "energy": limited.energy_j}
@@ -299,8 +293,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Return the result of `fit_multipliers` for the `shares` of all members of `rows`. Every problem has the same
-    total weight."""
+    """Return the result of `fit_multipliers` for all members of `rows`, with an equal total weight of each problem."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}

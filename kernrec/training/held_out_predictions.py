@@ -128,72 +128,51 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
 
 def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
     """Predict a problem on a GPU. `folds` contains the model and calibrations fitted without each of the `members`."""
-
-    def joined(values: Callable[[RowGroup], Array]) -> Array:
-        return np.concatenate([values(group) for group in members])
-
-    problem = HeldOutProblem(
-        members[0].gpu,
-        members[0].problem,
-        joined(lambda g: g.latency_s),
-        joined(lambda g: g.energy_j),
-        kernel=tuple(group.kernel for group in members for _ in range(len(group))),
-    )
-    analytical = _concatenated([_analytical(group) for group in members])
+    pairs = list(zip(members, [fold or (None, {}) for fold in folds], strict=True))
+    of_members = [_costs(group, *fold) for group, fold in pairs]
+    predicted = {
+        method: {quantity: np.concatenate([costs[method][quantity] for costs in of_members]) for quantity in quantities}
+        for method, quantities in of_members[0].items()
+        if all(method in costs for costs in of_members)
+    }
     # Skip equal latencies, which cannot rank: without source code, every config gets the roofline.
-    if np.ptp(analytical["latency"]) > 0:
-        problem.predicted["predicted"] = analytical
-    problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
-    models = [fold[0] for fold in folds if fold is not None and fold[0] is not None]
-    if len(models) == len(members):
-        _add_learned(problem, members, models)
-    calibrations = [fold[1].get(g.inputs.gpu.arch) if fold else None for g, fold in zip(members, folds, strict=True)]
-    if any(calibrations):
-        problem.predicted["calibrated"] = _calibrated(members, calibrations)
-    return problem
+    if np.ptp(predicted["predicted"]["latency"]) == 0:
+        del predicted["predicted"]
+    if not any(group.inputs.gpu.arch in calibrations for group, (_, calibrations) in pairs):
+        del predicted["calibrated"]
+    low, high = predicted.pop("low", {}), predicted.pop("high", {})
+    latency_s, energy_j = (np.concatenate([getattr(g, name) for g in members]) for name in ("latency_s", "energy_j"))
+    kernels = tuple(group.kernel for group in members for _ in range(len(group)))
+    return HeldOutProblem(members[0].gpu, members[0].problem, latency_s, energy_j, predicted, low, high, kernels)
 
 
-def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None]) -> dict[str, Array]:
-    costs = [
-        predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _analytical(group)
-        for group, calibration in zip(members, calibrations, strict=True)
-    ]
-    return _concatenated(costs)
-
-
-def _analytical(group: RowGroup) -> dict[str, Array]:
-    return {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
-
-
-def _concatenated(costs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    return {quantity: np.concatenate([part[quantity] for part in costs]) for quantity in ("latency", "energy")}
-
-
-def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[Model]) -> None:
-    """Add predictions and intervals of the models trained without each of a problem's groups."""
-    parts: dict[str, list[dict[str, Array]]] = {"value": [], "low": [], "high": []}
-    for group, model in zip(members, models, strict=True):
-        gpu = group.gpu if group.gpu in model.gpus else None
-        ratios, distance = model.log_ratio(group.inputs, gpu is not None)
-        latency = group.inputs.latency_s * np.exp(ratios["latency"])
-        costs = {"latency": latency, "energy": latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))}
-        # Use the interval of a query, which depends on whether training covers the GPU and kernel.
-        trained = model.kernels.get(group.kernel) == group.kernel_hash
-        intervals = {name: interval_of(model, name, gpu, group.dtype, trained, group.row_kind) for name in costs}
-        ends = {name: interval.around(costs[name], distance) for name, interval in intervals.items()}
-        parts["value"].append(costs)
-        parts["low"].append({name: low for name, (low, _) in ends.items()})
-        parts["high"].append({name: high for name, (_, high) in ends.items()})
-    problem.predicted["learned"] = _concatenated(parts["value"])
-    problem.low.update(_concatenated(parts["low"]))
-    problem.high.update(_concatenated(parts["high"]))
+def _costs(
+    group: RowGroup, model: Model | None, calibrations: Mapping[str, Calibration]
+) -> dict[str, dict[str, Array]]:
+    """Return the predicted latency and energy of a group, keyed by method, then by quantity. The keys `low` and `high`
+    are the ends of the intervals of `learned`."""
+    inputs, rank = group.inputs, _occupancy_rank(group)
+    analytical = {"latency": inputs.latency_s, "energy": inputs.latency_s * inputs.power_w}
+    calibration = calibrations.get(inputs.gpu.arch)
+    calibrated = predict_group(group, calibration) if calibration and np.isfinite(inputs.core_s).all() else analytical
+    costs = {"predicted": analytical, "calibrated": calibrated, "occupancy": {"latency": rank, "energy": rank}}
+    if model is None:
+        return costs
+    gpu = group.gpu if group.gpu in model.gpus else None
+    ratios, distance = model.log_ratio(inputs, gpu is not None)
+    latency = inputs.latency_s * np.exp(ratios["latency"])
+    learned = {"latency": latency, "energy": latency * inputs.power_w * np.exp(ratios.get("power", 0.0))}
+    costs |= {"learned": learned, "low": {}, "high": {}}
+    # Use the interval of a query, which depends on whether training covers the GPU and kernel.
+    trained = model.kernels.get(group.kernel) == group.kernel_hash
+    for quantity, values in learned.items():
+        interval = interval_of(model, quantity, gpu, group.dtype, trained, group.row_kind)
+        costs["low"][quantity], costs["high"][quantity] = interval.around(values, distance)
+    return costs
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
     """Rank configs by resident warps, largest first. Among equal numbers of warps, the larger block comes first. The
     rank is NaN if the occupancy is unknown."""
-    inputs = group.inputs
-    if inputs.threads is None or inputs.resident is None:
-        return np.full(len(group), np.nan)
-    warps = np.ceil(inputs.threads / 32.0)
-    return 1.0 / (inputs.resident * warps * 4096.0 + warps + 1.0)
+    warps = np.ceil(group.inputs.threads / 32.0)
+    return 1.0 / (group.inputs.resident * warps * 4096.0 + warps + 1.0)

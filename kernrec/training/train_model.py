@@ -25,7 +25,6 @@ from kernrec.model.learn.model import (
     Model,
     bounded,
     difference_score,
-    faded,
     top1_score,
     transfer_score,
 )
@@ -179,28 +178,16 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """Predict latencies by trees trained without a row's GPU. Return (log ratios, distances, fraction).
-
-    Log ratios, (N,), are NaN for rows that were not predicted. Distances, (N,), are those of the rows from the training
-    data. The fraction is the part of the predicted differences that transfers to other GPUs.
-    """
+    """Return the log ratios and distances of `_transfer_predictions`, and the fraction of the predicted differences
+    between configs that transfers to other GPUs."""
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
-    latency = faded(predictions["latency"], distance)
-    carried = _transferred_share(shape, latency, unit)
+    latency = predictions["latency"] * np.exp(-distance)  # Corrections shrink with the distance.
+    units = np.unique(unit[np.isfinite(latency)])
+    slopes = [shape.slope(np.where(unit == number, latency, np.nan)) for number in units]
+    carried = float(np.mean([*slopes, _UNKNOWN_SHARE]))
     sampled = np.isfinite(latency)  # Only a sample of many rows was predicted.
     latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
     return latency, distance, carried
-
-
-def _transferred_share(data: HeadData, predicted: Array, unit: Array) -> float:
-    """Return the fraction of the predicted differences between configs that transfers to a held-out GPU.
-
-    `unit` is the index of each row's GPU. `predicted` comes from trees trained without this GPU.
-    """
-    slopes = [
-        data.slope(np.where(unit == number, predicted, np.nan)) for number in np.unique(unit[np.isfinite(predicted)])
-    ]
-    return float(np.mean([*slopes, _UNKNOWN_SHARE]))
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
@@ -236,7 +223,6 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
 def _held_out_scores(
     data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
 ) -> dict[str, float | str]:
-    """Return the model's scores, given log ratios `out_of_fold` that were predicted without a row's group."""
     predicted = data.analytical["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
     ranks, top1 = [], []
@@ -258,7 +244,6 @@ def _held_out_scores(
 
 
 def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) -> dict[str, float | str]:
-    """Return median latency errors of the trained and the analytical model on held-out GPUs or kernels (`name`)."""
     rows = np.isfinite(error)
     if not rows.any():
         return {}

@@ -1,17 +1,12 @@
 """Define `autotune`, which replaces `triton.autotune`, and `prune`, which plugs into `triton.autotune`."""
 
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from kernrec.compile.triton_describe import layers_of
 from kernrec.errors import UsageError, unknown
 from kernrec.recommender.request import SCALAR_OBJECTIVES, Objective
-from kernrec.triton.rank import LOADING
 from kernrec.triton.tuner import Tuner
-
-MODES = ("measure", "offline")
-"""Valid values of the environment variable KERNREC_TRITON, starting with the default."""
 
 
 def autotune(
@@ -54,19 +49,18 @@ def autotune(
             by = dict(positional[0] or {})
         if by.get("perf_model") is not None:
             raise UsageError("perf_model and kernrec both rank configs: leave perf_model out, or use triton.autotune")
-        earlier = by.get("early_config_prune")
-        by["early_config_prune"] = _Then(earlier, pruner) if earlier else pruner
+        pruner.earlier, by["early_config_prune"] = by.get("early_config_prune"), pruner
         if positional:
             tuned = triton.autotune(configs, key, by, *positional[1:], **options)(function)
         else:
             tuned = triton.autotune(configs, key, **options | {"prune_configs_by": by})(function)
-        pruner.tuner.attach(tuned)
+        pruner.attach(tuned)
         return tuned
 
     return decorate
 
 
-def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) -> "Prune":
+def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) -> Tuner:
     """Return a pruning function for `triton.autotune(prune_configs_by={"early_config_prune": ...})`.
 
     It ranks the configs and keeps the best ones, as the decorator `autotune` does.
@@ -84,61 +78,11 @@ def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) ->
         raise UsageError(f"top_k is {top_k!r:.40}; expected a whole number of at least 1")
     if objective not in SCALAR_OBJECTIVES:
         raise unknown("objective", objective, SCALAR_OBJECTIVES)
-    return Prune(Tuner(top_k, Objective(objective), gpu))
-
-
-class Prune:
-    """Pruning function that Triton's autotuner calls for each new tuning key."""
-
-    def __init__(self, tuner: Tuner) -> None:
-        self.tuner = tuner
-
-    def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **keywords: Any) -> list[Any]:
-        """Return the configs that Triton should measure. If there is only one, Triton uses it without measuring."""
-        tuned, positional = _calling_autotuner()
-        if positional > len(tuned.arg_names):
-            raise UsageError(
-                f"{tuned.base_fn.__name__}: {positional} arguments were given; it has {len(tuned.arg_names)}:"
-                f" {', '.join(tuned.arg_names)}"
-            )
-        self.tuner.attach(tuned)
-        mode = os.environ.get("KERNREC_TRITON") or MODES[0]
-        if mode == LOADING:
-            name = tuned.base_fn.__name__
-            raise UsageError(f"{name}: launched while its file is loaded: launch it below `if __name__ == '__main__':`")
-        if mode not in MODES:
-            raise unknown("value of KERNREC_TRITON", mode, MODES)
-        return self.tuner.chosen(tuned, list(configs), {**named_args, **keywords}, mode == "offline")
-
-
-class _Then:
-    """Pruning function that calls the user's `early_config_prune` first, and then kernrec's pruning function."""
-
-    def __init__(self, first: Callable[..., Sequence[Any]], then: Prune) -> None:
-        self._first, self._then = first, then
-
-    def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **keywords: Any) -> Sequence[Any]:
-        left = self._first(configs, named_args, **keywords)
-        return self._then(left, named_args, **keywords) if left else left
-
-
-def _calling_autotuner() -> tuple[Any, int]:
-    """Return (autotuner that called the pruning function, number of the launch's positional arguments)."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        tuned = frame.f_locals.get("self")
-        if frame.f_code.co_name == "prune_configs" and hasattr(tuned, "base_fn"):
-            positional = frame.f_back.f_locals.get("args", ()) if frame.f_back is not None else ()
-            return tuned, len(positional)
-        frame = frame.f_back  # type: ignore[assignment]
-    raise UsageError("kernrec.triton.prune() is for early_config_prune of triton.autotune, which calls it")
+    return Tuner(top_k, Objective(objective), gpu)
 
 
 def _check_function(function: Any) -> None:
-    inner = function
-    while hasattr(inner, "fn") and not hasattr(inner, "params"):
-        inner = inner.fn
-    if not hasattr(inner, "params") or not hasattr(function, "arg_names"):
+    if not hasattr(layers_of(function)[-1], "params") or not hasattr(function, "arg_names"):
         name = getattr(function, "__name__", repr(function))
         raise UsageError(f"{name:.60} is not a function with @triton.jit, which goes below @kernrec.triton.autotune")
 

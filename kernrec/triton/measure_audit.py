@@ -17,11 +17,12 @@ from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.expression import parse
 from kernrec.kernel.triton_function import OPTIONS
+from kernrec.model.analytical.spread import Source
 from kernrec.profile.tensor_values import load_npy
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall, integers
 from kernrec.recommender.serving.audit import ServingAudit
-from kernrec.recommender.serving.compared import Comparison, Verdict, worth
+from kernrec.recommender.serving.compared import Comparison, Verdict
 from kernrec.recommender.serving.engine_calls import Step, calls
 from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_tiles
 from kernrec.recommender.serving.engines import TunedFile
@@ -175,7 +176,7 @@ def measure_audit(
     count = 0
     for audited in audit.files:
         for made in audited.comparisons:
-            if worth(made) is Verdict.LEAVE or made.best_cost.measured:
+            if made.verdict is Verdict.LEAVE or made.best_cost.source == Source.MEASURED:
                 continue
             if progress is not None:
                 progress(f"{audited.file.name}: {made.tokens} tokens measured")

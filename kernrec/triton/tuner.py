@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +25,11 @@ from kernrec.store import content_hash
 from kernrec.store.measurement import EnergyReport
 from kernrec.triton.calls.launch_record import NoCallError, record_of
 from kernrec.triton.machine import Machine, this_machine
-from kernrec.triton.rank import ranked
+from kernrec.triton.rank import LOADING, ranked
 from kernrec.triton.records import Result, Trial, keep, middle, recorded_results
 
+MODES = ("measure", "offline")
+"""Valid values of the environment variable KERNREC_TRITON, starting with the default."""
 _OF_THE_LAUNCH = ("grid", "warmup")
 
 
@@ -135,13 +138,34 @@ class _Running:
 
 
 class Tuner:
-    """Selector of the configs that Triton measures for an autotuned function. For the arguments, see `autotune`."""
+    """Pruning function that Triton's autotuner calls for each new tuning key. For the arguments, see `autotune`."""
 
     def __init__(self, top_k: int, objective: Objective, gpu: str | None) -> None:
         self._top_k, self._objective, self._gpu = top_k, objective, gpu
         self._running: _Running | None = None
         self._energy = EnergyReport()
         self._attached: list[Any] = []
+        self.earlier: Callable[..., Sequence[Any]] | None = None
+        """The user's `early_config_prune`, to call first, or None."""
+
+    def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **keywords: Any) -> Sequence[Any]:
+        """Return the configs that Triton should measure. If there is only one, Triton uses it without measuring."""
+        if self.earlier is not None and not (configs := self.earlier(configs, named_args, **keywords)):
+            return configs
+        tuned, positional = _calling_autotuner()
+        if positional > len(tuned.arg_names):
+            raise UsageError(
+                f"{tuned.base_fn.__name__}: {positional} arguments were given; it has {len(tuned.arg_names)}:"
+                f" {', '.join(tuned.arg_names)}"
+            )
+        self.attach(tuned)
+        mode = os.environ.get("KERNREC_TRITON") or MODES[0]
+        if mode == LOADING:
+            name = tuned.base_fn.__name__
+            raise UsageError(f"{name}: launched while its file is loaded: launch it below `if __name__ == '__main__':`")
+        if mode not in MODES:
+            raise unknown("value of KERNREC_TRITON", mode, MODES)
+        return self._chosen(tuned, list(configs), {**named_args, **keywords}, mode == "offline")
 
     def attach(self, tuned: Any) -> None:
         """Intercept the measurements of Triton's autotuner, and disable Triton's cache on disk.
@@ -173,16 +197,7 @@ class Tuner:
 
         tuned._bench = measured
 
-    def chosen(self, tuned: Any, configs: list[Any], named: Mapping[str, Any], offline: bool) -> list[Any]:
-        """Return the configs that Triton should measure. If there is only one, Triton uses it without measuring.
-
-        Args:
-            named: Arguments, constants and `grid` of the launch, keyed by name.
-            offline: Whether measuring is forbidden.
-
-        Raises:
-            UsageError: The arguments or configs do not match the function's parameters.
-        """
+    def _chosen(self, tuned: Any, configs: list[Any], named: Mapping[str, Any], offline: bool) -> list[Any]:
         self._running = None
         if not hasattr(layers_of(tuned)[-1], "cache_key"):
             return configs[:1]  # Triton's CPU interpreter ignores configs.
@@ -294,6 +309,18 @@ class Tuner:
             keep(Trial(kernel, launch.tuning_hash(compiler), running.proposed, results), machine, compiler)
         except KernrecError as error:
             _warn(f"{launch.name}: the measurements cannot be stored: {error}")
+
+
+def _calling_autotuner() -> tuple[Any, int]:
+    """Return (autotuner that called the pruning function, number of the launch's positional arguments)."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        tuned = frame.f_locals.get("self")
+        if frame.f_code.co_name == "prune_configs" and hasattr(tuned, "base_fn"):
+            positional = frame.f_back.f_locals.get("args", ()) if frame.f_back is not None else ()
+            return tuned, len(positional)
+        frame = frame.f_back  # type: ignore[assignment]
+    raise UsageError("kernrec.triton.prune() is for early_config_prune of triton.autotune, which calls it")
 
 
 def compile_error(error: Exception) -> str | None:

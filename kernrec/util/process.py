@@ -15,8 +15,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,20 +30,6 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a kernrec module in a child process that imports nothing from the working folder."""
     return [sys.executable, "-P", "-m", module, *arguments]
-
-
-@contextmanager
-def safe_path() -> Iterator[None]:
-    """Keep processes that start in a `with` block from importing Python modules of their working folder."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("PYTHONSAFEPATH", None)
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
 
 
 def module_environment() -> dict[str, str]:
@@ -70,10 +56,47 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
             process.kill()
 
 
+def run_in_group(
+    command: Sequence[str], request: bytes, limit_s: float | None, environment: Mapping[str, str]
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run a command in its own process group, with `request` as standard input, and return its outputs.
+
+    All processes that the command started are killed at its end, and on POSIX also at its time limit.
+
+    Raises:
+        subprocess.TimeoutExpired: the command runs for more than `limit_s` seconds.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **own_group()) as process:
+        try:
+            output, errors = process.communicate(request, limit_s)
+        finally:
+            kill_group(process)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
 def end_with_parent() -> None:
     """Let Linux kill this process when its parent process ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def limit_resources(**limits: tuple[int, int]) -> None:
+    """Limit resources of this process and its children, as far as the system allows. On Windows, do nothing.
+
+    Args:
+        limits: soft and hard limit of each resource, keyed by its name without `RLIMIT_`.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    for name, (soft, most) in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        _, hard = resource.getrlimit(kind)
+        hard = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        with suppress(ValueError, OSError):  # macOS does not enforce a limit on the address space.
+            resource.setrlimit(kind, (min(soft, hard), hard))
 
 
 _lockless: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()

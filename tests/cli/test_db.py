@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from kernrec.cli.app import run
-from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.journal import Journal
 from tests.helpers.sharing import measurement
 
 CACHE = """{"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs", "problem_size": [64],
@@ -76,7 +76,7 @@ def test_imported_kernel_is_ranked_among_the_recommendations(own, cache, capsys,
 
 def test_info_reports_measurements_waiting_in_a_journal(own, cache, capsys):
     run(["db", "import", str(cache), *SHAPE])
-    with Journal(journal_path(own)) as journal:
+    with Journal(own) as journal:
         journal.append(*({"row": measurement(position=place).as_json()} for place in range(2)))
     capsys.readouterr()
     assert run(["db", "info"]) == 0

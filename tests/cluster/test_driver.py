@@ -111,12 +111,12 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
     request = CollectRequest(None, tmp_path / "own.duckdb")
     if needs_energy:
         request = replace(request, strategy=Strategy.REFINE, objective=Objective.ENERGY)
-    with Journal(cluster.journal) as journal:
+    with Journal(request.database) as journal:
         driver = Driver(
             cluster, request, chooser, journal, lambda progress: notes.append(progress.note or ""), lambda: False
         )  # fmt: skip
         assert driver.run().error == error
-        ingest(journal, request.database)
+        ingest(journal)
     return [note for note in notes if note]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.gpu import find_gpu
 from kernrec.model.analytical.demand import QUANTITIES, Demand
-from kernrec.model.analytical.dram_traffic import TensorAccess, dram_bytes
+from kernrec.model.analytical.dram_traffic import TensorAccess
 from kernrec.model.analytical.launch_time import LaunchWork, launch_time
 from kernrec.model.analytical.power import PowerModel
 from kernrec.model.baselines.bound import FLUSHED, GRAPH, Timing, features
@@ -23,6 +23,7 @@ from kernrec.model.learn.features import matrix, names
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import least_seconds
 from kernrec.op import find_op
+from tests.helpers.dram_traffic import dram_bytes
 from tests.helpers.simulated_groups import simulated_inputs
 
 GPUS = ("t4", "a100-sxm4-80gb", "rtx4090", "h200-sxm", "b200")
@@ -45,7 +46,7 @@ def launches(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
         work.rows[1:4] = draw.integers((1, 1, 0), (9, 17, 4), (6, 3)).T
         work.rows[OVERLAPPED] = np.where(draw.random(6) < 0.5, np.nan, draw.random(6))
         times = launch_time(gpu, Demand(("block", "k", "l")[: loops + 1], tuple(rates)), work)
-        yield f"launch {name}", np.concatenate([times.pipe_clk, times.rows])
+        yield f"launch {name}", np.concatenate([times.pipe_clk, times[1:-1]])
         model = PowerModel.for_gpu(gpu)
         core_s, dram_s = 10.0 ** draw.uniform(-7, -1, (2, 8))
         core_j, dram_j = core_s * model.tdp_w * draw.uniform(0, 5, 8), dram_s * model.tdp_w * draw.uniform(0, 0.5, 8)

@@ -142,7 +142,7 @@ def _tables(work: Path) -> Iterator[Format]:
 
 def _stored(work: Path) -> Iterator[Format]:
     from kernrec.measure.campaign.ingest import ingest
-    from kernrec.measure.campaign.journal import Journal, journal_path, waiting_measurements
+    from kernrec.measure.campaign.journal import Journal, waiting_measurements
 
     path = work / "own.duckdb"
     measurements = _measurements()
@@ -232,9 +232,9 @@ def _stored(work: Path) -> Iterator[Format]:
         own = Path(str(path).removesuffix(".journal.sqlite"))
         with suppress(OSError):  # commands print this error in one line
             waiting_measurements(own)
-        with Journal(journal_path(own)) as journal:
+        with Journal(own) as journal:
             journal.records()
-            ingest(journal, work / "own.duckdb")
+            ingest(journal)
 
     with Journal(work / "left.journal.sqlite") as journal:
         journal.append(*(json.loads(line) for line in lines))

@@ -5,15 +5,16 @@ import os
 import resource
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from unittest.mock import patch
 
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
+from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.ingest import earlier_measurements, ingest
-from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.plan import PlannedProblem, Task
-from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort, Progress
+from kernrec.measure.campaign.results import CampaignSettings, Progress
 from kernrec.measure.worker.worker import WorkerSession
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op
@@ -33,27 +34,25 @@ def target(count: int, faults: Mapping[int, str] | None = None) -> PlannedProble
 
 def campaign(
     journal: Journal,
-    database: Path,
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Campaign:
-    """Return a campaign that screens configs and skips measurements that are already in the database."""
-    settings = CampaignSettings(f"session-{os.getpid()}-{os.urandom(4).hex()}", MeasuringEffort(None, 0))
-    hooks = CampaignHooks(lambda problem: earlier_measurements(database, problem, "h200-sxm"), stopping, report)
-    return Campaign(WorkerClient(OPENING), journal, settings, hooks)
+    """Return a campaign that screens configs."""
+    settings = CampaignSettings(f"session-{os.getpid()}-{os.urandom(4).hex()}")
+    return Campaign(WorkerClient(OPENING, stopping), journal, settings, report)
 
 
 def collect(
     database: Path, plan: PlannedProblem, report: Callable[[Progress], None] = lambda progress: None
 ) -> Campaign:
-    """Run a whole campaign, and move journal rows to the database before and after it."""
-    with Journal(journal_path(database)) as journal:
-        ingest(journal, database)
-        run = campaign(journal, database, report)
+    """Run a whole campaign that skips measurements in the database, and move journal rows there before and after it."""
+    with Journal(database) as journal:
+        ingest(journal)
+        run = campaign(journal, report)
         try:
-            run.run([plan])
+            run.run([replace(plan, earlier=tuple(earlier_measurements(database, plan.problem, "h200-sxm")))])
         finally:
-            ingest(journal, database)
+            ingest(journal)
         return run
 
 
@@ -114,7 +113,7 @@ class WorkerHere(WorkerClient):
         self.session = None
 
     def _exchange(self, request: bytes, limit_s: float) -> bytes:
-        if self._stopping():
+        if self.stopping():
             self.stop()
             raise Stopped
         assert self.session is not None

@@ -17,11 +17,14 @@ def simulated_inputs(count: int, seed: int, gpu: str = "rtx4090") -> ModelInputs
     pipes = draw.uniform(0.1, 1.0, (len(PIPES), count)) * latency
     core, dram = latency * draw.uniform(0.3, 1.0, count), latency * draw.uniform(0.1, 0.9, count)
     power = draw.uniform(100.0, 300.0, count)
-    return ModelInputs(
-        gpu=find_gpu(gpu),
-        flops=float(np.exp(draw.uniform(20, 26))),
-        bytes=float(np.exp(draw.uniform(12, 17))),  # small enough for the latency
-        tunables={"tile": draw.choice([16, 32, 64], count), "stages": draw.choice([1, 2, 3], count)},
+    flops, moved = np.exp(draw.uniform(20, 26)), np.exp(draw.uniform(12, 17))  # few enough bytes for the latency
+    tunables = {"tile": draw.choice([16, 32, 64], count), "stages": draw.choice([1, 2, 3], count)}
+    return ModelInputs.of(
+        find_gpu(gpu),
+        tunables,
+        count,
+        flops=flops,
+        bytes=moved,
         latency_s=latency,
         power_w=power,
         threads=draw.choice([64, 128, 256], count).astype(float),

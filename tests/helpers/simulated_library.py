@@ -17,6 +17,7 @@ from kernrec.measure.device import nvml
 from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo
 from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel
 from kernrec.measure.measuring_device import STANDARD_INPUTS, MeasuringDevice
+from kernrec.measure.request import CollectRequest
 from kernrec.op import Problem
 
 OPENING = {"device": "tests.helpers.simulated_library:simulated_gpu"}
@@ -67,10 +68,10 @@ def in_this_machine(gpu: str = GPU) -> Iterator[None]:
     present = nvml.LocalGpu(0, "GPU-simulated", entry.title, 0)
     opened = _WithoutCode(OPENING, entry.name, entry.sm, UUID_HASH, STANDARD_INPUTS)
 
-    def device(gpu: nvml.LocalGpu, scratch: Path, *_: object) -> MeasuringDevice:
+    def device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
         return opened
 
-    with patch.object(nvml, "choose_gpu", lambda wanted: present), patch.object(collect, "gpu_device", device):
+    with patch.object(nvml, "choose_gpu", lambda wanted: present), patch.object(collect, "device_of", device):
         yield
 
 

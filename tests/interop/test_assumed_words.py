@@ -7,7 +7,7 @@ import pytest
 
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
-from kernrec.interop import spec_draft
+from kernrec.interop import drafted_code
 from kernrec.interop.assumed_words import assumed_words, enlarged_words, with_words
 from kernrec.interop.draft import compiled_name
 from kernrec.interop.spec_draft import draft_spec
@@ -91,7 +91,7 @@ def test_assumed_block_respects_launch_bounds():
 
 
 def test_message_names_the_wheel_of_a_missing_header(tmp_path, monkeypatch):
-    monkeypatch.setattr(spec_draft, "_WHEELS", (("cub/absent", "nvidia-cuda-cccl"),))
+    monkeypatch.setattr(drafted_code, "_WHEELS", (("cub/absent", "nvidia-cuda-cccl"),))
     (path := tmp_path / "fill.cu").write_text("#include <cub/absent.cuh>\n__global__ void fill(float *x) { *x = 1; }")
     with pytest.raises(UsageError, match=r"cub/absent.cuh.*: pip install nvidia-cuda-cccl$"):
         draft_spec(path, LaunchWords(), assume=True)

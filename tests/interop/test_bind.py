@@ -39,7 +39,7 @@ def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type
 
 def test_rows_bound_to_a_spec_get_its_hash_and_keep_their_recorder(database, kernel, write):
     done = bind(database, kernel, write(cache(entry(), entry(bx=64, time=0.4))), recorder="a paper")
-    assert (done.parts[0].kernel, done.results, done.added) == ("scale", 2, 2)
+    assert (done.kernels[0].kernel, done.results, done.added) == ("scale", 2, 2)
     rows = database.rows("measurement")
     assert {row["kernel_hash"] for row in rows} == {kernel.hash}
     assert {row["measured_by"] for row in rows} == {"Kernel Tuner, a paper"}
@@ -65,7 +65,7 @@ def test_csv_with_named_columns_binds(database, kernel, write):
     rows = ("32,1,0.5,100,ok,RTX 3090,9", "64,2,,,crash,RTX 3090,9", "128,1,,,none,,")
     text = "\n".join(("BX,tile,time_ms,energy_mJ,outcome,gpu,runs", *rows))
     done = bind(database, kernel, write(text, "rows.csv"), ignored=("runs",))
-    assert (done.gpu.name, done.parts[0].outcomes) == ("rtx3090", {"ok": 1, "crash": 1})
+    assert (done.gpu.name, done.kernels[0].outcomes) == ("rtx3090", {"ok": 1, "crash": 1})
     assert done.notes == ("1 configs without a result were skipped",)
     (good,) = [row for row in database.rows("measurement") if row["outcome"] == "ok"]
     assert good["latency_s"] == pytest.approx(0.5e-3)
@@ -213,7 +213,7 @@ def imported(kernel: Kernel, folder: Path, rows: str = ROWS, **recording: object
 def test_median_of_repeated_rows_is_stored(kernel, tmp_path):
     done, times = imported(kernel, tmp_path, ignored=("padding",))
     assert times == pytest.approx([0.3e-3, 0.3e-3, 0.4e-3])
-    assert (done.results, sum(done.parts[0].outcomes.values()) - done.parts[0].outcomes["ok"]) == (4, 1)
+    assert (done.results, sum(done.kernels[0].outcomes.values()) - done.kernels[0].outcomes["ok"]) == (4, 1)
     note = "3 rows repeated a config, up to a factor of 2.50 apart in time; the median of each config was kept"
     assert note in done.notes
 

@@ -6,8 +6,9 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.interop.draft import Draft, kernel_names
+from kernrec.interop.host_expressions import literal
 from kernrec.interop.host_launches import filled_variables, host_launches
-from kernrec.interop.host_program import literal, make_arguments
+from kernrec.interop.host_program import make_arguments
 from kernrec.interop.spec_arguments import SpecTensor
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords, quoted

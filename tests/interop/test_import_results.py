@@ -21,9 +21,9 @@ needs_spaces = pytest.mark.skipif(not SPACES.is_dir(), reason="needs the recorde
 
 def test_imported_row_states_its_origin(database, write):
     done = import_results(database, write(cache(entry(), entry(bx=64, time="RuntimeFailedConfig"))), PROBLEM)
-    assert (done.gpu.name, done.parts[0].kernel, done.results, done.added) == ("rtx3090", "vector_add", 2, 2)
-    assert done.parts[0].outcomes == {"ok": 1, "crash": 1}
-    assert done.parts[0].best_s == pytest.approx(0.5e-3)
+    assert (done.gpu.name, done.kernels[0].kernel, done.results, done.added) == ("rtx3090", "vector_add", 2, 2)
+    assert done.kernels[0].outcomes == {"ok": 1, "crash": 1}
+    assert done.kernels[0].best_s == pytest.approx(0.5e-3)
     good, bad = sorted(database.rows("measurement"), key=lambda row: str(row["outcome"]), reverse=True)
     assert (bad["error"], bad["latency_s"]) == ("RuntimeFailedConfig", None)
     assert (good["protocol_version"], good["measured_by"]) == (0, "Kernel Tuner")

@@ -70,7 +70,7 @@ def test_imported_launch_gets_its_config_from_the_spec(tmp_path):
     own = kernel(tmp_path)
     with Database.memory() as database:
         done = import_results(database, SAMPLES / "ncu_raw.csv", StatedProblem(), kernel=own)
-        assert (done.parts[0].kernel, done.results) == ("halved", 2)
+        assert (done.kernels[0].kernel, done.results) == ("halved", 2)
         answers = database.measured("rtx4090", ["halved"], own.definition.problem().key)
         assert {answer.config["bx"]: answer.latency_s for answer in answers} == pytest.approx(
             {64: 171.264e-6, 128: 162.016e-6}

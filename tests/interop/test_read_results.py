@@ -199,7 +199,7 @@ def test_clblast_tuner_file_keeps_problem_and_measurements(tmp_path):
         ({"MWG": 64, "NWG": 64}, pytest.approx(620e-6)),
         ({"MWG": 32, "NWG": 64}, pytest.approx(810e-6)),
     ]
-    assert file.results[0].problem == StatedProblem("matmul", (("m", 1024), ("n", 512), ("k", 256)), "f32")
+    assert file.problem == StatedProblem("matmul", (("m", 1024), ("n", 512), ("k", 256)), "f32")
     with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
         summary = import_results(database, tmp_path / "results.json", StatedProblem("matmul"))
         assert (summary.added > 0, summary.gpu.name) == (True, "rtx3060")

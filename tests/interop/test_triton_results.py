@@ -65,7 +65,7 @@ def test_rows_are_stored_as_measured_by_another_tuner(tmp_path, refuses):
     problem = find_op("matmul").problem("f16", m=4096, n=4096, k=1024)
     with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
         summary = import_results(database, path, problem, "a100")
-        assert (summary.parts[0].kernel, summary.results, summary.added) == ("matmul_kernel", 3, 3)
+        assert (summary.kernels[0].kernel, summary.results, summary.added) == ("matmul_kernel", 3, 3)
         assert import_results(database, path, problem, "a100").added == 0
         refuses(lambda: import_results(database, path, problem))
 

@@ -8,8 +8,9 @@ import pytest
 
 from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.gpu_plan import CONFIGS, SLOWEST, Survey
-from kernrec.measure.refine_subject import RefineSubject, sampled_kernels, subject_on
+from kernrec.measure.refine_subject import RefineSubject, sampled_kernels, subject_of
 from kernrec.measure.request import CollectRequest, WantedProblem
+from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.op import find_op
 from kernrec.recommender.estimate.prediction import predict
 
@@ -21,18 +22,18 @@ PROBLEMS = [
 ]
 
 
-def request(folder: Path) -> CollectRequest:
+def request(folder: Path) -> RequestOnGpu:
     wanted = [WantedProblem(problem.key, problem) for problem in PROBLEMS]
-    return CollectRequest(wanted, folder / "own.duckdb")
+    return RequestOnGpu(CollectRequest(wanted, folder / "own.duckdb"), GPU)
 
 
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory):
-    return subject_on(GPU, request(tmp_path_factory.mktemp("empty")))
+    return subject_of(request(tmp_path_factory.mktemp("empty")))
 
 
 def survey_of(subject: RefineSubject, folder: Path, seed: int = 0) -> Survey:
-    return Survey(subject, sampled_kernels(GPU, request(folder)), seed)
+    return Survey(subject, sampled_kernels(request(folder)), seed)
 
 
 def kernels_of(subject: RefineSubject) -> set[tuple[str, str]]:
@@ -72,7 +73,7 @@ def test_survey_draws_problems_equally_often_and_no_config_twice(subject, tmp_pa
 
 
 def test_survey_covers_the_range_of_times_except_the_slowest(subject, tmp_path):
-    kernels = sampled_kernels(GPU, request(tmp_path))
+    kernels = sampled_kernels(request(tmp_path))
     (kernel,) = [each for each in kernels(PROBLEMS[0]) if each.name == "matmul_simt"]
     assert kernel.table is not None
     space = kernel.table.space.at(PROBLEMS[0])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.op import Problem, all_ops, find_op, parse_shape, problem_from_key
 from kernrec.op.dtype import FORMATS
-from kernrec.op.problem import LARGEST
+from kernrec.op.problem import LARGEST, Op
 
 MATMUL, CONV2D = find_op("matmul"), find_op("conv2d")
 
@@ -139,8 +139,8 @@ def test_problem_names_include_dimensions_dtype_and_layout():
 
 def test_unknown_dimension_is_named_even_if_another_is_missing():
     assert "unknown matmul dimension 'x'" in refusal(MATMUL, m=1, n=1, k=1, x=2)
-    assert "did you mean stride" in refusal(CONV2D, c=64, h=56, w=56, k=64, strides=2)
-    assert "did you mean padding" in refusal(CONV2D, c=64, h=56, w=56, pad=1)
+    assert "did you mean stride" in refusal(CONV2D, c=64, h=56, w=56, k=64, strid=2)
+    assert "did you mean padding" in refusal(CONV2D, c=64, h=56, w=56, paddin=1)
     assert "unknown" in refusal(MATMUL, m=1, n=1, k=1, self=2)
 
 
@@ -216,10 +216,32 @@ def test_suffix_k_means_1024():
     assert parse_shape("m=4k,n=1K,k=4096") == {"m": 4096, "n": 1024, "k": 4096}
 
 
+@pytest.mark.parametrize("text", ["64,32,4k", "64x32x4k", " 64 X 32 x 4096 ", "64 32 4096"])
+def test_shape_without_names_follows_the_order_of_dimensions(text: str) -> None:
+    assert MATMUL.problem(**parse_shape(text)) == MATMUL.problem(m=64, n=32, k=4096)
+
+
+@pytest.mark.parametrize("op", all_ops(), ids=lambda op: op.name)
+def test_dimensions_can_be_given_by_any_alias(op: Op) -> None:
+    names = [name for dim in op.dims for name in (dim.name, *dim.aliases)]
+    assert len(set(names)) == len(names)
+    dims = {dim.name: 8 for dim in op.dims if dim.default is None}
+    for dim in op.dims:
+        for alias in dim.aliases:
+            size = dims.get(dim.name, dim.minimum)
+            aliased = {name: value for name, value in dims.items() if name != dim.name} | {alias: size}
+            assert op.problem(**aliased) == op.problem(**dims | {dim.name: size})
+
+
+def test_aliases_and_positions_without_one_dimension_are_refused(refuses: Any) -> None:
+    refuses(lambda text: find_op("attention").problem(**parse_shape(text)), ["seq=4,heads=2,s=4,d=8", "2,4,64"])
+    refuses(lambda text: MATMUL.problem(**parse_shape(text)), ["64,64", "64x64x64x64", "64,n=2"])
+
+
 def test_malformed_shape_is_refused_in_one_line(refuses):
     refuses(parse_shape, [
         "", "m", "=4", "m=", "m=1.5", "m=1e3", "m=4m", "m=0x10", "m=1=2", "m=٣", "m=" + "9" * 5000, "m=1,m=2",
-        "m=1,dtype=f16", "4096x4096x4096",
+        "m=1,dtype=f16", "4096*4096*4096",
     ])  # fmt: skip
 
 

@@ -17,9 +17,10 @@ from kernrec.checking.child_process import Limits
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.mcp.server import Folder, make_server
-from kernrec.measure.problems import planned_on, select_layers
-from kernrec.measure.refine_subject import subject_on
+from kernrec.measure.problems import select_layers
+from kernrec.measure.refine_subject import subject_of
 from kernrec.measure.request import CollectRequest
+from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.op import Problem, all_ops
 from kernrec.op.workload import workload, workloads
 from kernrec.page.answers import Answers
@@ -202,11 +203,11 @@ def _answers_of_kernels(question: Question, recommender: Recommender, folder: Pa
     yield "page", {"problem": front["problem"]} | _of_front(front, recommender.answer(question.request))
     gpu = find_gpu(question.gpu)
     layers = select_layers(question.op, question.shape, None, question.dtype, question.layout) or []
-    wanted = CollectRequest(layers, folder / "x.duckdb")
+    on_gpu = RequestOnGpu(CollectRequest(layers, folder / "x.duckdb"), gpu.name)
     try:
-        (planned,) = planned_on(gpu.name, wanted)
+        (planned,) = on_gpu.planned()
         yield "plan of collect", {"problem": planned.problem.key}
-        subject = subject_on(gpu.name, wanted)
+        subject = subject_of(on_gpu)
     except UsageError as error:
         # `refine` refuses problems beyond the GPU's memory, and those that only Triton kernels can run.
         if not any(reason in str(error) for reason in ("GiB; at most", "no config of", "no kernel")):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from profile_files import write_profiles
+from build_database import write_profiles
 
 from kernrec.errors import UsageError
 from kernrec.op import find_op

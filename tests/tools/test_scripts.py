@@ -10,13 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from build_database import carry, same_code, shipped_variants
+from build_database import carry, same_code, shipped_variants, within_compiler_variation
 from equal_answers import PINNED, Change, json_differences
-from evidence.cases import Cases, held_out, joined, read_cases, report
+from evidence.cases import Cases, agreement, coverage, held_out, joined, read_cases, recommendations, report
 from evidence.experiments import intervals, library
-from evidence.metrics import agreement, coverage, recommendations
 from evidence.recordings.files import EXCLUSIONS, excluded, power_of, recorded_dicts
-from profile_files import within_compiler_variation
 
 from kernrec.errors import UsageError
 from kernrec.kernel import find_kernel
@@ -277,19 +275,19 @@ def test_every_recorded_kernel_has_a_valid_spec(spec, tmp_path):
 
 def made_up(kernel: str, gpu: str, errors: np.ndarray, **more: object) -> Cases:
     """Return cases with a predicted time of 1 s and a recorded time of exp(error) seconds."""
-    columns = {name: np.full(len(errors), value) for name, value in more.items()}
-    columns |= {"free_s": np.ones(len(errors))}
-    return Cases.single(kernel, gpu, "p", np.exp(errors), np.ones(len(errors)), columns)
+    times = {"recorded": np.exp(errors), "predicted": 1.0, "free_s": 1.0}
+    return Cases.of(kernel=kernel, gpu=gpu, problem="p", **times, **more)
 
 
 def test_experiment_metrics_score_ranking_and_absolute_error():
     recorded = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    twice = Cases.single("k", "g", "p", recorded, 2.0 * recorded, {"low_s": recorded, "high_s": 2.0 * recorded})
+    names = {"kernel": "k", "gpu": "g", "problem": "p"}
+    twice = Cases.of(**names, recorded=recorded, predicted=2.0 * recorded, low_s=recorded, high_s=2.0 * recorded)
     assert agreement(twice) == {"rows": 5, "rank": pytest.approx(1.0), "error": "100.0%", "no level": "0.0%",
                                 "ratio": pytest.approx(2.0)}  # fmt: skip
     assert recommendations(twice)["first"] == "1.000"
     assert coverage(twice) == {"inside": "100.0%", "width": pytest.approx(2.0)}
-    reverse = Cases.single("k", "g", "p", recorded, recorded[::-1])
+    reverse = Cases.of(**names, recorded=recorded, predicted=recorded[::-1])
     assert (recommendations(reverse)["first"], recommendations(reverse)["of 5"]) == ("0.200", "1.000")
 
 

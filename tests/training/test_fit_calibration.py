@@ -83,7 +83,7 @@ def test_calibration_that_does_not_help_is_not_stored():
 def test_undetermined_coefficient_keeps_its_value():
     """Kernels that move almost nothing give no information about DRAM."""
     quiet = [
-        replace(g, inputs=replace(g.inputs, dram_s=g.inputs.dram_s * 1e-3, dram_j=g.inputs.dram_j * 1e-3))
+        replace(g, inputs=g.inputs.changed(dram_s=g.inputs.dram_s * 1e-3, dram_j=g.inputs.dram_j * 1e-3))
         for g in simulated_groups(6)
     ]
     (fitted,) = fit(machines(quiet))
@@ -98,7 +98,7 @@ def test_too_few_rows_error_states_how_many_are_missing(refuses):
         fit(simulated_groups(1, rows=12))
     with pytest.raises(KernrecError, match=f"{FEWEST_PROBLEMS - 2} problems, 0 configs are missing"):
         fit(simulated_groups(2, rows=12))
-    refuses(lambda: fit([replace(g, inputs=replace(g.inputs, core_s=None)) for g in simulated_groups(4)]))
+    refuses(lambda: fit([replace(g, inputs=g.inputs.changed(core_s=np.nan)) for g in simulated_groups(4)]))
 
 
 def stored(**multipliers: float) -> Calibration:

@@ -13,7 +13,7 @@ from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, on_dtype
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.loss_weights import loss_weights
-from kernrec.model.learn.model import Model, least_log_ratio
+from kernrec.model.learn.model import Model, least_seconds
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
@@ -132,18 +132,19 @@ def two_gpus(second: float = 1.0) -> list[RowGroup]:
 
 def test_unmeasured_gpu_gets_only_corrections_of_config_ratios():
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
-    inputs = replace(simulated_inputs(200, 99_999, "rtx3090"), clock_hz=np.full(200, 1e15))  # No bound is near.
+    inputs = simulated_inputs(200, 99_999, "rtx3090").changed(clock_hz=1e15)  # No bound is near.
     ratios, distance = trained.log_ratio(inputs, gpu_known=False)
     assert set(ratios) == {"latency"}
     share = trained.scores["share carried to new GPUs"]
     assert share == pytest.approx((0.5 + 1.0 + 1.0) / 3, abs=0.05)  # 1.0 on both GPUs, 0.5 assumed for one more
     expected = np.log(by_stages(inputs))
     assert np.median(np.abs(ratios["latency"] * np.exp(distance) - share * (expected - expected.mean()))) < 0.05
-    far_inputs = replace(inputs, registers=inputs.registers * 1e6, shared_bytes=inputs.shared_bytes * 1e6)
+    far_inputs = inputs.changed(registers=inputs.registers * 1e6, shared_bytes=inputs.shared_bytes * 1e6)
     far = trained.log_ratio(far_inputs, gpu_known=False)[0]["latency"]
     assert np.abs(far).max() < 0.5 * np.abs(ratios["latency"]).max()
-    slow = replace(inputs, clock_hz=np.full(200, inputs.gpu.boost_clock_hz / 2.0))
-    assert (trained.log_ratio(slow, gpu_known=False)[0]["latency"] >= least_log_ratio(slow)).all()
+    slow = inputs.changed(clock_hz=inputs.gpu.boost_clock_hz / 2.0)
+    least = np.log(least_seconds(slow) / slow.latency_s)
+    assert (trained.log_ratio(slow, gpu_known=False)[0]["latency"] >= least).all()
     assert set(trained.log_ratio(inputs)[0]) == {"latency", "power"}
     assert trained.helps_new_gpus
     differences, of_analytical = (

@@ -76,7 +76,7 @@ def test_autotuned_function_has_all_configs_with_grids_and_heuristics(tmp_path):
 
 
 def test_captured_drop_in_decorator_records_all_configs_unranked(tmp_path, monkeypatch):
-    monkeypatch.setattr("kernrec.triton.tuner.Tuner.chosen", None)
+    monkeypatch.setattr("kernrec.triton.tuner.Tuner._chosen", None)
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.dropped_in[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
     assert [config["BLOCK"] for config in written(captured.files[0])["configs"]] == [64, 256]

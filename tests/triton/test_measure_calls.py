@@ -9,8 +9,9 @@ import pytest
 from kernrec import paths
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import read_model
+from kernrec.model.analytical.spread import Estimate
 from kernrec.recommender.serving.audit import AuditedFile, ServingAudit
-from kernrec.recommender.serving.compared import Comparison, Cost, comparer
+from kernrec.recommender.serving.compared import Comparer, Comparison
 from kernrec.recommender.serving.engines import Deployment, tuned_files
 from kernrec.recommender.serving.tuned_files import shipped_of
 from kernrec.triton.machine import Machine
@@ -42,8 +43,8 @@ def test_measured_configs_rank_before_predictions(tmp_path, monkeypatch):
     served = Deployment("sglang", find_gpu("a100"), triton="3.6.0")
     model = read_model(str(written(tmp_path / "model", SMALL)))
     (file,) = tuned_files(model, served)
-    predicted = Cost(1e-6, 5e-7, 2e-6, False)
-    made = Comparison(4, OWN, Cost(2e-6, 1e-6, 4e-6, False), ((OTHER, predicted), (OWN, predicted)), (OWN, OTHER))
+    predicted, default = Estimate(1e-6, 5e-7, 2e-6, "predicted"), Estimate(2e-6, 1e-6, 4e-6, "predicted")
+    made = Comparison(4, OWN, default, ((OTHER, predicted), (OWN, predicted)), (OWN, OTHER))
     audit = ServingAudit(
         model, served, shipped_of("sglang", "0.5.23"), (AuditedFile(file, "", False, "", (made,)),), ()
     )
@@ -56,8 +57,7 @@ def test_measured_configs_rank_before_predictions(tmp_path, monkeypatch):
     with stand_in_driver() as driver:
         assert measure_audit(audit, Machine(served.gpu, None, True), None, tensor, benchmark) == 4
     assert len(driver.launched) == 4
-    with comparer(paths.user_database()) as comparing:
-        costs = [cost for _, cost in comparing.costs(file, served, 4, [OWN, OTHER])]
-    assert all(cost.measured for cost in costs)
-    assert math.isclose(costs[0].latency_s, 80e-6, rel_tol=1e-6)
-    assert math.isclose(costs[1].latency_s, 60e-6, rel_tol=1e-6)
+    costs = [cost for _, cost in Comparer(paths.user_database(), 2).costs(file, served, 4, [OWN, OTHER])]
+    assert all(cost.source == "measured" for cost in costs)
+    assert math.isclose(costs[0], 80e-6, rel_tol=1e-6)
+    assert math.isclose(costs[1], 60e-6, rel_tol=1e-6)

@@ -13,8 +13,7 @@ from statistics import median
 
 from front import Table
 
-from benchmarks.shapes import matmuls
-from benchmarks.timing import COMMAND, environment_in, in_turns, peak_mb, python, ratio
+from benchmarks.timing import COMMAND, environment_in, in_turns, matmuls, peak_mb, python, ratio
 
 IMPORT = "import numpy, typer"
 COMMANDS = {

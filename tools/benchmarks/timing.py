@@ -1,6 +1,7 @@
 """Measure processor time and memory of several contestants, which take turns so that other work slows all of them."""
 
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -47,7 +48,8 @@ def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
 
 def python(program: str, *words: object, environment: Mapping[str, str]) -> str:
     """Run a Python program in a new process, and return its standard output. Raises `RuntimeError` if it fails."""
-    command = [sys.executable, "-c", program, *map(str, words)]
+    # Without -P, the process would import kernrec from the working directory.
+    command = [sys.executable, "-P", "-c", program, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(environment), check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip()[-500:])
@@ -68,3 +70,12 @@ def environment_in(folder: Path, checkout: Path | None = None) -> dict[str, str]
     environment |= {"XDG_DATA_HOME": str(folder), "KERNREC_CACHE": str(folder / "cache"), "HOME": str(folder)}
     environment |= {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     return environment | ({} if checkout is None else {"PYTHONPATH": str(checkout)})
+
+
+_SIZES = (64, 128, 256, 384, 512, 768, 1000, 1024, 2048, 3072, 4096, 6144, 8192, 14336)
+
+
+def matmuls(count: int, seed: int | str = 1) -> list[dict[str, int]]:
+    """Return the dimensions of `count` random matmuls."""
+    draw = random.Random(seed)
+    return [{name: draw.choice(_SIZES) + draw.choice([0, 0, 8, 1]) for name in "mnk"} for _ in range(count)]

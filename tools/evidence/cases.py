@@ -1,18 +1,19 @@
 """Recorded and predicted times: a loader creates `Cases`, `Cases.parts` or `held_out` splits them, and `report` prints
-a table row per part with the cells of metrics (`evidence.metrics`)."""
+a table row per part with the cells of metrics, which are functions of cases."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from front import Table
 
 from kernrec.errors import UsageError
+from kernrec.training import scores
 
 Array = np.ndarray
 Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/evidence analytical --json` wrote")]
@@ -20,74 +21,57 @@ Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/ev
 
 @dataclass(frozen=True)
 class Cases:
-    """Recorded and predicted times (or another quantity) of N launches, in seconds. Arrays are (N,)."""
+    """Recorded and predicted times (or another quantity) of N launches.
 
-    kernel: Array
-    gpu: Array
-    problem: Array
-    recorded: Array
-    predicted: Array
-    more: Mapping[str, Array] = field(default_factory=dict)
-    """Further columns, keyed by name, such as the ends `low_s` and `high_s` of the 90 % interval."""
+    Cases have the columns `kernel`, `gpu`, `problem`, `recorded` and `predicted` (times in seconds), and further ones,
+    such as the ends `low_s` and `high_s` of the 90 % interval.
+    """
 
-    @classmethod
-    def of(cls, columns: Sequence[Array], more: Mapping[str, Array] | None = None) -> "Cases":
-        """Create cases from the columns `kernel`, `gpu`, `problem`, `recorded` and `predicted`, in this order."""
-        kernel, gpu, problem, recorded, predicted = columns
-        return cls(kernel, gpu, problem, recorded, predicted, more or {})
+    columns: Mapping[str, Array]
+    """Columns, (N,) each, keyed by name."""
 
     @classmethod
-    def single(
-        cls, kernel: str, gpu: str, problem: str, recorded: Array, predicted: Array,
-        more: Mapping[str, Array] | None = None,
-    ) -> "Cases":  # fmt: skip
-        """Create cases that all have the same kernel, GPU and problem."""
-        count = len(recorded)
-        names = [np.full(count, name, dtype=object) for name in (kernel, gpu, problem)]
-        return cls.of([*names, np.asarray(recorded), np.asarray(predicted)], more)
+    def of(cls, **columns: Any) -> "Cases":
+        """Create cases from columns, (N,) each or one value for all N cases."""
+        arrays = [np.asarray(column, object if isinstance(column, str) else None) for column in columns.values()]
+        return cls(dict(zip(columns, np.broadcast_arrays(*arrays), strict=True)))
 
     def __len__(self) -> int:
-        return len(self.recorded)
+        return len(self["recorded"])
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name]
 
     @property
     def error(self) -> Array:
-        """Logarithm of recorded time over predicted time, (N,)."""
-        return np.asarray(np.log(self.recorded / self.predicted))
-
-    def column(self, name: str) -> Array:
-        """Return the column with this name, (N,)."""
-        own: Array | None = vars(self).get(name)
-        return self.more[name] if own is None else own
+        """Logarithm of recorded time over predicted time, or the column `error`, (N,)."""
+        return np.asarray(self.columns.get("error", np.log(self["recorded"] / self["predicted"])))
 
     def take(self, rows: Array) -> "Cases":
         """Return the cases of some rows, given by their indices or by a mask."""
-        columns = [self.column(name)[rows] for name in _COLUMNS]
-        return Cases.of(columns, {name: column[rows] for name, column in self.more.items()})
+        return Cases({name: column[rows] for name, column in self.columns.items()})
+
+    def rows(self, *names: str) -> dict[tuple[object, ...], Array]:
+        """Return the indices of the cases with each combination of values in the columns, in order of appearance."""
+        rows: dict[tuple[object, ...], list[int]] = {}
+        for row, key in enumerate(zip(*(self[name].tolist() for name in names), strict=True)):
+            rows.setdefault(key, []).append(row)
+        return {key: np.array(members) for key, members in rows.items()}
 
     def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
-        """Yield (values keyed by column, cases) for each combination of values in the columns, in order of
-        appearance."""
-        keys = list(zip(*(self.column(name).tolist() for name in names), strict=True))
-        rows: dict[tuple[object, ...], list[int]] = {}
-        for row, key in enumerate(keys):
-            rows.setdefault(key, []).append(row)
-        for key, members in rows.items():
-            yield dict(zip(names, key, strict=True)), self.take(np.array(members))
+        """Yield (values keyed by column, cases) for each combination of values in the columns."""
+        for key, rows in self.rows(*names).items():
+            yield dict(zip(names, key, strict=True)), self.take(rows)
 
     def write(self, path: Path) -> None:
         """Write all columns to a JSON file."""
-        columns = {name: self.column(name) for name in _COLUMNS} | dict(self.more)
-        path.write_text(json.dumps({name: column.tolist() for name, column in columns.items()}))
-
-
-_COLUMNS = ("kernel", "gpu", "problem", "recorded", "predicted")
+        path.write_text(json.dumps({name: column.tolist() for name, column in self.columns.items()}))
 
 
 def joined(parts: Sequence[Cases]) -> Cases:
-    """Concatenate cases. Keep the further columns that all parts have."""
-    more = [name for name in parts[0].more if all(name in part.more for part in parts)]
-    columns = [np.concatenate([part.column(name) for part in parts]) for name in (*_COLUMNS, *more)]
-    return Cases.of(columns[:5], dict(zip(more, columns[5:], strict=True)))
+    """Concatenate cases. Keep the columns that all parts have."""
+    names = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
+    return Cases({name: np.concatenate([part[name] for part in parts]) for name in names})
 
 
 def read_cases(paths: Sequence[Path]) -> Cases:
@@ -96,10 +80,9 @@ def read_cases(paths: Sequence[Path]) -> Cases:
     for path in paths:
         if not path.is_file():
             raise UsageError(f"there is no file {path}; `tools/evidence analytical --json` writes one")
-        columns = {name: np.array(column) for name, column in json.loads(path.read_text()).items()}
-        if not len(columns.get("recorded", ())):
+        parts.append(Cases({name: np.array(column) for name, column in json.loads(path.read_text()).items()}))
+        if not len(parts[-1].columns.get("recorded", ())):
             raise UsageError(f"{path} has no cases; `tools/evidence analytical --json` writes them")
-        parts.append(Cases.of([columns.pop(name) for name in _COLUMNS], columns))
     return joined(parts)
 
 
@@ -116,7 +99,7 @@ def report(title: str, cases: Cases, by: Sequence[str], *metrics: Metric) -> Non
 
 def held_out(cases: Cases, column: str) -> Iterator[tuple[str, Array]]:
     """Yield each value of a column, such as `kernel` or `gpu`, with a mask (N,) of the cases that have this value."""
-    values = cases.column(column)
+    values = cases[column]
     for value in dict.fromkeys(values.tolist()):
         yield value, np.asarray(values == value)
 
@@ -130,3 +113,73 @@ def ordered(names: list[str]) -> list[int]:
     """Return an order of names, as indices, of which the first N are a random sample that depends only on the names."""
     digests = [sha256(name.encode()).digest() for name in names]
     return sorted(range(len(digests)), key=digests.__getitem__)
+
+
+FEWEST = 5
+"""Minimum number of configs of a problem whose ranking is scored."""
+THREADS = 256
+"""Block size in threads that people commonly choose without tuning."""
+
+
+def geometric_mean(ratio: Array) -> float:
+    """Return the geometric mean of positive values."""
+    return float(np.exp(np.log(ratio).mean()))
+
+
+def agreement(cases: Cases) -> dict[str, object]:
+    """Return rank correlation, median error, and mean predicted / recorded time. `no level` is the median error after a
+    common factor is removed, which remains if a recording's clock is unknown."""
+    recorded, predicted = cases["recorded"], cases["predicted"]
+    level = float(np.exp(np.median(cases.error)))
+    return {
+        "rows": len(cases),
+        "rank": scores.rank_correlation(predicted, recorded),
+        "error": f"{scores.median_error(recorded, predicted):.1%}",
+        "no level": f"{scores.median_error(recorded, level * predicted):.1%}",
+        "ratio": geometric_mean(predicted / recorded),
+    }
+
+
+def spread(cases: Cases) -> dict[str, object]:
+    """Return the 10 % and 90 % quantiles of predicted / recorded time, and the fraction outside a factor of 1.5."""
+    ratio = cases["predicted"] / cases["recorded"]
+    low, high = (float(np.quantile(ratio, q)) for q in (0.1, 0.9))
+    return {"10 %": low, "90 %": high, "beyond x1.5": f"{np.mean(np.abs(np.log(ratio)) > np.log(1.5)):.1%}"}
+
+
+def recommendations(cases: Cases) -> dict[str, object]:
+    """Return ranking scores over problems with at least `FEWEST` configs: the mean efficiency (lowest recorded time
+    over that of the chosen config) of the best of the top 1, 3 and 5 recommendations, and others."""
+    rows = []
+    for _, part in cases.parts("gpu", "problem"):
+        if len(part) >= FEWEST:
+            order, recorded = scores.order_of(part["predicted"]), part["recorded"]
+            tops = [scores.efficiency_at(recorded, order, count) for count in (1, 3, 5)]
+            near = scores.hit(recorded, order)
+            rank = scores.rank_correlation(part["predicted"], recorded)
+            rows.append([*tops, near, rank, scores.expected_random(recorded, 1)[0]])
+    if not rows:
+        return {}
+    names = ("first", "of 3", "of 5", "within 5 %", "rank in a problem", "random")
+    return {name: f"{value:.3f}" for name, value in zip(names, np.mean(rows, axis=0).tolist(), strict=True)}
+
+
+def heuristics(cases: Cases) -> dict[str, object]:
+    """Return the efficiency of two rules that need no model, for the configs of one problem. One rule chooses the
+    config with the highest occupancy. The other chooses the block size nearest to 256 threads."""
+    threads, occupancy = cases["threads"], cases["occupancy"]
+    ways = {
+        "occupancy": -(np.round(occupancy, 6) * 4096.0 + threads),
+        str(THREADS): np.round(np.abs(np.log(threads / THREADS)), 6),
+    }
+    best = cases["recorded"].min()
+    return {way: f"{(best / cases['recorded'][bad == bad.min()]).mean():.3f}" for way, bad in ways.items()}
+
+
+def coverage(cases: Cases) -> dict[str, object]:
+    """Return the fraction of recorded times inside the 90 % interval, and the mean ratio of the interval's ends."""
+    low, high = cases["low_s"], cases["high_s"]
+    if not np.isfinite(low).all():
+        return {"inside": None, "width": None}
+    share = scores.coverage(cases["recorded"], low, high)
+    return {"inside": f"{share:.1%}", "width": scores.mean_width(low, high)}

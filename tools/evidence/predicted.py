@@ -24,11 +24,10 @@ from kernrec.profile.emulation_cache import emulator_hash
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.prediction import costs_of_rows
-from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import ProfileTable
 from kernrec.util.files import try_lock
@@ -59,59 +58,42 @@ class Sample:
         are logarithms of a ratio: the model's energy for the recorded time over the predicted energy. `recorded_j` is
         the recorded energy, or NaN if there is none.
         """
-        rows, columns = self._predicted(self.point)
-        _, free = self._predicted(DEFAULT_POINT)
-        more = {name: columns[name] for name in ("occupancy", "threads", "resident", "power_w")}
-        more |= {"free_s": free["latency_s"], "free_j": free["energy_j"], "predicted_j": columns["energy_j"]}
-        recorded_s = self.recorded_s[rows]
-        at_recorded_j = columns["energy_j"] + columns["standing_w"] * (recorded_s - columns["latency_s"])
-        at_recorded_j = np.minimum(at_recorded_j, self.point.limit_w(self.table.gpu) * recorded_s)
-        for name, each in (("predicted", columns), ("free", free)):
-            more[f"energy at {name}"] = np.log(at_recorded_j / each["energy_j"])
-        joules = np.full(len(self.configs), np.nan) if self.recorded_j is None else self.recorded_j
-        more["recorded_j"] = joules[rows]
-        name, recorded_s = kernel or self.table.kernel.name, self.recorded_s[rows]
-        return Cases.single(name, self.title, self.problem.key, recorded_s, columns["latency_s"], more)
+        table, point, space = self.table, self.point, self.table.space.at(self.problem)
+        place = table.space.find(list(self.configs))
+        order = np.argsort(place)  # The engine needs ascending rows.
+        usable = order[np.isin(place[order], table.runnable(space))]
+        if not len(usable):
+            raise KernrecError("every config of the sample is refused")
+        costs = costs_of_rows(table, space, place[usable])
+        nominal, recorded_s = NominalCosts(*costs.nominal), self.recorded_s[usable]
+        limited = table.power.apply_power_limit(nominal, point.power_limit_w, point.clock_hz)
+        free, clock_hz = table.power.apply_power_limit(nominal), point.clock_hz or table.power.running_hz
+        standing_w = table.power.power_at(limited.clock_hz, {})
+        at_recorded_j = limited.energy_j + standing_w * (recorded_s - limited.latency_s)
+        at_recorded_j = np.minimum(at_recorded_j, point.limit_w(table.gpu) * recorded_s)
+        inputs = inputs_of(table, place[usable], limited, costs, np.arange(len(usable)))
+        geometry = table.geometry(space, 0)
+        more = {
+            "occupancy": geometry.occupancy.take(place[usable]),
+            "threads": inputs.threads,
+            "resident": inputs.resident,
+            # Average power: the predicted energy divided by the recorded time.
+            "power_w": table.power.power_at(clock_hz, {})
+            + (nominal.core_j * table.power.voltage(clock_hz) ** 2 + nominal.dram_j) / recorded_s,
+            "free_s": free.latency_s, "free_j": free.energy_j, "predicted_j": limited.energy_j,
+            "energy at predicted": np.log(at_recorded_j / limited.energy_j),
+            "energy at free": np.log(at_recorded_j / free.energy_j),
+            "recorded_j": np.nan if self.recorded_j is None else self.recorded_j[usable],
+            "index": usable,
+        }  # fmt: skip
+        names = {"kernel": kernel or table.kernel.name, "gpu": self.title, "problem": self.problem.key}
+        return Cases.of(**names, recorded=recorded_s, predicted=limited.latency_s, **more)
 
     def predicted_s(self) -> np.ndarray:
         """Return the predicted time of each config in seconds, (N,). It is NaN for configs that cannot run."""
-        rows, columns = self._predicted(self.point)
-        seconds = np.full(len(self.configs), np.nan)
-        seconds[rows] = columns["latency_s"]
+        cases, seconds = self.cases(), np.full(len(self.configs), np.nan)
+        seconds[cases["index"]] = cases["predicted"]
         return seconds
-
-    def _predicted(self, point: OperatingPoint) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return (indices of the configs that can run, their predicted columns keyed by name)."""
-        candidates = candidate_set(Space([self.table], whole=True), self.problem, [point])
-        if not candidates.kernels:
-            raise KernrecError("every config of the sample is refused")
-        of_kernel, rows = candidates.kernels[0], self.table.space.find(list(self.configs))
-        count, place = len(of_kernel.rows), np.full(len(self.table.space), -1)
-        place[of_kernel.rows] = np.arange(count)
-        position = np.where(rows < 0, -1, place[rows])
-        runs = np.flatnonzero(position >= 0)
-        places = position[runs]
-        on_problem = of_kernel.on_problem
-        geometry = self.table.geometry(on_problem, 0)
-        nominal, power = NominalCosts(*costs_of_rows(self.table, on_problem, of_kernel.rows).nominal), self.table.power
-        at_clock = np.broadcast_to(of_kernel.limited.clock_hz[0], count)
-        core_w, dram_w = np.broadcast_to(nominal.core_j, count), np.broadcast_to(nominal.dram_j, count)
-        clock_hz = point.clock_hz or power.running_hz
-        recorded_s = np.full(count, np.nan)
-        recorded_s[places] = self.recorded_s[runs]
-        launch = self.table.kernel.launches[0]
-        columns = {
-            "latency_s": candidates.latency_s[0],
-            "energy_j": candidates.energy_j[0],
-            "standing_w": power.power_at(at_clock, {}),
-            "power_w": power.power_at(clock_hz, {})
-            # Average power: the predicted energy divided by the recorded time.
-            + (core_w * power.voltage(clock_hz) ** 2 + dram_w) / recorded_s,
-            "occupancy": geometry.occupancy.take(of_kernel.rows),
-            "resident": geometry.columns[0].take(of_kernel.rows),
-            "threads": on_problem.column(launch.threads, of_kernel.rows) + np.zeros(count),
-        }
-        return runs, {name: np.asarray(column)[places] for name, column in columns.items()}
 
 
 def sampled_space(

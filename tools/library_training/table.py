@@ -5,13 +5,14 @@ every GPU, in every data type, layout and backend, and in every recorded set. Po
 features are the fractions of this time for which math, DRAM and L2 are busy.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.baselines.bound import RATIOS, features, features_of, has_physical_power, power_base, rate_of, used
+from kernrec.model.baselines.bound import RATIOS, features, features_of, power_base, rate_of, used
 from kernrec.model.baselines.operating_point import LEEWAY, least_s, rates_of
 from kernrec.model.baselines.recorded_set import BACKEND, RecordedSet
 
@@ -65,15 +66,26 @@ class Table:
     @classmethod
     def of(cls, recording: Recording) -> "Table":
         """Compute the features and targets of a recording."""
-        made = _Columns(recording)
         kinds = np.stack([recording.gpu, recording.dtype, recording.layout], axis=1)
-        for kind in np.unique(kinds, axis=0):
-            made.add(np.flatnonzero((kinds == kind).all(axis=1)), *map(str, kind))
+        rows = [np.flatnonzero((kinds == kind).all(axis=1)) for kind in np.unique(kinds, axis=0)]
+        parts = [_of_kind(recording.take(own)) for own in rows]
+        order = np.argsort(np.concatenate(rows))
+        bound_s, least_s, base_w, work_s = np.concatenate([figures for figures, _ in parts])[order].T
+        # If no power was recorded, learn only the latency.
+        quantities = ("latency", "power")[: 1 + np.isfinite(recording.power_w).any()]
+        columns = {quantity: tuple(parts[0][1][quantity]) for quantity in quantities}
+        matrix = {
+            quantity: np.concatenate([
+                np.column_stack([np.broadcast_to(of_kind[quantity][name], len(figures)) for name in names])
+                for figures, of_kind in parts
+            ])[order].astype(np.float32)
+            for quantity, names in columns.items()
+        }  # fmt: skip
         sizes = np.stack([recording.dims[name] for name in features_of(recording.recorded.op).DIMS], axis=1)
-        impossible = made.least_s > LEEWAY * recording.latency_s
-        latency = np.where(impossible, np.nan, np.log(recording.latency_s / made.bound_s))
-        target = {"latency": latency, "power": np.log(recording.power_w / made.base_w)}
-        return cls(recording, made.columns, made.matrix, target, _numbers(sizes), int(impossible.sum()), made.work_s)
+        impossible = least_s > LEEWAY * recording.latency_s
+        latency = np.where(impossible, np.nan, np.log(recording.latency_s / bound_s))
+        target = {"latency": latency, "power": np.log(recording.power_w / base_w)}
+        return cls(recording, columns, matrix, target, _numbers(sizes), int(impossible.sum()), work_s)
 
     def with_overheads(self, overheads_s: Mapping[str, float]) -> "Table":
         """Return a copy whose targets for latency are relative to the bound plus the backend's overhead in seconds."""
@@ -95,6 +107,10 @@ class Table:
         rows = self.on(gpu, quantity)
         return rows[~np.isin(self.recording.backend[rows], self.recording.recorded.local)]
 
+    def carried_by(self, gpus: Sequence[str], quantity: str) -> Array:
+        """Return the indices of `carried` of several GPUs."""
+        return np.concatenate([self.carried(gpu, quantity) for gpu in gpus])
+
     def gpus(self, quantity: str) -> list[str]:
         """Return the GPUs for which the quantity was recorded, sorted."""
         return sorted(set(self.recording.gpu[np.isfinite(self.target[quantity])].tolist()))
@@ -112,42 +128,28 @@ class Table:
         return np.array([i for i, name in enumerate(self.columns[quantity]) if name.startswith((*RATIOS, BACKEND))])
 
 
-class _Columns:
-    """Features of a recording. Each call of `add` fills in the rows of one GPU, data type and layout."""
+def _of_kind(recording: Recording) -> tuple[Array, dict[str, Mapping[str, Array]]]:
+    """Compute features of N rows that have the same GPU, data type and layout.
 
-    def __init__(self, recording: Recording) -> None:
-        count = len(recording)
-        self._recording = recording
-        self.bound_s, self.least_s, self.base_w = np.empty(count), np.empty(count), np.empty(count)
-        self.work_s = np.full(count, np.nan)
-        self.columns: dict[str, tuple[str, ...]] = {}
-        self.matrix: dict[str, Array] = {}
-
-    def add(self, rows: Array, gpu_name: str, dtype: str, layout: str) -> None:
-        """Fill in the features of rows that have the same GPU, data type and layout."""
-        recording, gpu = self._recording, find_gpu(gpu_name)
-        dims = {name: sizes[rows] for name, sizes in recording.dims.items()}
-        bound, made = features(recording.recorded.op, gpu, dtype, layout, dims, recording.recorded.timing)
-        self.bound_s[rows], self.base_w[rows] = bound.total_s, gpu.tdp_w
-        if has_physical_power(recording.recorded.op):
-            self.base_w[rows] = power_base(gpu).watts(bound, recording.latency_s[rows], gpu.tdp_w)
-        if bound.work_s is not None:
-            self.work_s[rows] = bound.work_s
-        flops, moved = bound.parts["math"] * rate_of(gpu, dtype), bound.parts["dram"] * gpu.memory_bandwidth
-        self.least_s[rows] = least_s(flops, moved, rates_of(gpu, dtype))
-        backends = tuple(recording.recorded.backends)
-        of_backend = {BACKEND + name: recording.backend[rows] == name for name in backends if len(backends) > 1}
-        self._fill("latency", rows, made | of_backend)
-        # Omit the backend, because recordings of different backends also read power differently.
-        if np.isfinite(recording.power_w).any():
-            self._fill("power", rows, made | used(bound, recording.latency_s[rows]))
-
-    def _fill(self, quantity: str, rows: Array, made: Mapping[str, Array]) -> None:
-        if quantity not in self.matrix:
-            self.columns[quantity] = tuple(made)
-            self.matrix[quantity] = np.full((len(self.bound_s), len(made)), np.nan, dtype=np.float32)
-        for number, name in enumerate(self.columns[quantity]):
-            self.matrix[quantity][rows, number] = made[name]
+    Returns:
+        (bound, shortest possible time, base power and `Bound.work_s` of each row, (N, 4); features of each quantity)
+    """
+    recorded, gpu, dtype = recording.recorded, find_gpu(str(recording.gpu[0])), str(recording.dtype[0])
+    bound, made = features(recorded.op, gpu, dtype, str(recording.layout[0]), recording.dims, recorded.timing)
+    base_w: Any = gpu.tdp_w
+    if getattr(features_of(recorded.op), "PHYSICAL_POWER", False):
+        base_w = power_base(gpu).watts(bound, recording.latency_s, gpu.tdp_w)
+    flops, moved = bound.parts["math"] * rate_of(gpu, dtype), bound.parts["dram"] * gpu.memory_bandwidth
+    work_s = np.nan if bound.work_s is None else bound.work_s
+    figures = bound.total_s, least_s(flops, moved, rates_of(gpu, dtype)), base_w, work_s
+    backends = tuple(recorded.backends)
+    of_backend = {BACKEND + name: recording.backend == name for name in backends if len(backends) > 1}
+    # Omit the backend from the features of power, because recordings of backends also read power differently.
+    both: dict[str, Mapping[str, Array]] = {
+        "latency": made | of_backend,
+        "power": made | used(bound, recording.latency_s),
+    }
+    return np.column_stack([np.broadcast_to(each, len(recording)) for each in figures]), both
 
 
 def _numbers(sizes: Array) -> Array:

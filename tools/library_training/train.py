@@ -12,25 +12,13 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.baselines.bound import features_of, has_physical_power, power_base
+from kernrec.model.baselines.bound import features_of, power_base
 from kernrec.model.baselines.compact_trees import Trees
 from kernrec.model.baselines.recorded_set import OTHER, log_sizes
 from kernrec.model.learn.conformal import Extent, Interval, calibrate
 from kernrec.training.scores import median_of_log_errors
+from library_training import trees as forests
 from library_training.table import FOLDS, Recording, Table
-from library_training.trees import (
-    between_errors,
-    boost_any,
-    boost_gpu,
-    boost_shared,
-    coverage,
-    coverage_of_gpus,
-    fastest_named,
-    gpu_interval,
-    gpu_left_out_errors,
-    left_out_errors,
-    overheads_s,
-)
 
 Array = np.ndarray
 
@@ -38,6 +26,8 @@ _FLOORS = np.geomspace(5e-6, 1e-3, 100)
 _CARRIED_ROWS = 3000
 """Maximum number of rows per GPU for training and evaluating trees for other GPUs."""
 _RATIOS = np.geomspace(0.5, 4.0, 50)
+_FIELDS = "name case alike_width dtypes layouts alike local kinds multiples origin"
+"""Fields of a recorded set that its entry in the model card contains unchanged."""
 
 
 def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any], dict[str, Trees]]:
@@ -52,34 +42,28 @@ def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any],
     for quantity, of_quantity in heads.items():
         together = np.full(len(recording), np.nan)
         for gpu in table.gpus(quantity):
-            left_out = left_out_errors(table, quantity, gpu, folds)
+            left_out = forests.left_out_errors(table, quantity, gpu, folds)
             together = np.where(np.isfinite(left_out), left_out, together)
             head, own = _of_gpu(table, quantity, gpu, left_out)
             of_quantity[gpu], trees[head["trees"]] = head | {"folds left out": folds}, own
         if quantity == "latency":
-            named = fastest_named(table, together)
+            named = forests.fastest_named(table, together)
         _add_any_heads(table if quantity == "power" else _sustained(recording), quantity, of_quantity, trees)
-    has_bases = "power" in table.matrix and has_physical_power(recorded.op)
-    dims = features_of(recorded.op).DIMS
-    extent = Extent.of(log_sizes({name: recording.dims[name] for name in dims}))
-    working_sets = recorded.timing.working_sets
-    finite_sets = working_sets if np.isfinite(working_sets) else None
+    dims = {name: recording.dims[name] for name in features_of(recorded.op).DIMS}
+    working_sets = recorded.timing.working_sets if np.isfinite(recorded.timing.working_sets) else None
+    bases = {
+        gpu: [round(watts, 2) for watts in vars(power_base(find_gpu(gpu))).values()] for gpu in table.gpus("power")
+    }
     entry = {
-        **{name: getattr(recorded, name) for name in ("name", "case", "alike_width")},
-        **{name: list(getattr(recorded, name)) for name in ("dtypes", "layouts", "alike", "local")},
-        "stacks": {backend: dict(gpus) for backend, gpus in recorded.backends.items()},
-        "kinds": {
-            backend: {gpu: list(names) for gpu, names in gpus.items()} for backend, gpus in recorded.kinds.items()
-        },
-        "multiples": {backend: dict(steps) for backend, steps in recorded.multiples.items()},
-        "timing": {"launch_clk": recorded.timing.launch_clk, "working_sets": finite_sets},
-        "origin": dict(recorded.origin),
+        **{name: getattr(recorded, name) for name in _FIELDS.split()},
+        "stacks": recorded.backends,
+        "timing": {"launch_clk": recorded.timing.launch_clk, "working_sets": working_sets},
         "sizes": {name: np.unique(recording.dims[name]).tolist() for name in recorded.grid},
-        "extent": _plain(extent),
+        "extent": _plain(Extent.of(log_sizes(dims))),
         **(floors_and_work(table) if recorded.timing.alone else {}),
         "heads": heads,
         "fastest stack named, and problems where two differ": named,
-        **({"power_bases": _bases(table)} if has_bases else {}),
+        **({"power_bases": bases} if bases and getattr(features_of(recorded.op), "PHYSICAL_POWER", False) else {}),
         "problems": len(np.unique(table.problem)),
         "left out, faster than the data sheet": table.impossible,
     }
@@ -103,7 +87,7 @@ def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: di
 def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
     """Train the trees of a recorded GPU. Return (entry in the model card, trees)."""
     recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
-    between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
+    between = forests.between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
     if recorded.case == "product" and not recorded.grid:
         between = np.where(recording.dims["n"] % 8 | recording.dims["k"] % 8, left_out, np.nan)
     tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
@@ -117,22 +101,25 @@ def _of_gpu(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dic
         "median error, problems left out": _median(left_out),
         "90th percentile, problems left out": _p90(left_out),
         "by stack": {backend: _median(errors) for backend, errors in by_backend.items() if np.isfinite(errors).any()},
-        "coverage, problems left out": round(coverage(left_out, table.problem), 3),
+        "coverage, problems left out": round(forests.coverage(left_out, table.problem), 3),
         **({"median error, sizes left out": _median(between)} if len(on_grid) else {}),
     }
-    return head, boost_gpu(table, quantity, gpu, rows).compact()
+    return head, forests.boost_gpu(table, quantity, gpu, rows).compact()
 
 
 def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
     """Train the trees for any unrecorded GPU. Return (entry in the model card, trees)."""
     families = table.families(quantity)
-    errors, added = gpu_left_out_errors(table, quantity, families), dict[str, float]()
+    errors, added = forests.gpu_left_out_errors(table, quantity, families), dict[str, float]()
     # If calls were timed one at a time, their times include the host's time, which `in_a_stream` has already removed.
     if quantity == "latency" and errors and not table.recording.recorded.timing.alone:
-        delayed = gpu_left_out_errors(table, quantity, families, add_overheads=True)
+        delayed = forests.gpu_left_out_errors(table, quantity, families, add_overheads=True)
         if np.mean([*map(_median, delayed.values())]) < np.mean([*map(_median, errors.values())]):
-            errors, added = delayed, overheads_s(table, [gpu for gpus in families.values() for gpu in gpus])
-    boosted, interval = boost_any(table.with_overheads(added), quantity, families), gpu_interval(errors)
+            errors, added = delayed, forests.overheads_s(table, [gpu for gpus in families.values() for gpu in gpus])
+    boosted, interval = (
+        forests.boost_any(table.with_overheads(added), quantity, families),
+        forests.gpu_interval(errors, forests.arch_of),
+    )
     name, columns = f"{table.recording.recorded.name}.{quantity}.any", table.columns[quantity]
     bound = {gpu: table.target[quantity][table.carried(gpu, quantity)] for gpu in errors}
     head = _head(name, [columns[i] for i in boosted.columns], interval, interval) | {
@@ -142,7 +129,7 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
         "median error, card left out": {gpu: _median(error) for gpu, error in errors.items()},
         "90th percentile, card left out": {gpu: _p90(error) for gpu, error in errors.items()},
         "median error of the bound": {gpu: _median(error) for gpu, error in bound.items()},
-        "coverage, card left out": coverage_of_gpus(errors),
+        "coverage, card left out": forests.coverage_of_gpus(errors),
     }
     return head, boosted.compact()
 
@@ -151,21 +138,18 @@ def _of_arch(
     table: Table, quantity: str, gpus: Sequence[str], other: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Trees]:
     """Train the trees for unrecorded GPUs of a recorded architecture. Return (entry in the model card, trees)."""
-    added = overheads_s(table, gpus) if "overheads_s" in other else {}
-    rows = np.concatenate([table.carried(gpu, quantity) for gpu in gpus])
-    boosted = boost_shared(table.with_overheads(added), quantity, rows)
+    added = forests.overheads_s(table, gpus) if "overheads_s" in other else {}
+    boosted = forests.boost_shared(table.with_overheads(added), quantity, table.carried_by(gpus, quantity))
     head = {name: other[name] for name in ("columns", "recorded", "between", "sustained") if name in other}
     if quantity == "latency":
         errors = {}
         for gpu in gpus:
             others = [each for each in gpus if each != gpu]
-            shifted = table.with_overheads(overheads_s(table, others)) if added else table
-            trees = boost_shared(shifted, quantity, np.concatenate([table.carried(each, quantity) for each in others]))
-            rows = table.carried(gpu, quantity)
-            errors[gpu] = shifted.target[quantity][rows] - trees.predict(table.matrix[quantity][rows])
+            shifted = table.with_overheads(forests.overheads_s(table, others)) if added else table
+            trees = forests.boost_shared(shifted, quantity, table.carried_by(others, quantity))
+            errors[gpu] = trees.errors(shifted, quantity, table.carried(gpu, quantity))
         head |= {"overheads_s": _rounded(added)} if added else {}
-        groups = np.repeat(np.arange(len(errors)), [len(error) for error in errors.values()])
-        interval = vars(calibrate(np.concatenate([*errors.values()]), groups, "GPU"))
+        interval = vars(forests.gpu_interval(errors, str))
         head |= {"recorded": interval, "between": interval}
         head["median error, GPU held out"] = {gpu: _median(error) for gpu, error in errors.items()}
     return head, boosted.compact()
@@ -203,10 +187,6 @@ def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
     ]
     _, floor_s, ratio = min(errors)
     return max(floor_s, float(latency_s.min())), ratio
-
-
-def _bases(table: Table) -> dict[str, list[float]]:
-    return {gpu: [round(watts, 2) for watts in vars(power_base(find_gpu(gpu))).values()] for gpu in table.gpus("power")}
 
 
 def _plain(extent: Extent) -> dict[str, list[float]]:

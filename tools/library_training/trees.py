@@ -10,7 +10,7 @@ backends. A GPU is held out together with all GPUs of its architecture. Errors a
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,12 +65,14 @@ class Boosted:
         part = matrix[:, self.columns]
         return np.asarray(self.base + self.share * sum(booster.inplace_predict(part) for booster in self.boosters))
 
+    def errors(self, table: Table, quantity: str, rows: Array) -> Array:
+        """Return log(measured / predicted) of some rows of a table."""
+        return np.asarray(table.target[quantity][rows] - self.predict(table.matrix[quantity][rows]))
+
     def compact(self) -> Trees:
         """Convert the trees to the form that is stored in a model file."""
-        trees: list[Any] = []
-        for booster in self.boosters:
-            learner = json.loads(booster.save_raw("json"))["learner"]
-            trees += learner["gradient_booster"]["model"]["trees"]
+        learners = [json.loads(booster.save_raw("json"))["learner"] for booster in self.boosters]
+        trees = [tree for learner in learners for tree in learner["gradient_booster"]["model"]["trees"]]
         return compact(trees, len(self.columns), self.base, self.share)
 
 
@@ -91,7 +93,7 @@ def boost_gpu(table: Table, quantity: str, gpu: str, rows: Array) -> Boosted:
 def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> Boosted:
     """Train trees for unrecorded GPUs on recorded GPUs, keyed by architecture. The trees' correction is scaled by a
     factor, chosen so that trees of the other architectures best predict each architecture."""
-    rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in gpus]) for arch, gpus in families.items()}
+    rows = {arch: table.carried_by(gpus, quantity) for arch, gpus in families.items()}
     boosted = boost_shared(table, quantity, np.concatenate(list(rows.values())))
     if len(table.families(quantity)) < _LEAST_FAMILIES:
         return boosted
@@ -116,14 +118,9 @@ def boost_shared(table: Table, quantity: str, rows: Array) -> Boosted:
 
 
 def _boosted(
-    table: Table,
-    quantity: str,
-    rows: Array,
-    weight: Array,
-    columns: Array,
-    settings: Mapping[str, Any],
+    table: Table, quantity: str, rows: Array, weight: Array, columns: Array, settings: Mapping[str, Any],
     rounds: tuple[int, int],
-) -> Boosted:
+) -> Boosted:  # fmt: skip
     xgboost = import_optional("xgboost", "training a model", "train")
     target, matrix = table.target[quantity][rows], table.matrix[quantity][rows][:, columns]
     base = float(np.median(target))
@@ -168,8 +165,7 @@ def _errors_without(table: Table, quantity: str, gpu: str, left_out: Iterable[Ar
     NaN."""
     errors, rows = np.full(len(table.recording), np.nan), table.on(gpu, quantity)
     for mask in left_out:
-        trees, held_out = boost_gpu(table, quantity, gpu, rows[~mask]), rows[mask]
-        errors[held_out] = table.target[quantity][held_out] - trees.predict(table.matrix[quantity][held_out])
+        errors[rows[mask]] = boost_gpu(table, quantity, gpu, rows[~mask]).errors(table, quantity, rows[mask])
     return errors
 
 
@@ -187,14 +183,11 @@ def gpu_left_out_errors(
         other_gpus = [gpu for gpus in others.values() for gpu in gpus]
         shifted = table.with_overheads(overheads_s(table, other_gpus)) if add_overheads else table
         trees = boost_any(shifted, quantity, others)
-        backends = {
-            name for gpu in other_gpus for name in table.recording.backend[table.carried(gpu, quantity)].tolist()
-        }
+        backends = set(table.recording.backend[table.carried_by(other_gpus, quantity)].tolist())
         for gpu in gpus:
             rows = table.carried(gpu, quantity)
             predicted = np.isin(table.recording.backend[rows], [name for name in backends if AT not in name])
-            rows = rows[predicted] if predicted.any() else rows
-            errors[gpu] = shifted.target[quantity][rows] - trees.predict(table.matrix[quantity][rows])
+            errors[gpu] = trees.errors(shifted, quantity, rows[predicted] if predicted.any() else rows)
     return errors
 
 
@@ -210,28 +203,20 @@ def overheads_s(table: Table, gpus: Sequence[str]) -> dict[str, float]:
         for backend in np.unique(table.recording.backend[rows]):
             part = rows[table.recording.backend[rows] == backend]
             if len(part) >= _FEWEST_TIMES:
-                ratios = np.stack(
-                    [1.0 / table.recording.latency_s[part], np.exp(-table.target["latency"][part])], axis=1
-                )
+                measured_s, over_bound = table.recording.latency_s[part], np.exp(table.target["latency"][part])
+                ratios = np.stack([1.0 / measured_s, 1.0 / over_bound], axis=1)
                 overhead, _ = np.linalg.lstsq(ratios, np.ones(len(part)), rcond=None)[0]
                 fitted.setdefault(str(backend), []).append(max(float(overhead), 0.0))
     medians = {backend: float(np.median(seconds)) for backend, seconds in sorted(fitted.items())}
     return {backend: seconds for backend, seconds in medians.items() if seconds >= _LEAST_S}
 
 
-def gpu_interval(errors: Mapping[str, Array]) -> Interval:
-    """Return the interval for unrecorded GPUs, calibrated on held-out GPUs. An architecture is a group."""
-    by_arch = _by_architecture(errors)
-    groups = np.repeat(np.arange(len(by_arch)), [len(part) for part in by_arch.values()])
-    residual = np.concatenate([*by_arch.values(), np.zeros(0)])
-    return calibrate(residual, groups, "GPU")
-
-
-def _by_architecture(errors: Mapping[str, Array]) -> dict[str, Array]:
-    parts: dict[str, list[Array]] = {}
-    for gpu, error in errors.items():
-        parts.setdefault(find_gpu(gpu).arch, []).append(error)
-    return {arch: np.concatenate(part) for arch, part in parts.items()}
+def gpu_interval(errors: Mapping[str, Array], group: Callable[[str], str]) -> Interval:
+    """Return an interval that is calibrated on the errors of held-out GPUs. `group` returns the group of a GPU."""
+    groups = [np.full(len(error), group(gpu)) for gpu, error in errors.items()]
+    return calibrate(
+        np.concatenate([*errors.values(), np.zeros(0)]), np.concatenate([*groups, np.zeros(0, str)]), "GPU"
+    )
 
 
 def coverage(errors: Array, problem: Array) -> float:
@@ -249,20 +234,25 @@ def coverage(errors: Array, problem: Array) -> float:
 
 def coverage_of_gpus(errors: Mapping[str, Array]) -> dict[str, float]:
     """Return, for each architecture, the fraction of errors inside an interval calibrated on all others."""
-    by_arch = _by_architecture(errors)
     shares = {}
-    for arch, rows in by_arch.items():
-        width = gpu_interval({gpu: part for gpu, part in errors.items() if find_gpu(gpu).arch != arch}).width
-        shares[arch] = round(float((np.abs(rows) <= width).mean()), 3)
+    for arch in dict.fromkeys(map(arch_of, errors)):
+        width = gpu_interval({gpu: part for gpu, part in errors.items() if arch_of(gpu) != arch}, arch_of).width
+        own = np.concatenate([part for gpu, part in errors.items() if arch_of(gpu) == arch])
+        shares[arch] = round(float((np.abs(own) <= width).mean()), 3)
     return shares
+
+
+def arch_of(gpu: str) -> str:
+    """Return the architecture of a GPU."""
+    return find_gpu(gpu).arch
 
 
 def fastest_named(table: Table, errors: Array) -> tuple[int, int]:
     """Return (number of problems whose fastest backend is predicted correctly, number of problems). Only problems whose
     two fastest backends differ by at least `_DIFFERENT` count. `errors` are log(measured / predicted), (N,)."""
-    groups: dict[tuple[str, str, int], list[int]] = {}
     rows = np.flatnonzero(np.isfinite(errors))
     of_row = (table.recording.gpu[rows], table.recording.dtype[rows], table.problem[rows])
+    groups: dict[tuple[str, str, int], list[int]] = {}
     for row, key in zip(rows.tolist(), zip(*of_row, strict=True), strict=True):
         groups.setdefault(key, []).append(row)
     measured_s, backend = table.recording.latency_s, table.recording.backend

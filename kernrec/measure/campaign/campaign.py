@@ -10,27 +10,21 @@ import math
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
 from kernrec.kernel import config_text
-from kernrec.measure.campaign.compile_queue import VARIANTS_AHEAD, CompiledVariant, CompileQueue, launchable_code
+from kernrec.measure.campaign.compile_queue import CompiledVariant, CompileQueue, launchable_code
 from kernrec.measure.campaign.device_session import BlockControl, DeviceSession
 from kernrec.measure.campaign.journal import Records
-from kernrec.measure.campaign.plan import PlannedProblem, Task
-from kernrec.measure.campaign.results import (
-    CampaignSettings,
-    ProblemHistory,
-    ProblemResult,
-    Progress,
-)
+from kernrec.measure.campaign.plan import PlannedProblem
+from kernrec.measure.campaign.results import CampaignSettings, ProblemHistory, ProblemResult, Progress
 from kernrec.measure.campaign.schedule import Schedule, ScheduledMeasurement
 from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
-from kernrec.op import Problem
 from kernrec.store.measurement import (
     CodeInfo,
     Measurement,
@@ -46,20 +40,6 @@ _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 """Fractions of a problem's time at which screening ends and at which coarse energy measurements end."""
 _LOOKAHEAD = 128
 """Number of scheduled configs to search for one that is already compiled."""
-
-
-@dataclass(frozen=True)
-class CampaignHooks:
-    """Functions through which the caller controls a campaign and follows its progress."""
-
-    earlier: Callable[[Problem], Iterable[Measurement]] = lambda problem: ()
-    """Function that returns a problem's measurements by earlier campaigns, which this campaign does not repeat."""
-    stopping: Callable[[], bool] = lambda: False
-    """Function that the campaign calls often. If it returns True, the campaign ends at once."""
-    report: Callable[[Progress], None] = lambda progress: None
-    """Function to call with each note, and with each measurement once it is in the journal."""
-    finished: Callable[[], None] = lambda: None
-    """Function to call after each problem, once the last block of its measurements has ended."""
 
 
 @dataclass
@@ -82,19 +62,22 @@ class Campaign:
         client: WorkerClient,
         journal: Records,
         settings: CampaignSettings,
-        hooks: CampaignHooks | None = None,
+        report: Callable[[Progress], None] = lambda progress: None,
         compile_queue: CompileQueue | None = None,
     ) -> None:
-        """Create a campaign. `compile_queue` is None if nothing must be compiled."""
+        """Create a campaign.
+
+        Args:
+            report: Function to call with each note, and with each measurement once it is in the journal.
+            compile_queue: Queue that compiles the configs, or None if nothing must be compiled.
+        """
         self._journal = journal
         self._settings = settings
-        self._hooks = hooks or CampaignHooks()
+        self._show = report
         self._compile_queue = compile_queue
         self.session = DeviceSession(client)
         self._blocks = BlockControl(self.session, journal, settings.session, self._note)
         self._run: _ProblemRun | None = None
-        # tasks of the next problem; compiled when the current problem has no more tasks to compile
-        self._upcoming: list[Task] = []
         self._screened = 0
         self._end_s = math.inf
         self._began = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
@@ -102,8 +85,7 @@ class Campaign:
         """Results so far, keyed by name and key of the problem. Later visits to a problem add to its result."""
 
     def run(self, problems: Iterable[PlannedProblem]) -> None:
-        """Measure problems until all are done or the budget is used up. If `problems` is a sequence, divide the budget
-        among them, and compile the next problem's code in advance.
+        """Measure problems until all are done or the budget is used up.
 
         Raises:
             Stopped: The caller stopped the campaign.
@@ -112,13 +94,10 @@ class Campaign:
         """
         try:
             self.begin()
-            for number, planned in enumerate(problems):
-                later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
-                self._upcoming = [task for problem in later[:1] for task in problem.tasks[:VARIANTS_AHEAD]]
+            for planned in problems:
                 if self.spent:
                     break
-                self.measure(planned, len(later) + 1)
-                self._hooks.finished()
+                self.measure(planned)
         finally:
             self.end()
 
@@ -146,8 +125,7 @@ class Campaign:
             self._note(note)
         self._blocks.begin(0, with_energy=False)
 
-    def measure(self, planned: PlannedProblem, problems_left: int = 1) -> None:
-        """Measure a problem. Divide the remaining budget among `problems_left` problems, of which this is the first."""
+    def measure(self, planned: PlannedProblem) -> None:
         session, blocks, settings = self.session, self._blocks, self._settings
         run = self._run = self._start_problem(planned)
         session.begin_problem(planned)
@@ -156,10 +134,10 @@ class Campaign:
                 "the spec has no reference: results are compared with the output of " + config_text(planned.baseline)
             )
         configs_left, start_s = self._configs_left(), session.clock()
-        share_s = planned.share * (self._end_s - start_s) / problems_left
-        with_energy, finals = session.probe.measures_energy, settings.effort.finals if planned.finals else 0
+        share_s = planned.share * (self._end_s - start_s)
+        with_energy, finals = session.probe.measures_energy, settings.finals if planned.finals else 0
         try:
-            most = None if configs_left is None else math.ceil(configs_left / problems_left)
+            most = None if configs_left is None else math.ceil(configs_left * planned.share)
             again = self._screen(start_s + _SCREEN_SHARE * share_s, most)
             if with_energy:
                 again += self._coarse(start_s + _COARSE_SHARE * share_s)
@@ -184,7 +162,7 @@ class Campaign:
         result = self._results.setdefault((planned.name, key), ProblemResult(planned.name, key))
         result.configs += configs
         history = ProblemHistory()
-        for measurement in self._hooks.earlier(planned.problem):
+        for measurement in planned.earlier:
             if self.session.is_present(measurement):
                 history.add(measurement)
                 if not visited:
@@ -234,12 +212,12 @@ class Campaign:
         """
         waiting = deque(items)
         if self._compile_queue is not None:
-            self._compile_queue.want([item.task for item in waiting] + self._upcoming)
+            self._compile_queue.want([*(item.task for item in waiting), *self._present_run.planned.upcoming])
         left_over = 0 if count is None else max(0, len(waiting) - count)
         total = len(waiting) if total is None else total
         again: list[ScheduledMeasurement] = []
         while len(waiting) > left_over and self.session.clock() < min(until_s, self._end_s):
-            if self._hooks.stopping():
+            if self.session.client.stopping():
                 raise Stopped
             if (ready := self._next_ready(waiting)) is None:
                 continue
@@ -342,4 +320,4 @@ class Campaign:
     def _report(self, progress: Progress) -> None:
         device = self.session.info.name if self.session.info else ""
         target = self._run.planned.name if self._run else ""
-        self._hooks.report(replace(progress, device=device, target=target))
+        self._show(replace(progress, device=device, target=target))

@@ -47,11 +47,9 @@ def check_takes_rows(database: Path) -> None:
         )
 
 
-def ingest(
-    journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None, ended_only: bool = False
-) -> int:
-    """Move a journal's measurements to a database, and return the number of new rows. Create the database if needed. If
-    `ended_only`, move only the measurements of blocks that have ended.
+def ingest(journal: Journal, note: Callable[[str], None] = lambda text: None, ended_only: bool = False) -> int:
+    """Move a journal's measurements to its database, and return the number of new rows. Create the database if needed.
+    If `ended_only`, move only the measurements of blocks that have ended.
 
     Invalid records are appended to `<journal>.damaged`, and `note` receives a message. If the database cannot store the
     measurements, raise `UsageError`, and leave the measurements in the journal.
@@ -60,7 +58,7 @@ def ingest(
     while (batch := journal.batch(_TOGETHER, ended_only))[0]:
         numbers, records = batch
         rows = list(_readable(records, damaged))
-        with Database.open(database, read_only=False, create=True) as opened:
+        with Database.open(journal.database, read_only=False, create=True) as opened:
             try:
                 opened.add_measurements(measurement for _, measurement in rows)
             except UsageError:

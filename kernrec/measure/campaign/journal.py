@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -56,14 +56,15 @@ class Records(Protocol):
 class Journal:
     """Journal of one campaign. Several threads may use it."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create a journal, keeping the records of a killed campaign.
+    def __init__(self, database: Path) -> None:
+        """Open or create the journal of a database, keeping the records of a killed campaign.
 
         Raises:
             JournalInUseError: Another campaign has locked the journal.
             UsageError: The journal cannot be written.
         """
-        self.path = path.absolute()
+        self.database = database
+        self.path = journal_path(database).absolute()
         self._lock = threading.Lock()
         lock = _lock_file(self.path)
         try:
@@ -72,19 +73,23 @@ class Journal:
                 check_kind(file.stat().st_mode, file)
             if (descriptor := lock_path(lock, _WAIT_S)) is None:
                 raise JournalInUseError(
-                    f"{self.path.name.removesuffix(_SUFFIX)} is being written by {lock.read_text(errors='replace')}:"
+                    f"{database.name} is being written by {lock.read_text(errors='replace')}:"
                     " wait for it to end, or measure into another --db and merge that later with `kernrec db merge`"
                 )
             self._locked = descriptor
-            try:
+            with ExitStack() as opened:  # After an error, close the files.
+                opened.callback(os.close, descriptor)
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"PID {os.getpid()} since {datetime.now():%Y-%m-%d %H:%M}".encode())
-                self._connection = _connected(self.path)
-            except BaseException:
-                os.close(descriptor)
-                raise
+                self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+                opened.callback(self._connection.close)
+                _check_schema(self._connection)
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = FULL")
+                self._connection.executescript(_SCHEMA)
+                opened.pop_all()
         except (OSError, *_FAULTS) as error:
-            raise UsageError(_failed(self.path, error)) from None
+            raise UsageError(self._failed(error)) from None
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Write all records to disk. If writing fails, write none of them and raise `JournalError`."""
@@ -156,12 +161,17 @@ class Journal:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
 
+    def _failed(self, error: Exception) -> str:
+        if isinstance(error, OSError):
+            return cannot_be("written", f"the journal {self.path}", error)
+        return f"the journal {self.path} cannot be used: {error}"
+
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except _FAULTS as error:
-            raise JournalError(f"{_failed(self.path, error)}; earlier measurements are safe in it") from None
+            raise JournalError(f"{self._failed(error)}; earlier measurements are safe in it") from None
 
 
 @dataclass(frozen=True)
@@ -207,19 +217,6 @@ def _lock_file(path: Path) -> Path:
     return path.with_suffix(".lock")
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    try:
-        _check_schema(connection)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(_SCHEMA)
-    except _FAULTS:
-        connection.close()
-        raise
-    return connection
-
-
 def _check_schema(connection: sqlite3.Connection) -> None:
     """Raise `sqlite3.DatabaseError` unless the file has only plain tables. Views and triggers could run code."""
     connection.execute("PRAGMA trusted_schema = OFF")
@@ -245,9 +242,3 @@ def _record(content: object) -> dict[str, Any]:
         if isinstance(record := json.loads(content), dict):  # type: ignore[arg-type]
             return record
     return {"row": str(content)}
-
-
-def _failed(path: Path, error: Exception) -> str:
-    if isinstance(error, OSError):
-        return cannot_be("written", f"the journal {path}", error)
-    return f"the journal {path} cannot be used: {error}"

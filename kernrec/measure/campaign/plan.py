@@ -25,7 +25,7 @@ from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement
 
 if TYPE_CHECKING:
-    from kernrec.recommender.context import Context
+    from kernrec.recommender.context import GpuContext
 
 _MEMORY_SHARE = 0.5
 """Maximum fraction of the GPU's memory for a problem's tensors. Copies and expected outputs need the rest."""
@@ -83,9 +83,9 @@ class PlannedProblem:
             or the spec.
         energy: Rule that selects the tasks whose energy is measured.
         finals: Whether to measure configs near the Pareto front in the final tier.
-        share: Maximum fraction of the remaining time to spend on this problem.
-        earlier: Measurements of the tasks that exist already. They are set only on a cluster, because a local campaign
-            reads them from the database.
+        share: Maximum fraction of the remaining budget to spend on this problem.
+        earlier: Measurements of the problem that exist already.
+        upcoming: Tasks of the next problem, whose code is compiled after the code of `tasks`.
     """
 
     name: str
@@ -99,6 +99,7 @@ class PlannedProblem:
     finals: bool = True
     share: float = 1.0
     earlier: tuple[Measurement, ...] = ()
+    upcoming: tuple[Task, ...] = ()
 
     @property
     def preparation(self) -> dict[str, Any]:
@@ -108,8 +109,7 @@ class PlannedProblem:
 
 def plan_library(
     problems: Iterable[tuple[str, Problem]],
-    gpu: GPU,
-    context: "Context",
+    context: "GpuContext",
     most: int | None = None,
     *,
     drawn: bool = False,
@@ -120,7 +120,7 @@ def plan_library(
 
     Args:
         problems: Names and problems, in measuring order.
-        context: Profiles for predictions, and models that correct the predictions.
+        context: GPU, profiles for predictions, and models that correct the predictions.
         most: Maximum number of configs per problem, or None for the whole space.
         drawn: Whether to select configs at random instead of letting a search choose them.
         seed: Seed of the random selection and of the search.
@@ -132,8 +132,8 @@ def plan_library(
     draw = np.random.default_rng(seed)
     planned = []
     for name, problem in problems:
-        check_memory(problem, gpu)
-        ranked, baseline = _ranked_tasks(problem, gpu, context, kernel, draw)
+        check_memory(problem, context.gpu)
+        ranked, baseline = _ranked_tasks(problem, context, kernel, draw)
         if drawn:
             draw.shuffle(ranked)
         predicted, tasks = zip(*(ranked[:most] if drawn else ranked), strict=True)
@@ -206,7 +206,7 @@ def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.nd
 
 
 def _ranked_tasks(
-    problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
+    problem: Problem, context: "GpuContext", only: Kernel | None, draw: np.random.Generator
 ) -> tuple[list[tuple[float, Task]], dict[str, int] | None]:
     """Return (ranked configs, baseline) for a problem. Raise `UsageError` if no config can run.
 
@@ -221,6 +221,7 @@ def _ranked_tasks(
     from kernrec.recommender.estimate.space import Space as PredictedSpace
     from kernrec.recommender.infeasible import why_not
 
+    gpu = context.gpu
     if only:
         form = only.form(problem)
         only.require(form.dtype, form.layout, gpu.sm)
@@ -228,7 +229,7 @@ def _ranked_tasks(
     tables = {}
     for kernel in kernels:
         with suppress(KernrecError):  # Without profiles, kernrec cannot predict, and any order is equally good.
-            tables[kernel.name] = context.on(gpu).kernel_table(kernel, problem)
+            tables[kernel.name] = context.kernel_table(kernel, problem)
     predicted = {}
     if tables:
         joint = PredictedSpace(list(tables.values()), context.models, whole=True)

@@ -51,11 +51,12 @@ class CampaignBudget:
 
 @dataclass(frozen=True)
 class CampaignSettings:
-    """Effort and budget of a campaign, and the origin that is stored with each of its measurements."""
+    """Budget of a campaign, and the origin that is stored with each of its measurements."""
 
     session: str
     """Name of the campaign in its rows."""
-    effort: MeasuringEffort = EFFORTS["normal"]
+    finals: int = 0
+    """Number of configs per problem to measure in the final tier."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     seed: int = 0
     measured_by: str | None = None

@@ -7,7 +7,7 @@ killed:
 
 The guard prints one JSON line: `{"set": true}`, or `{"refused": reason}` before it ends. It then waits until its
 standard input is closed, its parent has ended or a signal asks it to end. Before the guard sets a limit, it writes the
-earlier limits to disk (`nvml.LimitsJournal`). If the guard is killed, too, the next start of kernrec restores them.
+earlier limits to disk (`nvml.write_limits`). If the guard is killed, too, the next start of kernrec restores them.
 """
 
 import json
@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.device.nvml import LimitsEntry, LimitsJournal, LocalGpu, library, present_entry
+from kernrec.measure.device.nvml import LimitsEntry, LocalGpu, library, lock_limits, present_limits, write_limits
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.util.process import module_command, module_environment, own_group
 
@@ -42,13 +42,13 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     try:
-        journal = LimitsJournal(wanted["uuid"])
-    except BlockingIOError:
-        return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
+        locked = lock_limits(wanted["uuid"])
     except OSError as error:
         return _refuse(f"the present limits cannot be saved: {error}")
-    restore(wanted["uuid"], journal)  # A killed run may have left its limits.
-    if reason := _set(wanted, journal):
+    if locked is None:
+        return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
+    restore(wanted["uuid"], locked)  # A killed run may have left its limits.
+    if reason := _set(wanted, locked):
         return _refuse(reason)
     print(json.dumps({"set": True}), flush=True)
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
@@ -57,7 +57,7 @@ def main() -> int:
         # launcher of a virtual environment. There, only kernrec holds the input open, so the input ends with kernrec.
         if os.name != "nt" and os.getppid() != wanted["parent"]:
             break
-    restore(wanted["uuid"], journal)
+    restore(wanted["uuid"], locked)
     return 0
 
 
@@ -72,7 +72,7 @@ def _refuse(reason: str) -> int:
     return 1
 
 
-def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
+def _set(wanted: dict[str, Any], locked: int) -> str | None:
     """Set the wanted limits, and return None. If that fails, restore the earlier limits and return the reason for the
     failure."""
     nvml = library()
@@ -81,7 +81,7 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
     changed = False
     try:
         before_w = nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3 if limit_w is not None else None
-        journal.write(LimitsEntry(before_w, clock_hz))
+        write_limits(locked, LimitsEntry(before_w, clock_hz))
         if limit_w is not None:
             nvml.nvmlDeviceSetPowerManagementLimit(handle, round(limit_w * 1e3))
             changed = True
@@ -90,18 +90,18 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
             nvml.nvmlDeviceSetGpuLockedClocks(handle, megahertz, megahertz)
     except nvml.NVMLError as error:
         if changed:
-            restore(wanted["uuid"], journal)
+            restore(wanted["uuid"], locked)
         else:
-            journal.write(None)
+            write_limits(locked, None)
         if isinstance(error, nvml.NVMLError_NoPermission):
             return "only an administrator can set limits of a GPU; omit the option to measure at the present limits"
         return f"the driver refuses to set them: {error}"
     return None
 
 
-def restore(uuid: str, journal: LimitsJournal) -> bool:
-    """Restore the limits in a GPU's journal and clear the journal. Return False if the driver refuses."""
-    entry = journal.read()
+def restore(uuid: str, locked: int) -> bool:
+    """Restore the limits in a GPU's file, which is locked, and clear the file. Return False if the driver refuses."""
+    entry = present_limits(uuid)
     if entry is None:
         return True
     nvml = library()
@@ -118,7 +118,7 @@ def restore(uuid: str, journal: LimitsJournal) -> bool:
         except nvml.NVMLError:
             refused = True
     if not refused:
-        journal.write(None)
+        write_limits(locked, None)
     return not refused
 
 
@@ -186,20 +186,17 @@ def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
 def restore_abandoned(gpu: LocalGpu) -> None:
     """Restore a GPU's limits if both the run that set them and its guard were killed. Do nothing if the run is alive.
     Raise `KernrecError` if the driver refuses to restore the limits."""
-    if present_entry(gpu.uuid) is None:
+    # If the file is locked, the run that set the limits is still alive.
+    if present_limits(gpu.uuid) is None or (locked := lock_limits(gpu.uuid)) is None:
         return
     try:
-        journal = LimitsJournal(gpu.uuid)
-    except BlockingIOError:
-        return  # The run that set the limits is still alive.
-    try:
-        if not restore(gpu.uuid, journal):
+        if not restore(gpu.uuid, locked):
             raise KernrecError(
                 f"{gpu.name} still has the limits of a run that was killed, and only an administrator can restore"
                 " them: run `nvidia-smi -rgc` and set the power limit with `nvidia-smi -pl`"
             )
     finally:
-        journal.close()
+        os.close(locked)
 
 
 if __name__ == "__main__":

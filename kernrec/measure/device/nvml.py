@@ -18,7 +18,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.measure.device.interface import GpuSettings, SensorReading
-from kernrec.util.files import try_lock
+from kernrec.util.files import lock_path
 
 
 @dataclass(frozen=True)
@@ -31,57 +31,34 @@ class LimitsEntry:
     """Clock in Hz to which kernrec has locked the GPU, or None."""
 
 
-class LimitsJournal:
-    """File with the limits of one GPU, opened and locked by this process.
-
-    Raises:
-        BlockingIOError: Another process holds the lock.
-        OSError: The file cannot be opened.
-    """
-
-    def __init__(self, uuid: str) -> None:
-        path = journal_path(uuid)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        if not try_lock(self._descriptor):
-            os.close(self._descriptor)
-            raise BlockingIOError(f"{path} is locked")
-
-    def read(self) -> LimitsEntry | None:
-        """Return the entry of this process or of a killed process, or None if no limit is set."""
-        return _entry(os.pread(self._descriptor, 4096, 0))
-
-    def write(self, entry: LimitsEntry | None) -> None:
-        """Write an entry to disk. None means that no limit is set any more."""
-        os.ftruncate(self._descriptor, 0)
-        if entry is not None:
-            os.pwrite(self._descriptor, json.dumps(asdict(entry)).encode(), 0)
-        os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        """Close the file, which releases the lock."""
-        os.close(self._descriptor)
-
-
 def journal_path(uuid: str) -> Path:
     """Return the path of the file with a GPU's limits, which may not exist."""
     return paths.state() / "limits" / f"{sha256(uuid.encode()).hexdigest()[:16]}.json"
 
 
-def present_entry(uuid: str) -> LimitsEntry | None:
-    """Return the limits that kernrec has set on a GPU in any process, or None."""
-    try:
-        return _entry(journal_path(uuid).read_bytes())
-    except OSError:
-        return None
+def lock_limits(uuid: str) -> int | None:
+    """Lock the file with a GPU's limits. Return its descriptor, or None if another process holds the lock. Raise
+    `OSError` if the file cannot be opened."""
+    path = journal_path(uuid)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return lock_path(path)
 
 
-def _entry(text: bytes) -> LimitsEntry | None:
-    """Parse a limits file. Return None if its entry is incomplete, because then the process ended before it set a
-    limit."""
+def write_limits(locked: int, entry: LimitsEntry | None) -> None:
+    """Write an entry to the file that `lock_limits` has locked. None means that no limit is set any more."""
+    os.ftruncate(locked, 0)
+    os.lseek(locked, 0, os.SEEK_SET)
+    if entry is not None:
+        os.write(locked, json.dumps(asdict(entry)).encode())
+    os.fsync(locked)
+
+
+def present_limits(uuid: str) -> LimitsEntry | None:
+    """Return the limits that kernrec has set on a GPU in any process, or None. Also return None if the entry is
+    incomplete, because then its process ended before it set a limit."""
     try:
-        return LimitsEntry(**json.loads(text)) if text else None
-    except (ValueError, TypeError):
+        return LimitsEntry(**json.loads(journal_path(uuid).read_bytes()))
+    except (OSError, ValueError, TypeError):
         return None
 
 
@@ -249,7 +226,7 @@ class NvmlSensors:
         ecc = self._query("nvmlDeviceGetEccMode")
         persistence = self._query("nvmlDeviceGetPersistenceMode")
         # NVML does not report locked clocks, so read the entry that kernrec wrote when it locked them.
-        locked = present_entry(self.uuid)
+        locked = present_limits(self.uuid)
         return GpuSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             locked_sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),

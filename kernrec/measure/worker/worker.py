@@ -90,8 +90,9 @@ class WorkerSession:
         return self._device
 
     def _open(self, request: Request) -> dict[str, Any]:
-        if request.get("spec"):
-            self._user_kernel, self._folder = read_kernel(Path(request["spec"]))
+        if kernel := request.get("kernel"):
+            self._user_kernel = kernel_from(kernel["spec"], kernel["name"], kernel["source"])
+            self._folder = Path(request["folder"])
         if request["device"] == "replay":
             from kernrec.measure.device.replay import load_recordings, replay_gpu
 
@@ -132,18 +133,6 @@ class WorkerSession:
 
 def _failure(outcome: Outcome, error: str, lost: bool) -> dict[str, Any]:
     return {"failure": outcome, "error": error, "lost": lost}
-
-
-def write_kernel(kernel: Kernel, folder: Path, path: Path) -> None:
-    """Write a kernel and the `folder` of its files to the file `path`, so that a worker process can measure it."""
-    written = {"name": kernel.name, "spec": kernel.spec, "source": kernel.source, "folder": str(folder.absolute())}
-    path.write_text(json.dumps(written), encoding="utf-8")
-
-
-def read_kernel(path: Path) -> tuple[Kernel, Path]:
-    """Read a file that `write_kernel` has written. Return (kernel, folder of the files that its spec names)."""
-    written = json.loads(path.read_text(encoding="utf-8"))
-    return kernel_from(written["spec"], written["name"], written["source"]), Path(written["folder"])
 
 
 def open_device(request: Request) -> Device:

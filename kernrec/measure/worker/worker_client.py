@@ -37,7 +37,7 @@ class WorkerClient:
     def __init__(self, opening: Mapping[str, Any], stopping: Callable[[], bool] = lambda: False) -> None:
         """Create a client without starting the process. Once `stopping` returns True, the worker is killed."""
         self._opening = dict(opening)
-        self._stopping = stopping
+        self.stopping = stopping
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: BinaryIO | None = None
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -146,7 +146,7 @@ class WorkerClient:
             if left <= 0.0:
                 self.stop()
                 raise MeasurementFailure(Outcome.TIMEOUT, f"no answer within {limit_s:.3g} s", lost=True)
-            if self._stopping():
+            if self.stopping():
                 self.stop()
                 raise Stopped
             with suppress(queue.Empty):

@@ -30,7 +30,7 @@ from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.launch_time import LaunchWork, launch_time
 from kernrec.model.analytical.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.analytical.power import DRAM, PowerModel
-from kernrec.util.cache import CacheEntry, cached
+from kernrec.util.cache import cached
 from kernrec.util.engine import module
 from kernrec.util.files import files_hash, read_input, write_whole
 from kernrec.util.light_dataclass import dataclass
@@ -213,18 +213,10 @@ def analytical_fingerprint() -> list[float]:
 def fingerprint_change(earlier: Sequence[float]) -> float:
     """Return the largest relative difference between `earlier` and the current fingerprint. The result is infinity if
     `earlier` has another length or invalid values."""
-    now = _cached_fingerprint()
-    if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
-        return float("inf")
-    return float(np.expm1(np.abs(np.log(np.array(now) / np.array(earlier))).max()))
-
-
-def _cached_fingerprint() -> list[float]:
-
-    def make() -> CacheEntry:
-        return {"values": analytical_fingerprint()}, {}
-
     folders = Path(__file__).parent, Path(kernrec.gpu.__file__).parent
     files = [file for folder in folders for file in folder.rglob("*") if file.suffix in (".py", ".toml")]
     sources = f"{files_hash(Path(kernrec.gpu.__file__).parents[1], files)} {module().__file__}"
-    return list(cached("prior_fingerprint", sources.encode(), make)[0]["values"])
+    now = cached("prior_fingerprint", sources.encode(), lambda: ({"values": analytical_fingerprint()}, {}))[0]["values"]
+    if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
+        return float("inf")
+    return float(np.expm1(np.abs(np.log(np.array(now) / np.array(earlier))).max()))

@@ -109,9 +109,8 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
   `kernrec.ptx.analysis.barrier_phases`) run one after another, or 0 if the profile has no stretches.
 """
 
-ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN = map(
-    QUANTITIES.index,
-    ("issue", "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn"),
+PORT, SECTORS, BARRIERS, CORE_J, BETWEEN_GROUPS, ALONE, IN_TURN = map(
+    QUANTITIES.index, ("port", "sectors", "barriers", "core_j", "between_groups", "alone", "in_turn")
 )
 """Row indices of some quantities in `Demand.rates`."""
 

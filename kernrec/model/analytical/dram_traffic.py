@@ -7,13 +7,11 @@ L2 to the extent that the launch's working set fits in L2.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray | float
-Floats = NDArray[np.float64]
 
 
 def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
@@ -36,62 +34,20 @@ class TensorAccess:
         writes: Iterable[str],
         scratch: Collection[str] = (),
     ) -> None:
-        """Create the accesses from the declarations of a kernel's spec.
-
-        Args:
-            order: Axis of each step of the tile order, as in `covered`.
-            reads: Axes of the grid that select the tile to read, keyed by name of the tensor.
-            writes: Names of the tensors that are written.
-            scratch: Names of temporary tensors between launches. Only data that does not fit in L2 reaches DRAM.
-        """
+        """Create the accesses from `order`, `reads` and `writes` of a kernel's spec. Data of the tensors in `scratch`,
+        which are temporary, reaches DRAM only if it does not fit in L2."""
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
-        """Names of all tensors, in the order in which `dram_bytes` expects their sizes."""
+        """Names of all tensors, in the order in which the engine expects their sizes."""
         number = {name: place for place, name in enumerate(self.tensors)}
         order = order or ("",)
         self.steps = len(order)
-        self.reads = np.array([number[name] for name in reads], dtype=np.int64)
-        self.writes = np.array([number[name] for name in writes], dtype=np.int64)
         axes = [[axis in selecting for axis in order] for selecting in reads.values()]
-        self.axes = np.array(axes, dtype=np.uint8).reshape(len(axes), len(order))
-        self.scratch = np.array([name in scratch for name in self.tensors], dtype=np.uint8)
-        self.in_engine = query.Access(self.reads, self.axes, self.writes, self.scratch)
-
-
-def dram_bytes(
-    access: TensorAccess,
-    extents: Sequence[Array],
-    sizes: Sequence[Array],
-    blocks: Floats,
-    concurrent_blocks: Floats,
-    l2_bytes: float,
-    moved: Floats | None = None,
-) -> Floats:
-    """Return the bytes that each of N launches moves between L2 and DRAM, as an array of shape (N,). Inputs are read at
-    least once, and outputs are written once.
-
-    Args:
-        access: Tensors that the launches read and write.
-        extents: Extent of each step of the tile order, as a number or an array (N,).
-        sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array (N,).
-        blocks: Number of tiles that the thread blocks of each launch visit, (N,).
-        concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time, (N,).
-        moved: Array (N,) that receives the result. By default, a new array is created.
-    """
-    count = len(blocks)
-    columns = np.empty((access.steps + len(sizes), count))
-    for row, column in zip(columns, (*(extents or (1.0,)), *sizes), strict=True):
-        row[:] = column
-    moved = np.empty(count) if moved is None else moved
-    query.dram_bytes(
-        access.in_engine,
-        np.asarray(blocks, np.float64),
-        np.asarray(concurrent_blocks, np.float64),
-        columns[: access.steps],
-        columns[access.steps :],
-        l2_bytes,
-        moved,
-    )
-    return moved
+        self.in_engine = query.Access(
+            np.array([number[name] for name in reads], dtype=np.int64),
+            np.array(axes, dtype=np.uint8).reshape(len(axes), len(order)),
+            np.array([number[name] for name in writes], dtype=np.int64),
+            np.array([name in scratch for name in self.tensors], dtype=np.uint8),
+        )
 
 
 @dataclass(frozen=True)
@@ -179,7 +135,7 @@ def sampled_dram_bytes(
 ) -> Array:
     """Return the bytes that one launch moves between L2 and DRAM, from a sample of its memory accesses.
 
-    Unlike in `dram_bytes`, the overlap of neighboring tiles (such as the halo of a stencil) comes from the sample. A
+    Unlike for a `TensorAccess`, the overlap of neighboring tiles (such as a stencil's halo) comes from the sample. A
     block's second load of the same data comes from DRAM if all concurrent blocks together access more data between the
     two loads than L2 holds.
 

@@ -1,18 +1,13 @@
 """Time, power and energy of launches, with and without a power limit."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernrec.model.analytical.microarchitecture import CAPPED
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
-
-LIMITED = 7
-LATENCY_S, POWER_W, ENERGY_J, CLOCK_HZ, STATIC_J, CORE_J, REGIME = range(LIMITED)
-"""Row indices of `LimitedCosts.costs`."""
 
 
 @dataclass(frozen=True)
@@ -39,56 +34,28 @@ class NominalCosts:
         return rows
 
 
-@dataclass(frozen=True, eq=False)
-class LimitedCosts:
-    """Costs of N launches at the highest clock that keeps each launch within the power limit. Properties are arrays
-    (N,), or (points, N) for several pairs of power limit and clock. `energy_j` equals `power_w * latency_s`, and also
-    `static_j + core_j + dram_j`."""
+class LimitedCosts(NamedTuple):
+    """Costs of N launches at the highest clock that keeps each launch within the power limit. Fields are arrays (N,),
+    or (points, N) for several pairs of power limit and clock. `energy_j` equals `power_w * latency_s`, and also
+    `static_j + core_j + dram_j`. All fields except `dram_j` are the rows of the engine's array of costs."""
 
-    costs: Floats
-    """Costs as an array of shape (`LIMITED`, N) or (`LIMITED`, points, N). `LATENCY_S`, `POWER_W` and so on are its row
-    indices."""
+    latency_s: Floats
+    power_w: Floats
+    """Mean power during the launch in watts."""
+    energy_j: Floats
+    clock_hz: Floats
+    static_j: Floats
+    """Energy in joules of the board, memory standby and leakage."""
+    core_j: Floats
+    """Energy in joules of core events and the clock tree, at the voltage that `clock_hz` needs."""
+    regime: Floats
+    """What bounds each launch, as a number of engine/query/power_limit.cpp."""
     dram_j: Floats
-    """Energy of DRAM traffic in joules, as an array of shape (N,). It does not depend on the power limit and the
-    clock."""
-
-    @property
-    def latency_s(self) -> Floats:
-        return np.asarray(self.costs[LATENCY_S])
-
-    @property
-    def power_w(self) -> Floats:
-        """Return the mean power during the launch in watts."""
-        return np.asarray(self.costs[POWER_W])
-
-    @property
-    def energy_j(self) -> Floats:
-        return np.asarray(self.costs[ENERGY_J])
-
-    @property
-    def clock_hz(self) -> Floats:
-        return np.asarray(self.costs[CLOCK_HZ])
-
-    @property
-    def static_j(self) -> Floats:
-        """Return the energy in joules of the board, memory standby and leakage."""
-        return np.asarray(self.costs[STATIC_J])
-
-    @property
-    def core_j(self) -> Floats:
-        """Return the energy in joules of core events and the clock tree, at the voltage that `clock_hz` needs."""
-        return np.asarray(self.costs[CORE_J])
-
-    @property
-    def capped(self) -> NDArray[np.bool_]:
-        """Return, for each launch, whether the power limit lowers its clock."""
-        return np.asarray(self.costs[REGIME] == CAPPED)
+    """Energy of DRAM traffic in joules, (N,). It does not depend on the power limit and the clock."""
 
     def at(self, point: int | slice) -> "LimitedCosts":
         """Return the costs at one or more pairs of power limit and clock. `point` is their index or slice."""
-        return LimitedCosts(self.costs[:, point], self.dram_j)
+        return LimitedCosts._make([*(row[point] for row in self[:-1]), self.dram_j])
 
     def part(self, part: slice) -> "LimitedCosts":
-        if part.start == 0 and part.stop == self.costs.shape[-1]:
-            return self
-        return LimitedCosts(self.costs[..., part], self.dram_j[part])
+        return LimitedCosts(*(row[..., part] for row in self))

@@ -19,7 +19,7 @@ kernel issues loads ahead of their use (`PREFETCH`), Z is only the part of the w
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ from kernrec.model.analytical.microarchitecture import (
     DRAM_BYTES,
     LAUNCH_S,
     LOOPS,
-    RESOURCE,
     SCHEDULERS,
     START_S,
     TIMES,
@@ -48,7 +47,7 @@ Array = np.ndarray
 Floats = NDArray[np.float64]
 
 RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
-"""Possible bottlenecks of a launch (`LaunchTime.bottleneck`)."""
+"""Possible bottlenecks of a launch (`LaunchTime.resource`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,74 +113,44 @@ class LaunchWork:
         return work
 
 
-@dataclass(frozen=True, eq=False)
-class LaunchTime:
-    """Time of C launches at the boost clock without launch overhead, and how busy each resource is. Properties are
-    arrays of shape (C,)."""
+class LaunchTime(NamedTuple):
+    """Time of C launches at the boost clock without launch overhead, and how busy each resource is. Fields are arrays
+    of shape (C,) unless stated otherwise."""
 
     pipe_clk: Floats
     """Clocks that an average block keeps each of `PIPES` busy, (pipes, C)."""
-    rows: Floats
-    """Other results of the engine, (`TIMES`, C), which the properties return."""
+    core_s: Floats
+    """Core time in seconds: the part of the time that scales inversely with the core clock."""
+    dram_s: Floats
+    """DRAM time in seconds. It does not depend on the core clock."""
+    core_j: Floats
+    """Energy in joules of all core events at nominal voltage."""
+    busy_s: Floats
+    """Seconds that the pipes are busy."""
+    latency_s: Floats
+    """Seconds that all waves of blocks spend on latency."""
+    l2_s: Floats
+    """Seconds that L2 is busy with traffic or with atomic operations (the larger of the two)."""
+    in_turn_s: Floats
+    """Part of `core_s` in which a block waits for DRAM or for one pipe while other pipes idle."""
+    resource: Floats
+    """Index in `RESOURCES` of each launch's bottleneck."""
     dram_bytes: Floats
-
-    @property
-    def core_s(self) -> Floats:
-        """Return the core time in seconds: the part of the time that scales inversely with the core clock."""
-        return np.asarray(self.rows[0])
-
-    @property
-    def dram_s(self) -> Floats:
-        """Return the DRAM time in seconds. It does not depend on the core clock."""
-        return np.asarray(self.rows[1])
-
-    @property
-    def core_j(self) -> Floats:
-        """Return the energy in joules of all core events at nominal voltage."""
-        return np.asarray(self.rows[2])
-
-    @property
-    def busy_s(self) -> Floats:
-        """Return the seconds that the pipes are busy."""
-        return np.asarray(self.rows[3])
-
-    @property
-    def latency_s(self) -> Floats:
-        """Return the seconds that all waves of blocks spend on latency."""
-        return np.asarray(self.rows[4])
-
-    @property
-    def l2_s(self) -> Floats:
-        """Return the seconds that L2 is busy with traffic or with atomic operations (the larger of the two)."""
-        return np.asarray(self.rows[5])
-
-    @property
-    def in_turn_s(self) -> Floats:
-        """Return the part of `core_s` in which a block waits for DRAM or for one pipe while other pipes idle."""
-        return np.asarray(self.rows[6])
-
-    def bottleneck(self, row: int) -> str:
-        """Return the resource in `RESOURCES` that limits the launch with index `row`."""
-        return RESOURCES[int(self.rows[RESOURCE, row])]
 
     def parts(self, row: int) -> dict[str, float]:
         """Return the seconds that the launch with index `row` uses or waits for each resource, keyed by resource."""
         pipes = self.pipe_clk[:, row].tolist()
-        _, dram_s, _, busy_s, latency_s, l2_s, *_ = self.rows[:, row].tolist()
-        share_s = busy_s / max(*pipes, 1e-30)
-        seconds = [*[share_s * clk for clk in pipes], latency_s, l2_s, dram_s, START_S + LAUNCH_S]
-        return dict(zip(RESOURCES, seconds, strict=True))
+        share_s = float(self.busy_s[row]) / max(*pipes, 1e-30)
+        waits = (float(each[row]) for each in (self.latency_s, self.l2_s, self.dram_s))
+        return dict(zip(RESOURCES, [*[share_s * clk for clk in pipes], *waits, START_S + LAUNCH_S], strict=True))
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
     """Return the clocks of one term of `Demand.rates` (a block, or a trip of a loop) in a block that is alone on an SM,
     without waits for memory. `warps` is the number of warps of each block, and `variants` its code variant."""
-    clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
+    barrier_clk = np.maximum(BARRIER_CLK, BARRIER_WARP_CLK * warps)
+    clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * barrier_clk
     return clk
-
-
-def _barrier_clk(warps: Floats) -> Floats:
-    return np.maximum(BARRIER_CLK, BARRIER_WARP_CLK * warps)
 
 
 def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
@@ -203,17 +172,12 @@ def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
 
 def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     """Return the time of launches on a GPU at the boost clock, without calibration."""
-    return time_of_work(device(gpu), demand, work)
-
-
-def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime:
-    """Return the time of launches at the boost clock. `on_device` is the result of `device` for the GPU."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
     # `demand` and `work` may have different numbers of loops, so use only the loops in both.
     loops = min(len(demand.rates) - 1, (len(work.rows) - LOOPS) // 2)
-    query.launch_times(demand.in_engine, on_device, loops, work.variants, work.rows, pipe_clk, times)
-    return LaunchTime(pipe_clk, times, work.rows[DRAM_BYTES])
+    query.launch_times(demand.in_engine, device(gpu), loops, work.variants, work.rows, pipe_clk, times)
+    return LaunchTime._make([pipe_clk, *times, work.rows[DRAM_BYTES]])
 
 
 _LANES = 32

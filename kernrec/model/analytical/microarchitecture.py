@@ -65,11 +65,9 @@ BARRIER_WARP_CLK: float = query.BARRIER_WARP_CLK
 SCHEDULERS: float = query.SCHEDULERS
 OVERLAP = int(query.OVERLAP)
 CLOCKS: int = query.CLOCKS
-RESTING: float = query.RESTING
-CAPPED: float = query.CAPPED
 
 BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK = range(7)
 WAIT_ROUNDS, OVERLAPPED, LONE_WAITS, LOOPS = range(7, 11)
 """Row indices of `launch_time.LaunchWork.rows`, in the order of `WorkRow` in engine/query/launch.h."""
-TIMES, RESOURCE = 8, 7
-"""Number of rows of `LaunchTime.rows`, and index of the row that contains bottlenecks (indices in `RESOURCES`)."""
+TIMES = 8
+"""Number of rows that the engine computes for `LaunchTime`."""

@@ -62,23 +62,6 @@ class VoltageCurve:
         return 1.0 + self.slope * above + self.steepness * above * above - self.rise * below
 
 
-@dataclass(frozen=True, eq=False)
-class ClockTable:
-    """Table of core clocks, with the voltage and the launch-independent power at each clock."""
-
-    clock_hz: Floats
-    at_clock: Floats
-    """Figures at each clock, as an array of shape (4, clocks). Its rows are clock / boost clock, power (W) of board and
-    leakage, power (W) of the clock tree at nominal voltage, and (core voltage / nominal core voltage) ** 2."""
-
-    @cached_property
-    def search(self) -> Floats:
-        """Return the inputs of the search for a clock, as an array of shape (3, clocks). Its rows are (boost clock /
-        clock) ** `OVERLAP`, power (W) without the energy of events, and (core voltage / nominal core voltage) ** 2."""
-        ratio, static_w, tree_w, volts_squared = self.at_clock
-        return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
-
-
 def clocks_between(lowest: float, highest: float) -> Floats:
     """Return the `CLOCKS` equidistant values that a bisection between `lowest` and `highest` can reach."""
     values, width = np.array([lowest]), highest - lowest
@@ -261,12 +244,12 @@ class PowerModel:
         point = self._limit(limit_w), self._clock(clock_hz)
         setting = self._setting((point,)) if np.ndim(point[0]) else self.setting((point,))
         launches = nominal.columns()
-        return LimitedCosts(setting.costs(launches)[:, 0], launches[4])
+        return LimitedCosts._make([*setting.costs(launches)[:, 0], launches[4]])
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
         """Return a cached engine object for P pairs of power limit (W) and highest clock (Hz). None in a pair stands
         for the default of `apply_power_limit`. The object's method `costs` converts `NominalCosts.columns` to
-        `LimitedCosts.costs` with P points."""
+        the rows of `LimitedCosts` with P points."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
@@ -283,15 +266,21 @@ class PowerModel:
         below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])
         first = np.array([own.index(start) * CLOCKS for start in starts])
         limits = np.stack([np.atleast_1d(np.asarray(limit_w, np.float64)) for limit_w, _ in points])
-        highest, lower = self._clocks(np.array(starts)), self._clocks(below)
-        tables = lower.at_clock, lower.clock_hz, lower.search
-        return query.PowerLimits(limits, highest.at_clock, highest.clock_hz, first, *tables)
+        highest, table = self._at_clocks(np.array(starts)), self._at_clocks(below)
+        ratio, static_w, tree_w, volts_squared = table
+        # Inputs of the search for a clock: the second row is the power without the energy of events.
+        search = np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
+        hz = self.boost_hz
+        return query.PowerLimits(limits, highest, highest[0] * hz, first, table, below * hz, search)
 
-    def _clocks(self, ratio: Floats) -> ClockTable:
+    def _at_clocks(self, ratio: Floats) -> Floats:
+        """Return figures at each clock, given as a fraction of the boost clock, as an array of shape (4, clocks). Its
+        rows are the fraction, power (W) of board and leakage, power (W) of the clock tree at nominal voltage, and (core
+        voltage / nominal core voltage) ** 2."""
         clock_hz = ratio * self.boost_hz
         volts = self.voltage(clock_hz)
         static_w = self.board_w + self.leakage_at(clock_hz)
-        return ClockTable(clock_hz, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
+        return np.stack([ratio, static_w, self.clock_w * ratio, volts * volts])
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
         """Split the energy of N launches into parts that add up to `limited.energy_j`.

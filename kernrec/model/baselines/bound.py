@@ -216,11 +216,6 @@ def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
     return Device(gpu, dtype, precision_of(dtype), peak, tensor, timing)
 
 
-def has_physical_power(op: str) -> bool:
-    """Return whether the trees for power of an op correct the power model instead of the power limit."""
-    return bool(getattr(features_of(op), "PHYSICAL_POWER", False))
-
-
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
     """Return the features that only trees for power use: log2 of the fraction of the latency for which each resource in
     `PARTS` is busy. Each feature has the shape of `latency_s`."""

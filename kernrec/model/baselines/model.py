@@ -7,7 +7,7 @@ GPUs. Predictions by shared trees have the source `transferred`.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from kernrec.gpu import GPU, find_gpu
@@ -111,17 +111,23 @@ class GpuVendorModel:
             self.time([plain])
         return plain
 
+    def latencies(self, problem: Problem) -> Iterator[Latency]:
+        """Yield the latency of each backend for a problem without bias and activation. This needs no power model."""
+        self.time([problem])
+        for timed, number in self._timed[problem]:
+            yield from (timed.latency(place, number) for place in range(len(timed.seconds)))
+
     def refusals(self, problem: Problem) -> Mapping[str, str]:
         """Return why backends that were recorded for similar problems cannot run this problem, keyed by backend."""
         plain, able = as_recorded(problem), rate_of(self.gpu, problem.dtype)
+        kinds = {id(kind.chosen): kind for kind in self._kinds(plain)}
         refused: dict[str, str] = {}
         run: set[str] = set()
         for entry in self.sets:
             recorded = entry.recorded
             if not (recorded.accepts(plain.dtype, plain.layout) and recorded.is_case(plain.sizes)):
                 continue
-            kind = Kind(entry, self.gpu, plain.dtype, plain.layout)
-            for backend in kind.backends_for(plain.sizes) if able else recorded.backends:
+            for backend in kinds[id(entry)].backends_for(plain.sizes) if able else recorded.backends:
                 lacking = None if able else f"{self.gpu.title} has no {plain.dtype} arithmetic"
                 if (reason := lacking or recorded.misaligned(backend, plain)) is None:
                     run.add(backend)

@@ -16,7 +16,8 @@ from kernrec.model.baselines.compact_trees import Trees, compressed
 from kernrec.model.baselines.model import VendorModel
 from kernrec.model.baselines.recorded_set import Head, RecordedSet, SetModel
 from kernrec.model.learn.conformal import Extent, interval_from
-from kernrec.util.array_file import mapped, pack, unpack
+from kernrec.model.learn.model_file import read_trees
+from kernrec.util.array_file import pack, unpack
 from kernrec.util.files import read_input, write_whole
 
 FORMAT = 3
@@ -53,12 +54,7 @@ def load(path: Path) -> VendorModel:
             raise UsageError(f"{path} is a model of format {card['format']!r:.40}; this kernrec reads format {FORMAT}")
         if card["op"] not in OPS:
             raise UsageError(f"{path} is a model of the unknown op {card['op']!r:.40}; known: {', '.join(OPS)}")
-        file = str(card["trees"]["file"])
-        if Path(file).name != file:
-            raise UsageError(f"{path} names trees outside of its folder: {file!r:.60}")
-        content = mapped(_readable(path.parent / file), digest := hashlib.sha256())
-        if digest.hexdigest() != card["trees"]["sha256"]:
-            raise UsageError(f"{path.parent / file} is damaged or was replaced: its SHA-256 is not that in {path.name}")
+        content = read_trees(path, str(card["trees"]["file"]), str(card["trees"]["sha256"]))
         _, arrays = unpack(content, intact=True)
         sets = tuple(_set(card["op"], entry, arrays) for entry in card["sets"])
         return VendorModel(card["op"], sets)
@@ -69,12 +65,6 @@ def load(path: Path) -> VendorModel:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         about = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{path} is not a backend model, or is incomplete ({about:.80})") from None
-
-
-def _readable(path: Path) -> Path:
-    if path.stat().st_size > _MOST_BYTES:
-        raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a backend model is far smaller")
-    return path
 
 
 def _content(path: Path) -> bytes:
@@ -109,13 +99,14 @@ def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
     heads = {}
     for quantity in _QUANTITIES:
         for gpu, head in entry["heads"].get(quantity, {}).items():
-            columns, intervals = (
+            heads[quantity, str(gpu)] = Head(
                 tuple(head["columns"]),
-                (interval_from(head["recorded"]), interval_from(head["between"])),
+                arrays[head["trees"]],
+                interval_from(head["recorded"]),
+                interval_from(head["between"]),
+                bool(head.get("sustained")),
+                {str(backend): float(seconds) for backend, seconds in head.get("overheads_s", {}).items()},
             )
-            sustained, overheads = bool(head.get("sustained")), head.get("overheads_s", {})
-            overheads_s = {str(backend): float(seconds) for backend, seconds in overheads.items()}
-            heads[quantity, str(gpu)] = Head(columns, arrays[head["trees"]], *intervals, sustained, overheads_s)
     sizes = {str(name): tuple(map(int, values)) for name, values in entry["sizes"].items()}
     bases = entry.get("power_bases")
     if bases is not None:

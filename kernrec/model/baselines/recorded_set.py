@@ -132,11 +132,6 @@ class Head:
         return trees
 
 
-def is_unaligned(sizes: Mapping[str, int]) -> bool:
-    """Return whether n or k of a matmul is not a multiple of 8, so 16-bit kernels cannot load 16 bytes at a time."""
-    return bool(sizes["n"] % 8 or sizes["k"] % 8)
-
-
 @dataclass(frozen=True)
 class SetModel:
     """Trees that were trained on a recorded set, with the range of the recorded problems."""
@@ -158,9 +153,10 @@ class SetModel:
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a problem has an unrecorded size in a dimension of `RecordedSet.grid`. If a set of matmuls has
-        no such dimension, return `is_unaligned(sizes)`."""
+        no such dimension, return whether n or k is not a multiple of 8, so that 16-bit kernels cannot load 16 bytes at
+        a time."""
         if not self._grid and self.recorded.case == "product":
-            return is_unaligned(sizes)
+            return bool(sizes["n"] % 8 or sizes["k"] % 8)
         return any(sizes[name] not in recorded for name, recorded in self._grid)
 
     @cached_property

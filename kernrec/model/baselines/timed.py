@@ -53,7 +53,7 @@ class Reader:
     backends: tuple[str, ...]
     """Names of the S backends."""
     names: tuple[str, ...]
-    """Names of the features in the table that `corrected` gets."""
+    """Names of the features in `Bound.table`."""
     own: tuple[str, ...]
     """Names of the features from `bound.used` that the trees read. The values of these features differ between
     backends."""
@@ -65,22 +65,6 @@ class Reader:
     """Whether the trees come from other GPUs, because the quantity was not recorded on this GPU."""
     overheads_s: Array
     """`Head.overheads_s` of each backend, (S, 1)."""
-
-    def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Correct an estimate by the trees. Return corrected values of shape (S, N), limited to the range from `least`
-        to `most`.
-
-        Args:
-            table: Features that all backends share, (F, N).
-            own: Features that differ between backends, (S, N) each, keyed by name.
-            base: Estimate to correct, (S, N) or (1, N).
-            least: Minimum for each problem, (N,).
-            most: Maximum for all problems.
-        """
-        values = np.empty((len(self.backends), table.shape[1]))
-        of_backends = np.array([own[name] for name in self.own]) if self.own else _NONE
-        self.in_engine.fill(table, of_backends, base, least, most, values)
-        return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
         """Return the factor between a prediction and either end of its interval, for each problem. `distances` and
@@ -306,8 +290,10 @@ class Timed:
         if (bases := chosen.power_bases) is not None:
             base = (bases.get(gpu.name) or power_base(gpu)).watts(self.bound, seconds, gpu.tdp_w)
         reader = self.kind.reader("power", self.reader.backends, self.bound)
-        least = np.zeros(len(self.bound.total_s))
-        watts = reader.corrected(self.bound.table, used(self.bound, seconds), base, least, gpu.tdp_w)
+        own = used(self.bound, seconds)
+        of_backends = np.array([own[name] for name in reader.own]) if reader.own else _NONE
+        least, watts = np.zeros(len(self.bound.total_s)), np.empty(seconds.shape)
+        reader.in_engine.fill(self.bound.table, of_backends, base, least, gpu.tdp_w, watts)
         return reader, watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:

@@ -157,14 +157,8 @@ class Interval:
 def factor_at(width: Array | float, distance: Array | float) -> Array:
     """Return the factor between a prediction and either end of its interval, given an `Interval.width` and the
     candidate's distance from the training data."""
-    return np.asarray(np.exp(half_width_at(width, distance)))
-
-
-def half_width_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the logarithm of the factor that `factor_at` returns."""
     hypotenuse = math.hypot(width, _PRIOR) if isinstance(width, float) else np.hypot(width, _PRIOR)
-    widening = hypotenuse - width
-    return np.asarray(width + _prior_share(np.asarray(distance)) * widening)
+    return np.asarray(np.exp(width + _prior_share(np.asarray(distance)) * (hypotenuse - width)))
 
 
 def interval_from(entry: Mapping[str, Any]) -> Interval:

@@ -33,69 +33,6 @@ ALIGNMENT = "alignment."
 
 
 @dataclass(frozen=True)
-class ModelInputs:
-    """Quantities of C candidates on one GPU from the analytical model, (C,) each, or None if unknown."""
-
-    gpu: GPU
-    flops: float | Array
-    """Floating-point operations of the problem, or of each candidate's problem."""
-    bytes: float | Array
-    """Compulsory bytes of the problem, or of each candidate's problem."""
-    tunables: Mapping[str, Array]
-    """Values of each tunable, (C,)."""
-    latency_s: Array
-    power_w: Array
-    threads: Array | None = None
-    """Threads per block in the longest launch."""
-    blocks: Array | None = None
-    """Number of blocks in the longest launch."""
-    resident: Array | None = None
-    """Number of blocks that an SM can hold at the same time."""
-    registers: Array | None = None
-    """Registers per thread."""
-    shared_bytes: Array | None = None
-    """Bytes of shared memory per block."""
-    pipe_s: Array | None = None
-    """Seconds that each of P pipes is busy, (P, C)."""
-    busy_s: Array | None = None
-    """Seconds that the pipes are busy."""
-    wait_s: Array | None = None
-    """Seconds that blocks wait for latencies."""
-    l2_s: Array | None = None
-    """Seconds that the traffic takes at L2 bandwidth."""
-    dram_s: Array | None = None
-    """Seconds that the traffic takes at DRAM bandwidth."""
-    core_s: Array | None = None
-    """Seconds that scale with the core clock."""
-    fixed_s: Array | None = None
-    """Seconds of launch overhead."""
-    clock_hz: Array | None = None
-    """Core clock under the power limit in hertz."""
-    core_j: Array | None = None
-    """Joules of core events at nominal voltage."""
-    dram_j: Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.latency_s)
-
-    @classmethod
-    def of(cls, gpu: GPU, quantities: Array, tunables: Mapping[str, Array]) -> "ModelInputs":
-        """Create model inputs from an array (Q, C) with one row for each of `QUANTITIES`."""
-        rows = {name: quantities[row] for name, row in _OWN.items()}
-        return cls(gpu, tunables=tunables, pipe_s=quantities[_PIPES], **rows)
-
-    def quantities(self) -> Array:
-        """Return an array (Q, C) with a row for each of `QUANTITIES`. Unknown and derived quantities are NaN."""
-        rows = np.full((len(QUANTITIES), len(self)), np.nan)
-        for name, row in _OWN.items():
-            if (values := getattr(self, name)) is not None:
-                rows[row] = values
-        if self.pipe_s is not None:
-            rows[_PIPES] = self.pipe_s
-        return rows
-
-
-@dataclass(frozen=True)
 class Feature:
     """Column of the feature matrix: the ratio of two of `QUANTITIES`, `above` and `below`."""
 
@@ -112,12 +49,6 @@ class Feature:
     @property
     def logarithmic(self) -> bool:
         return self.unit.startswith("log2")
-
-    @property
-    def formula(self) -> str:
-        """Return the feature's formula, written with the names in `QUANTITIES`."""
-        ratio = self.above if self.below == "1" else f"{self.above} / {self.below}"
-        return f"log2({ratio})" if self.logarithmic else ratio
 
 
 def _pipe_features() -> list[Feature]:
@@ -150,16 +81,53 @@ QUANTITIES = (
     "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps", "lanes", "all_threads",
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
-"""Names of the inputs, properties of the GPU, and derived quantities whose ratios are features. `compute_s` (at the f32
-peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel. `roofline_s` is the larger of
-the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of rounds in which the SMs run the
-blocks, and `rounds` is `waves` rounded up to an integer."""
+"""Names of the inputs, properties of the GPU, and derived quantities whose ratios are features. Seconds, joules and
+watts are those of the analytical model for all launches, and other inputs those of the longest launch:
+
+- `clocked_j` (under the power limit) and `core_j` (at nominal voltage) are energies of core events. `wait_s` is the
+  time that blocks wait for latencies. `l2_s` and `dram_s` are the times of the traffic at full bandwidth. `core_s`
+  scales with the core clock, and `fixed_s` is the overhead of launches.
+- `threads` and `shared_bytes` count for a block, and `registers` for a thread. `resident` is the number of blocks that
+  an SM can hold at the same time.
+- `compute_s` (at the f32 peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel.
+  `roofline_s` is the larger of the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of
+  rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer."""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
-LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
-"""Indices in `QUANTITIES` of the quantities from `LimitedCosts`, from `NominalCosts`, and from the longest launch."""
-_PIPES = slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
-_OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
-"""Row index in `QUANTITIES`, keyed by field of `ModelInputs`."""
+_ROWS: Mapping[str, int | slice] = {**_ROW, "pipe_s": slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))}
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInputs:
+    """Quantities of C candidates on one GPU from the analytical model. Each of `QUANTITIES` is an attribute, such as
+    `latency_s` (C,). `pipe_s` is the time of each of P pipes, (P, C)."""
+
+    gpu: GPU
+    quantities: Array
+    """Array (Q, C) with a row for each of `QUANTITIES`. Unknown quantities are NaN. Evaluating features overwrites the
+    derived quantities."""
+    tunables: Mapping[str, Array]
+    """Values of each tunable, (C,)."""
+
+    @classmethod
+    def of(cls, gpu: GPU, tunables: Mapping[str, Array], count: int, **known: float | Array) -> "ModelInputs":
+        """Create the inputs of `count` candidates from their known quantities."""
+        return cls(gpu, np.full((len(QUANTITIES), count), np.nan), tunables).changed(**known)
+
+    def changed(self, **quantities: float | Array) -> "ModelInputs":
+        """Return a copy with other values of some quantities."""
+        rows = self.quantities.copy()
+        for name, values in quantities.items():
+            rows[_ROWS[name]] = values
+        return ModelInputs(self.gpu, rows, self.tunables)
+
+    def __getattr__(self, name: str) -> Array:
+        if name not in _ROWS:
+            raise AttributeError(name)
+        return np.asarray(self.quantities[_ROWS[name]])
+
+    def __len__(self) -> int:
+        return int(self.quantities.shape[1])
+
 
 FEATURES: tuple[Feature, ...] = (
     Feature("warps", "schedule", "log2", "warps of a block", "warps"),
@@ -225,7 +193,7 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
     """Return the features of C candidates as a float32 array (C, F). `columns` contains the F names from `names`. A
     feature is NaN if an input is unknown or the kernel does not have the tunable."""
     filled = of_tunables(inputs.tunables, columns, len(inputs))
-    plan_of(inputs.gpu, columns).fill(inputs.quantities(), filled)
+    plan_of(inputs.gpu, columns).fill(inputs.quantities, filled)
     return filled
 
 

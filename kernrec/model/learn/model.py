@@ -27,13 +27,8 @@ def least_seconds(inputs: ModelInputs) -> Array:
     """Return the minimum time of each of C candidates in seconds. Blocks are assumed to run in the modeled number of
     rounds, and arithmetic at the clock under the power limit. Unknown parts of the time count as zero."""
     gpu, seconds = inputs.gpu, np.empty(len(inputs))
-    query.least_seconds(inputs.quantities(), gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
+    query.least_seconds(inputs.quantities, gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
     return seconds
-
-
-def least_log_ratio(inputs: ModelInputs) -> Array:
-    """Return log(minimum time / time according to the analytical model) of each of C candidates."""
-    return np.asarray(np.log(least_seconds(inputs) / inputs.latency_s))
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
@@ -41,7 +36,7 @@ def bounded(log_ratio: Array, least: Array) -> Array:
 
     Args:
         log_ratio: log(corrected time / analytical time) of each candidate, (C,).
-        least: Result of `least_log_ratio`, (C,).
+        least: log(minimum time / analytical time) of each candidate, (C,).
     """
     raised = np.empty(len(log_ratio))
     query.bounded(log_ratio, least, raised)
@@ -109,7 +104,7 @@ class Model:
             the training data, (C,).
         """
         in_engine = learned_model([(self, gpu_known)], inputs.gpu, inputs.tunables, [0] * len(inputs))
-        latency, power, distance = in_engine.predict(inputs.quantities())
+        latency, power, distance = in_engine.predict(inputs.quantities)
         return {"latency": latency} | ({"power": power} if "power" in self.parts(gpu_known) else {}), distance
 
     def parts(self, gpu_known: bool) -> tuple[str, ...]:
@@ -178,9 +173,3 @@ def top1_score(by: str) -> str:
     """Return the name of the score for the efficiency of the top recommendation on held-out GPUs. The argument `by` is
     that of `transfer_score`."""
     return f"efficiency@1{by} on held-out GPUs"
-
-
-def faded(correction: Array, distance: Array) -> Array:
-    """Reduce the corrections of C candidates on an unmeasured GPU. Corrections shrink with a candidate's `distance`
-    from the training data."""
-    return np.asarray(correction * np.exp(-distance))

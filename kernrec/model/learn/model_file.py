@@ -10,6 +10,7 @@ the new model. The cards of kernrec 0.1.0 also name a `.ubj` file, which is igno
 import hashlib
 import json
 import math
+import mmap
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -209,7 +210,14 @@ class _Forests(Mapping[str, Forest]):
 
     def __getitem__(self, head: str) -> Forest:
         if head not in self._read:
-            forest = _forest(self._card, self._heads[head])
+            entry = self._heads[head]
+            file = str(Path(entry["file"]).with_suffix(TREES))
+            content = read_trees(self._card, file, entry.get("arrays", entry["sha256"]))
+            try:
+                forest = Forest.unpacked(content)
+            except ValueError as error:
+                unusable = f"{self._card.parent / file} holds no trees that can be used: {_first_line(error)}"
+                raise UsageError(unusable) from None
             if forest.features != self._features:
                 raise UsageError(
                     f"{self._card}: the {head} trees take {forest.features} features, the card names {self._features}"
@@ -231,23 +239,21 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:100]
 
 
-def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    file = str(entry["file"])
+def read_trees(card: Path, file: str, digest: str) -> bytes | mmap.mmap:
+    """Map the file with a model's trees, which is in the folder of the model's card. Raise `UsageError` if the file
+    cannot be read, or if its SHA-256 is not `digest`."""
     if Path(file).name != file:
         raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")
-    path, digest = (card.parent / file).with_suffix(TREES), hashlib.sha256()
+    path, read = card.parent / file, hashlib.sha256()
     try:
-        content = mapped(path, digest) if path.stat().st_size <= _MOST_BYTES else b""
+        content = mapped(path, read) if path.stat().st_size <= _MOST_BYTES else b""
     except OSError as error:
         raise UsageError(cannot_be("read", f"the trees {path} of {card.name}", error)) from None
     except ValueError:  # An empty file cannot be mapped.
         content = b""
-    if not content or digest.hexdigest() != entry.get("arrays", entry["sha256"]):
+    if not content or read.hexdigest() != digest:
         raise UsageError(f"{path} is damaged or was replaced: its SHA-256 is not the one in {card.name}")
-    try:
-        return Forest.unpacked(content)
-    except ValueError as error:
-        raise UsageError(f"{path} holds no trees that can be used: {_first_line(error)}") from None
+    return content
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -40,13 +40,7 @@ class PowerModel:
     """Model that predicts the logarithm of a config's power from the config and its latency."""
 
     def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
-        """Train the model.
-
-        Args:
-            points: Measured configs, N >= 2.
-            log_s: Logarithms of their latencies, (N,).
-            log_w: Logarithms of their powers, (N,).
-        """
+        """Train the model on at least two configs, with the logarithms of their latencies and powers, (N,) each."""
         self._middle, self._spread = float(log_s.mean()), max(float(log_s.std()), 1e-3)
         self._process = GaussianProcess(self._placed(points, log_s), log_w)
         error, deviation = self._process.leave_one_out()
@@ -79,13 +73,7 @@ class EnergyGuide(ObjectiveSearch):
     """Search by expected improvement for the config of lowest cost in one space, with few energy measurements."""
 
     def __init__(self, search: ExpectedImprovement, weights: tuple[float, float] | None, seed: int = 0) -> None:
-        """Begin a search.
-
-        Args:
-            search: Search in the same space, which selects the configs.
-            weights: Exponents as for `ObjectiveSearch`, or None to draw random exponents in each round.
-            seed: Seed of the random exponents.
-        """
+        """Begin a search in the space of `search`, which selects the configs. `seed` is that of random exponents."""
         super().__init__(search.space, weights)
         self._search = search
         self._draw = np.random.default_rng(seed)
@@ -93,7 +81,6 @@ class EnergyGuide(ObjectiveSearch):
         self._learned = 0  # Number of measured energies that the model was trained on.
 
     def latency_round(self) -> list[int]:
-        """Return the configs for which latency is measured next. The list is empty if no config is left."""
         if self.front:
             share = float(self._draw.random())
             self.weights = share, 1.0 - share
@@ -106,7 +93,6 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def energy_round(self) -> list[int]:
-        """Return the configs for which energy is measured next, sorted by expected cost. The list may be empty."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []

@@ -44,14 +44,7 @@ class ExpectedImprovement:
     """
 
     def __init__(self, tunables: Array, predicted_s: Array | None = None, seed: int = 0) -> None:
-        """Prepare a space.
-
-        Args:
-            tunables: Values of the T tunables of each config, (C, T). NaN marks a tunable that a config lacks.
-            predicted_s: Predicted latencies in seconds, (C,), or None if no config has a prediction. NaN marks a config
-                without a prediction.
-            seed: Seed of all random choices.
-        """
+        """Prepare a space. The arguments are those of `SearchSpace`. `seed` is the seed of all random choices."""
         # Import SciPy now, so that a missing library raises an error before any measurement.
         import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
@@ -95,8 +88,6 @@ class ExpectedImprovement:
         return self._completed(scored[chosen], left)
 
     def _hyperparameters(self, rows: Array, residual: Array) -> Hyperparameters:
-        """Return hyperparameters, and learn them again only if the number of measurements has grown by the factor
-        `_LEARNED_EVERY` since the last time."""
         steps = math.floor(math.log(len(rows) / FIRST_COLD, _LEARNED_EVERY) + 1e-9)
         count = max(2, min(len(rows), round(FIRST_COLD * _LEARNED_EVERY**steps)))
         rows, residual = rows[:count][-_FITTED:], residual[:count][-_FITTED:]
@@ -186,10 +177,8 @@ class ObjectiveSearch(ABC):
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return the configs for which energy is measured next, most important first.
-
-        Each config has a measured latency and is returned at most once.
-        """
+        """Return the configs for which energy is measured next, most important first. Each config has a measured
+        latency and is returned at most once."""
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
         """Record the measured latency of a config in seconds. `latency_s` is None if the config failed."""

@@ -233,11 +233,7 @@ class SearchSpace:
 
 
 def _mixed_radix(genes: Array, values: Array) -> Array:
-    """Encode each row of `genes` (N, T) as a mixed-radix number. `values` contains the number of values of each of T
-    genes.
-
-    The numbers are floats, so different rows may share a number if there are more than 2^53 combinations.
-    """
+    # The numbers are floats, so different rows may share a number if there are more than 2^53 combinations.
     key = np.zeros(len(genes))
     for column, count in zip(genes.T, values, strict=True):
         key = key * count + column

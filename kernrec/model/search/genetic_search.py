@@ -36,13 +36,7 @@ class GeneticSearch(ObjectiveSearch):
     """Genetic search of one space. The constructor raises `KernrecError` if XGBoost is not installed."""
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None, seed: int = 0) -> None:
-        """Begin a search.
-
-        Args:
-            space: The configs.
-            weights: Exponents as for `ObjectiveSearch`, or None to select each config of a round by random exponents.
-            seed: Seed of all random choices.
-        """
+        """Begin a search. If `weights` is None, random exponents select each config of a round."""
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
         super().__init__(space, weights)
         self._draw = np.random.default_rng(seed)
@@ -50,7 +44,6 @@ class GeneticSearch(ObjectiveSearch):
         self._expected_j: dict[int, float] = {}  # Predicted log energy of each config of the last energy measurements
 
     def latency_round(self) -> list[int]:
-        """Return the configs for which latency is measured next. The list is empty if no config is left."""
         left = np.ones(len(self.space), dtype=bool)
         left[list(self.latency_s)] = False
         if len(self.ran()) < 2 or len(self.latency_s) < FIRST:
@@ -66,7 +59,6 @@ class GeneticSearch(ObjectiveSearch):
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
 
     def _bred(self, left: Array) -> list[int]:
-        """Breed children of the best configs, and return the most promising and some random children."""
         ran = self.ran()
         costs = self._expected_costs(ran)
         parents = np.array(ran)[np.argsort(costs, kind="stable")[:_PARENTS]]
@@ -107,7 +99,6 @@ class GeneticSearch(ObjectiveSearch):
         return list(chosen)
 
     def energy_round(self) -> list[int]:
-        """Return the configs of this round for which energy is measured, lowest predicted energy first."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []

@@ -29,44 +29,24 @@ import numpy as np
 
 from kernrec.model.learn.adaptation import matern
 from kernrec.model.search.regret_record import RegretRecord
-from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-_MOST_CACHED = 64
-"""Maximum number of columns for which a file of random numbers (0.3 MB) is cached."""
-
 
 @lru_cache(maxsize=8)
 def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float, own: float) -> tuple[Array, Array]:
-    """Return read-only draws from two Student's t distributions.
+    """Return read-only draws from two Student's t distributions, as arrays of shape (rows, columns).
 
-    Args:
-        seed: Seed of the generator.
-        rows: Number of draws.
-        columns: Numbers per draw.
-        shared: Degrees of freedom of the first distribution, in which all numbers of a draw share one random scale.
-        own: Degrees of freedom of the second distribution, in which all numbers are independent.
-
-    Returns:
-        (first, second): draws from the first and from the second distribution, (rows, columns) each.
+    The first has `shared` degrees of freedom, and all numbers of a row share one random scale. The second has `own`
+    degrees of freedom, and all numbers are independent.
     """
-
-    def draw() -> CacheEntry:
-        generator = np.random.default_rng(list(seed))
-        first = generator.standard_normal((rows, columns))
-        first *= np.sqrt(shared / generator.chisquare(shared, (rows, 1)))
-        return {}, {"first": first, "second": generator.standard_t(own, first.shape)}
-
-    if any(seed) or columns > _MOST_CACHED:
-        _, arrays = draw()
-    else:
-        made_of = f"NumPy {np.__version__}: {rows} x {columns}, {shared} and {own}"
-        _, arrays = cached(f"draws.{columns}", made_of.encode(), draw)
-    for array in arrays.values():
-        array.flags.writeable = False
-    return arrays["first"], arrays["second"]
+    generator = np.random.default_rng(list(seed))
+    first = generator.standard_normal((rows, columns))
+    first *= np.sqrt(shared / generator.chisquare(shared, (rows, 1)))
+    second = generator.standard_t(own, first.shape)
+    first.flags.writeable = second.flags.writeable = False
+    return first, second
 
 
 DEGREES = 4.0

@@ -54,13 +54,7 @@ class PartialSearch:
     """
 
     def __init__(self, tunables: Array, seed: int = 0, spreads: float = SPREADS) -> None:
-        """Prepare a space.
-
-        Args:
-            tunables: Values of the T tunables of each config, (C, T).
-            seed: Seed of all random choices.
-            spreads: Number of standard deviations between the mean prediction and a config's lower bound.
-        """
+        """Prepare a space with the values (C, T) of the T tunables of each config. `spreads` replaces `SPREADS`."""
         self._ensemble: Any = import_optional(
             "sklearn.ensemble",
             "choosing which configs of a large space to profile (`--effort exhaustive` profiles all)",

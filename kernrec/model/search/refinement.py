@@ -14,8 +14,6 @@ import numpy as np
 from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.model.search.relearning import LEAST
 
-Array = np.ndarray
-
 _NEAR_TOP, _IN_TURN = 6, 2
 """Numbers of problems whose gains are computed again before each decision: `_NEAR_TOP` problems of greatest gain per
 second, and the `_IN_TURN` problems whose gains are oldest."""

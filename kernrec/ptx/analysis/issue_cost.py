@@ -14,6 +14,7 @@ slot, but no time on the FMA pipe.
 """
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 
 from kernrec.ptx.ir.operand import Immediate
@@ -28,26 +29,80 @@ CLASSES = (
 Cost = tuple[tuple[str, int], ...]
 """Machine instructions of a PTX instruction, as pairs (class, number)."""
 
-_LOGIC = frozenset(
-    {
-        "add", "sub", "neg", "abs", "min", "max", "and", "or", "xor", "not", "cnot", "shl", "shr", "bfe", "bfi",
-        "bfind", "brev", "clz", "popc", "prmt", "lop3", "shf", "sad", "selp", "slct", "set", "addc", "subc",
-        "szext", "bmsk", "vabsdiff4",
-    }
-)  # fmt: skip
-_MULTIPLY = frozenset({"mul", "mad", "madc", "mul24", "mad24", "dp4a", "dp2a"})
-_MUFU = frozenset({"ex2", "lg2", "sin", "cos", "rcp", "rsqrt", "sqrt", "tanh"})
-_ONE = {
-    opcode: name
-    for name, opcodes in {
-        "branch": "bra brx exit ret call trap", "bar": "bar barrier mbarrier", "alu": "mapa getctarank",
-        "shfl": "shfl vote match redux activemask elect", "ld_global": "tex tld4 suld", "st_global": "sust",
-        "atomic": "sured", "ld_const": "txq suq", "cp_async": "cp", "mma": "mma", "ld_shared": "ldmatrix",
-        "st_shared": "stmatrix",
-    }.items()
-    for opcode in opcodes.split()
-}  # fmt: skip
-"""Class of machine instruction, keyed by PTX opcode, for opcodes that compile to one instruction for any type."""
+_Rules = dict[str, list[tuple[frozenset[str], frozenset[str], Cost]]]
+"""Rules of each opcode, in order: (types of which the instruction has one, or none for any; modifiers; cost)."""
+
+
+def _read(table: str) -> _Rules:
+    rules: _Rules = {}
+    for line in table.strip().splitlines():
+        instructions, _, cost = line.partition("=")
+        opcodes, types, needed = (frozenset(part.split()) for part in f"{instructions}||".split("|")[:3])
+        counts = (part.partition("*") for part in cost.split())
+        rule = types, needed, tuple((name, int(count or 1)) for name, _, count in counts)
+        for opcode in opcodes:
+            rules.setdefault(opcode, []).append(rule)
+    return rules
+
+
+def _first(rules: _Rules, opcode: str, kind: str, marks: Collection[str]) -> Cost | None:
+    """Return the cost of the first rule that applies to an instruction, or None."""
+    for types, needed, cost in rules.get(opcode, ()):
+        if needed.issubset(marks) and (not types or kind in types):
+            return cost
+    return None
+
+
+# Each line has opcodes | types | modifiers = machine instructions. The first line that applies counts. From sm_100 on,
+# FHADD and FHFMA add halves to f32 in the f32 pipe. `literal` marks a last operand that is a literal.
+_COARSE = _read("""
+add sub fma | f16 bf16 | f32 = fma32
+add sub mul mad fma neg abs min max copysign testp | f32 = fma32
+add sub mul mad fma neg abs min max copysign testp | f32x2 = fma32*2
+add sub mul mad fma neg abs min max copysign testp | f64 = f64
+add sub mul mad fma neg abs min max copysign testp set | f16 f16x2 bf16 bf16x2 = f16
+atom red sured = atomic
+ld ldu | | shared = ld_shared
+st | | shared = st_shared
+ld ldu | | local = ld_local
+st | | local = st_local
+ld ldu st | | const = ld_const
+ld ldu st | | param = ld_const
+ld ldu tex tld4 suld = ld_global
+st sust = st_global
+div rem | f32 | approx = mufu fma32
+div rem | f32 = mufu fma32*8
+div rem | f64 = mufu f64*20
+div rem | u32 s32 u16 s16 | literal = imad*2 alu*2
+div rem | u64 s64 = imad*40 alu*36 mufu cvt*3
+div rem = imad*8 alu*9 mufu cvt*2
+ex2 lg2 sin cos rcp rsqrt sqrt tanh | f64 = mufu f64*20
+ex2 lg2 sin cos rcp rsqrt sqrt tanh | f16x2 bf16x2 f32x2 | approx = mufu*2
+ex2 lg2 sin cos rcp rsqrt sqrt tanh | | approx = mufu
+ex2 lg2 sin cos rcp rsqrt sqrt tanh = mufu fma32*8
+mov cvta isspacep createpolicy = mov
+setp | s64 u64 b64 = setp*2
+setp = setp
+mul mad madc mul24 mad24 dp4a dp2a | | wide = imad
+mul mad madc mul24 mad24 dp4a dp2a | s64 u64 = imad*4
+mad | | hi = imad*2
+mul mad madc mul24 mad24 dp4a dp2a = imad
+add sub neg abs min max and or xor not cnot shl shr bfe bfi | s64 u64 b64 f64 = wide64*2
+bfind brev clz popc prmt lop3 shf sad selp slct set addc subc szext bmsk vabsdiff4 | s64 u64 b64 f64 = wide64*2
+add sub neg abs min max and or xor not cnot shl shr bfe bfi mapa getctarank = alu
+bfind brev clz popc prmt lop3 shf sad selp slct set addc subc szext bmsk vabsdiff4 = alu
+bra brx exit ret call trap = branch
+bar barrier mbarrier = bar
+shfl vote match redux activemask elect = shfl
+txq suq = ld_const
+cp = cp_async
+mma = mma
+wgmma | | mma_async = mma
+tcgen05 | | mma = mma
+ldmatrix = ld_shared
+stmatrix = st_shared
+""")
+_OTHER: Cost = (("other", 1),)
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 
@@ -59,47 +114,14 @@ def classify(ins: Instruction) -> Cost:
 
 @lru_cache(maxsize=4096)
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
-    kind = modifiers[-1] if modifiers else ""
-    if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
-        return (("fma32", 1),)  # From sm_100 on, FHADD and FHFMA do this in the f32 pipe.
     if "argument" in modifiers:  # The assembler keeps the arguments of a call in registers.
-        return (("mov", 1),)
-    if opcode in ("ld", "ldu", "st", "atom", "red"):
-        return ((_memory(opcode, modifiers), 1),)
-    if (
-        opcode in ("fma", "add", "sub", "mul", "neg", "abs", "min", "max", "mad", "copysign", "testp")
-        and kind in _FLOATS
-    ):
-        return ((_FLOAT_CLASS[kind], 2 if kind == "f32x2" else 1),)
-    if opcode in ("div", "rem"):
-        return _division(kind, modifiers, literal)
-    if opcode in _MUFU:
-        if kind == "f64":
-            return (("mufu", 1), ("f64", 20))
-        if "approx" in modifiers:
-            return (("mufu", 2 if "x2" in kind else 1),)
-        return (("mufu", 1), ("fma32", 8))
-    if opcode == "set" and "f16" in kind:
-        return (("f16", 1),)
-    if opcode in ("mov", "cvta", "isspacep", "createpolicy"):
         return (("mov", 1),)
     if opcode == "cvt":
         return _convert(modifiers)
-    if opcode == "setp":
-        return (("setp", 2 if kind in ("s64", "u64", "b64") else 1),)
-    if opcode in _MULTIPLY:
-        if "wide" in modifiers:
-            return (("imad", 1),)
-        if kind in ("s64", "u64"):
-            return (("imad", 4),)
-        return (("imad", 2 if "hi" in modifiers and opcode == "mad" else 1),)
-    if opcode in _LOGIC:
-        return (("wide64", 2),) if kind in ("s64", "u64", "b64", "f64") else (("alu", 1),)
     if opcode == "wmma":
         return _wmma(modifiers)
-    if opcode in ("wgmma", "tcgen05"):
-        return (("mma" if modifiers[:1] in (("mma_async",), ("mma",)) else "other", 1),)
-    return ((_ONE.get(opcode, "other"), 1),)
+    kind = modifiers[-1] if modifiers else ""
+    return _first(_COARSE, opcode, kind, (*modifiers, "literal") if literal else modifiers) or _OTHER
 
 
 _NATIVE = {
@@ -124,34 +146,6 @@ def _wmma(modifiers: tuple[str, ...]) -> Cost:
     bits = int(width[1]) if width else 32
     space = "shared" if "shared" in modifiers else "global"
     return ((f"{'st' if action == 'store' else 'ld'}_{space}", max(elements * bits // 1024, 1)),)
-
-
-def _memory(opcode: str, modifiers: tuple[str, ...]) -> str:
-    space = next((m for m in modifiers if m in ("shared", "local", "const", "param", "global")), "global")
-    if opcode in ("atom", "red"):
-        return "atomic"
-    if space in ("const", "param"):
-        return "ld_const"
-    return f"{'st' if opcode == 'st' else 'ld'}_{space}"
-
-
-_FLOAT_CLASS = {
-    "f32": "fma32", "f32x2": "fma32", "f64": "f64", "f16": "f16", "f16x2": "f16", "bf16": "f16", "bf16x2": "f16",
-}  # fmt: skip
-
-
-def _division(kind: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
-    if kind == "f32":
-        if "approx" in modifiers:
-            return (("mufu", 1), ("fma32", 1))
-        return (("mufu", 1), ("fma32", 8))
-    if kind == "f64":
-        return (("mufu", 1), ("f64", 20))
-    if literal and kind in ("u32", "s32", "u16", "s16"):
-        return (("imad", 2), ("alu", 2))
-    if kind in ("u64", "s64"):
-        return (("imad", 40), ("alu", 36), ("mufu", 1), ("cvt", 3))
-    return (("imad", 8), ("alu", 9), ("mufu", 1), ("cvt", 2))
 
 
 def _convert(modifiers: tuple[str, ...]) -> Cost:
@@ -210,36 +204,51 @@ def _wgmma_columns(ins: Instruction) -> int:
 MACHINE_CLASSES = ("fcmp", "i2f", "f2i", "cvt64", "move", "load_const", "uniform", "converge")
 """Classes of machine instructions that only `machine_cost` distinguishes."""
 
-_F32 = ("f32", "f32x2")
 _LONG = ("s64", "u64", "b64", "f64")
 _TO_WHOLE = frozenset({"rni", "rzi", "rmi", "rpi"})
 _PACKED = ("u32", "s32", "u16")
 _NEAR = frozenset({"rn", "rz"})
 """Rounding modes that the instruction I2FP supports."""
 
-# Without .ftz, f32 special functions scale their operand and result to keep denormal values.
-_APPROXIMATE = {
-    "ex2": (("fcmp", 1), ("fma32", 2)), "lg2": (("fcmp", 1), ("fma32", 2)), "rsqrt": (("fcmp", 1), ("fma32", 2)),
-    "sqrt": (("fcmp", 1), ("fma32", 2)), "rcp": (("fcmp", 2), ("fma32", 2), ("alu", 2)),
-}  # fmt: skip
-_IEEE = {
-    "div": (("mufu", 2), ("fma32", 5), ("branch", 1), ("converge", 2)),  # MUFU.RCP, FCHK, BRA, BSSY, BSYNC
-    "rcp": (("mufu", 1), ("fma32", 3), ("alu", 3), ("branch", 1), ("converge", 2)),
-    "sqrt": (("mufu", 1), ("fma32", 4), ("alu", 3), ("branch", 1), ("converge", 2)),
-}
-_DOUBLE = {
-    "div": (("mufu", 1), ("f64", 8), ("fma32", 1), ("fcmp", 2), ("move", 1), ("branch", 1), ("converge", 2)),
-    "rcp": (("mufu", 1), ("f64", 5), ("fcmp", 1), ("alu", 3), ("move", 1), ("branch", 1), ("converge", 2)),
-    "sqrt": (("mufu", 1), ("f64", 8), ("alu", 3), ("move", 4), ("branch", 1), ("converge", 2)),
-    "rsqrt": (("mufu", 1), ("f64", 5), ("alu", 2), ("move", 4), ("branch", 1), ("converge", 2)),
-}
-# Division of 32-bit integers by a value that is not a literal.
-_INTEGER = {
-    ("div", "s32"): (("imad", 6), ("alu", 12), ("move", 4), ("mufu", 1), ("f2i", 2)),
-    ("div", "u32"): (("imad", 5), ("alu", 7), ("move", 3), ("mufu", 1), ("f2i", 2)),
-    ("rem", "s32"): (("imad", 6), ("alu", 10), ("move", 4), ("mufu", 1), ("f2i", 2)),
-    ("rem", "u32"): (("imad", 5), ("alu", 6), ("move", 2), ("mufu", 1), ("f2i", 2)),
-}
+# Without .ftz, f32 special functions scale their operand and result to keep denormal values. IEEE division of f32 is
+# MUFU.RCP, FCHK, BRA, BSSY and BSYNC.
+_PRECISE = _read("""
+min max | f32 f32x2 | NaN = fcmp*2
+setp min max set | f32 f32x2 = fcmp
+setp | f64 = f64
+min max | f64 = f64 alu*3 move*3
+min max | s64 u64 b64 = setp*2 alu*2
+and or xor | pred = alu
+sin cos | f32 | approx = mufu fma32
+div | f32 | approx ftz = mufu fma32
+div | f32 | approx = mufu fma32*3 fcmp
+ex2 lg2 rsqrt sqrt rcp | f32 | approx ftz = mufu
+ex2 lg2 rsqrt sqrt | f32 | approx = mufu fcmp fma32*2
+rcp | f32 | approx = mufu fcmp*2 fma32*2 alu*2
+div rcp sqrt rsqrt ex2 lg2 sin cos | f32 | full = mufu fma32*5 fcmp*2
+div | f32 = mufu*2 fma32*5 branch converge*2
+rcp | f32 = mufu fma32*3 alu*3 branch converge*2
+sqrt | f32 = mufu fma32*4 alu*3 branch converge*2
+rsqrt ex2 lg2 sin cos | f32 = mufu
+div | f64 = mufu f64*8 fma32 fcmp*2 move branch converge*2
+rcp | f64 = mufu f64*5 fcmp alu*3 move branch converge*2
+sqrt | f64 = mufu f64*8 alu*3 move*4 branch converge*2
+rsqrt | f64 = mufu f64*5 alu*2 move*4 branch converge*2
+div | s32 = imad*6 alu*12 move*4 mufu f2i*2
+div | u32 = imad*5 alu*7 move*3 mufu f2i*2
+rem | s32 = imad*6 alu*10 move*4 mufu f2i*2
+rem | u32 = imad*5 alu*6 move*2 mufu f2i*2
+mul mad | s64 u64 | hi = imad*4 alu*3
+mul | s64 u64 = imad*3 alu
+mad | s64 u64 = imad*3 alu*2
+popc | b32 = alu
+clz | b32 = alu*2
+clz | b64 = alu*6
+clz popc = alu*3
+ld ldu | | param v4 = load_const*2
+ld ldu | | const v4 = load_const*2
+""")
+"""Costs that `_COARSE` estimates less precisely."""
 
 
 AGGREGATED = "warp_aggregated"
@@ -268,41 +277,10 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
     """Return the exact machine instructions if `classify` is imprecise for this instruction, or else None."""
     kind = modifiers[-1] if modifiers else ""
-    if opcode in ("setp", "min", "max", "set") and kind in _F32:
-        return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)
-    if opcode in ("setp", "min", "max") and kind == "f64":
-        return (("f64", 1),) if opcode == "setp" else (("f64", 1), ("alu", 3), ("move", 3))
-    if opcode in ("min", "max") and kind in _LONG:
-        return (("setp", 2), ("alu", 2))
-    if kind == "pred":
-        return (("alu", 1),) if opcode in ("and", "or", "xor") else ()
-    if opcode in ("div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos") and kind == "f32":
-        return _special_function(opcode, modifiers)
-    if kind == "f64" and opcode in _DOUBLE:
-        return _DOUBLE[opcode]
-    if (opcode, kind) in _INTEGER:
-        return _INTEGER[opcode, kind]
-    if opcode == "cvt":
-        return _conversion(modifiers)
-    if opcode in ("mul", "mad") and kind in ("s64", "u64"):
-        return (("imad", 4), ("alu", 3)) if "hi" in modifiers else (("imad", 3), ("alu", 1 if opcode == "mul" else 2))
-    if opcode in ("clz", "popc"):
-        return (("alu", {"clz.b32": 2, "popc.b32": 1, "clz.b64": 6}.get(f"{opcode}.{kind}", 3)),)
-    if opcode in ("ld", "ldu") and {"param", "const"} & {*modifiers} and "v4" in modifiers:
-        return (("load_const", 2),)
-    return None
-
-
-def _special_function(opcode: str, modifiers: tuple[str, ...]) -> Cost:
-    if "approx" in modifiers:
-        if opcode in ("sin", "cos"):
-            return (("mufu", 1), ("fma32", 1))
-        if opcode == "div":
-            return (("mufu", 1), ("fma32", 1)) if "ftz" in modifiers else (("mufu", 1), ("fma32", 3), ("fcmp", 1))
-        return (("mufu", 1),) if "ftz" in modifiers else (("mufu", 1), *_APPROXIMATE[opcode])
-    if "full" in modifiers:
-        return (("mufu", 1), ("fma32", 5), ("fcmp", 2))
-    return _IEEE.get(opcode, (("mufu", 1),))
+    cost = _first(_PRECISE, opcode, kind, modifiers)
+    if cost is None and kind == "pred":
+        return ()
+    return _conversion(modifiers) if opcode == "cvt" else cost
 
 
 def _conversion(modifiers: tuple[str, ...]) -> Cost | None:

@@ -6,7 +6,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernrec.ptx.analysis.dependence import spins
-from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Texel, Vector
+from kernrec.ptx.ir.operand import (
+    Address,
+    Immediate,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Texel,
+    Vector,
+    parts_of,
+)
 from kernrec.ptx.ir.program import Function, cached_analysis, ends_block, is_warp_synchronous
 from kernrec.ptx.ir.special_registers import is_special, special_width
 from kernrec.ptx.state.results import register_width
@@ -15,6 +26,9 @@ from kernrec.util.engine import module
 # Kinds of operands, in the order of `OperandKind` in engine/program.h.
 _NONE, _REGISTER, _INTEGER, _F32, _F64, _DECIMAL, _SYMBOL, _SPECIAL, _ADDRESS, _VECTOR, _PAIR, _NEGATED = range(12)
 _LABEL, _TEXEL, _OTHER = 12, 13, 14
+_COMPOSED: dict[type, int] = {
+    Address: _ADDRESS, Vector: _VECTOR, Pair: _PAIR, Negated: _NEGATED, Texel: _TEXEL,
+}  # fmt: skip
 _LITERALS = {"int": _INTEGER, "f32": _F32, "f64": _F64}
 
 
@@ -90,15 +104,11 @@ class _Encoder:
         function = self._function
         instructions = []
         for ins in function.instructions:
-            guard = -1 if ins.predicate is None else self._register(ins.predicate[0])
-            instructions.append(
-                (
-                    self._names.setdefault(ins.name, len(self._names)),
-                    len(ins.operands),
-                    guard,
-                    int(ins.predicate is not None and ins.predicate[1]),
-                )
+            guard, negated = (
+                (-1, False) if ins.predicate is None else (self._register(ins.predicate[0]), ins.predicate[1])
             )
+            name = self._names.setdefault(ins.name, len(self._names))
+            instructions.append((name, len(ins.operands), guard, int(negated)))
             branches = ins.opcode in ("bra", "brx")
             for operand in ins.operands:
                 self._operand(operand, branches)
@@ -110,15 +120,8 @@ class _Encoder:
             blocks.append((first, count, *map(int, flags)))
             first += count
         widths = [register_width(function.register_type(name) or "b32") for name in self._registers]
-        return Code(
-            list(self._names),
-            _flat(instructions),
-            _flat(self._operands),
-            _flat(blocks),
-            widths,
-            list(self._specials),
-            list(self._symbols),
-        )
+        code, operands = _flat(instructions), _flat(self._operands)
+        return Code([*self._names], code, operands, _flat(blocks), widths, [*self._specials], [*self._symbols])
 
     def _register(self, name: str) -> int:
         return self._registers.setdefault(name, len(self._registers))
@@ -142,24 +145,11 @@ class _Encoder:
                 add((_DECIMAL, 0, int(np.float64(operand.value).view(np.int64))))
         elif isinstance(operand, Symbol):
             self._symbol(operand, branches)
-        elif isinstance(operand, Address):
-            add((_ADDRESS, 1, signed(operand.offset)))
-            self._operand(operand.base, False)
-        elif isinstance(operand, Vector):
-            self._parts(_VECTOR, operand.items)
-        elif isinstance(operand, Pair):
-            self._parts(_PAIR, (operand.first, operand.second))
-        elif isinstance(operand, Negated):
-            self._parts(_NEGATED, (operand.register,))
-        elif isinstance(operand, Texel):
-            self._parts(_TEXEL, (operand.image, *operand.coordinates))
         else:
-            add((_OTHER, 0, 0))
-
-    def _parts(self, kind: int, parts: Sequence[Operand]) -> None:
-        self._operands.append((kind, len(parts), 0))
-        for part in parts:
-            self._operand(part, False)
+            parts = parts_of(operand)
+            add((_COMPOSED[type(operand)], len(parts), signed(operand.offset) if isinstance(operand, Address) else 0))
+            for part in parts:
+                self._operand(part, False)
 
     def _symbol(self, symbol: Symbol, branches: bool) -> None:
         index, tables = self._function.block_index, self._function.tables

@@ -1,6 +1,7 @@
 """Parse the body of a function: instructions, labels and declarations in nested scopes."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -130,19 +131,58 @@ def _offset(text: str, offset: str) -> int:
         raise ValueError(f"cannot read the operand {text!r}") from None
 
 
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INSTRUCTION = re.compile(
-    r"\s*(?:@(!?)([%\w$]+)\s+)?([a-z][a-z0-9_]*)(?![a-z0-9_])((?:[.:]+[\w]+)*)(?![\w.]|\s*:)\s*+([^;{}]*+(?:\{[^;{}]*+\}[^;{}]*+)*+);\s*$"
+    r"\s*(?:@(!?)([%\w$]+)\s+)?([a-z][a-z0-9_]*)(?![a-z0-9_])((?:[.:]+[\w]+)*)(?![\w.]|\s*:)\s*+([^;{}]*+(?:\{[^;{}]*+\}[^;{}]*+)*+);"
 )
 _OPERANDS = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,{}\[\]()]+)\s*,?")
-_LABEL = re.compile(r"([\w$%]+)\s*:(?!:)\s*")
+_BRACE = re.compile(r"\s*([{}])")
+_LABEL = re.compile(r"\s*([\w$%]+)\s*:(?!:)")
+_TABLE = re.compile(r"\s*\.branchtargets\s+([^;]*);")
+_PROTOTYPE = re.compile(r"\s*\.call(?:prototype|targets)\b[^;]*;")
+_LOCATION = re.compile(r'\s*\.(?:loc|file)\b(?:[^\n;"]|"[^"\n]*"?)*;?')
+END = re.compile(r"\s*\Z")
 _NAME = re.compile(r"[%$\w]+")
 _VARIABLES = (".shared", ".local", ".global", ".const", ".param")
 _IGNORED = (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn")
 
 _REGISTER = re.compile(r"[%\w$]+(?:<\d{1,18}>)?")
 _MOST_SCOPES = 64
+_LAST = ("ret", "exit", "bra", "trap")
 
 _Scopes = tuple[dict[str, str], ...]
+
+
+class PtxText:
+    """PTX text without comments, which parsers read from start to end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = _COMMENT.sub(lambda match: "\n" * match[0].count("\n") or " ", text)
+        self._newlines = [match.start() for match in re.finditer("\n", self._text)]
+        self._place = 0
+
+    @property
+    def line(self) -> int:
+        """Return the number of the line up to which the text was read, counted from 1."""
+        return self.line_at(self._place)
+
+    def line_at(self, place: int) -> int:
+        return bisect_left(self._newlines, place) + 1
+
+    def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Read the text that matches a pattern, or return None if the rest of the text does not start with a match."""
+        match = pattern.match(self._text, self._place)
+        if match is not None:
+            self._place = match.end()
+        return match
+
+    def statement(self) -> str:
+        """Read the text before the next semicolon. Raise `ParseError` if there is no semicolon."""
+        start, end = self._place, self._text.find(";", self._place)
+        self._place = len(self._text) if end < 0 else end + 1
+        if end < 0:
+            raise ParseError(f"unfinished statement {' '.join(self._text[start:].split())[:60]!r}", self.line)
+        return self._text[start:end].strip()
 
 
 class FunctionParser:
@@ -152,29 +192,41 @@ class FunctionParser:
     `ValueError` if they cannot read a text.
     """
 
-    def __init__(self, function: Function, numbers: Iterator[int]) -> None:
-        """Start to parse `function`. `numbers` yields numbers that make names unique in the module."""
-        self.function = function
-        self._numbers = numbers
+    def __init__(self, function: Function, source: PtxText, numbers: Iterator[int]) -> None:
+        """Prepare to parse `function`, whose body starts at the place up to which `source` was read.
+
+        `numbers` yields numbers that make names unique in the module.
+        """
+        self._function, self._source, self._numbers = function, source, numbers
         self._operands = OperandReader(function)
         self._scopes: list[dict[str, str]] = [{}]  # Unique name of each declared name, for each scope, outermost first.
         self._declared = 0
-        self._last_label = ""
         self._branches: list[
             tuple[int, _Scopes]
         ] = []  # Resolve labels at the end, because a label may be declared after its use.
 
-    @property
-    def closed(self) -> bool:
-        return not self._scopes
+    def parse(self) -> None:
+        """Parse the body up to its closing brace. Raise `ParseError` if the body is incomplete."""
+        source = self._source
+        while self._scopes:
+            if match := source.take(_INSTRUCTION):
+                self._instruction(match)
+            elif match := source.take(_BRACE):
+                self._change_scope(match[1] == "{")
+            elif match := source.take(_LABEL):
+                self._label(match[1])
+            elif source.take(END):
+                raise ParseError(f"function {self._function.name!r} has no closing brace", source.line)
+            elif not source.take(_LOCATION):
+                self._directive(source.statement())
+        self._finish()
 
-    def take_instruction(self, line: str, number: int) -> bool:
-        """Parse a line that consists of one whole instruction. Return False for any other line."""
-        match = _INSTRUCTION.match(line)
-        if match is None:
-            return False
+    def _instruction(self, match: re.Match[str]) -> None:
         negated, predicate, opcode, modifiers, operands = match.groups()
-        instructions = self.function.instructions
+        text = match[0].strip()
+        if "\n" in text:
+            text, operands = " ".join(text.split()), " ".join(operands.split())
+        instructions = self._function.instructions
         if len(self._scopes) > 1:
             operands, predicate = self._resolve(operands), self._resolve(predicate or "") or None
             if opcode in ("bra", "brx"):
@@ -190,46 +242,22 @@ class FunctionParser:
                 tuple(modifiers.replace("::", ".")[1:].split(".")) if modifiers else (),
                 values,
                 (predicate, bool(negated)) if predicate else None,
-                number,
-                line,
+                self._source.line_at(match.start(3)),
+                text,
             )
         )
-        return True
 
-    def take_statement(self, text: str, number: int) -> str | None:
-        """Parse the first statement of a text and return the remaining text, or None if the statement is incomplete.
-
-        Args:
-            number: number of the line at which the text starts.
-        """
-        if text[0] == "{":
-            if len(self._scopes) > _MOST_SCOPES:
-                raise ValueError(f"more than {_MOST_SCOPES} nested scopes")
-            self._scopes.append({})
-            self._operands.forget()
-            return text[1:]
-        if text[0] == "}":
+    def _change_scope(self, opens: bool) -> None:
+        if not opens:
             self._scopes.pop()
-            self._operands.forget()
-            return text[1:]
-        if label := _LABEL.match(text):
-            return self._label(label, text)
-        if text.startswith((".loc ", ".loc\t", ".file")):
-            return text.partition("\n")[2]
-        if ";" not in text:
-            return None
-        statement, _, rest = text.partition(";")
-        if not statement:
-            return rest
-        if statement[0] == ".":
-            self._directive(statement)
-        elif not self.take_instruction(" ".join(statement.split()) + ";", number):
-            raise ValueError(f"cannot read {' '.join(statement.split())[:60]!r}")
-        return rest
+        elif len(self._scopes) > _MOST_SCOPES:
+            raise ValueError(f"more than {_MOST_SCOPES} nested scopes")
+        else:
+            self._scopes.append({})
+        self._operands.forget()
 
-    def finish(self, number: int) -> None:
-        """Complete the function, whose last line is `number`. Raise `ParseError` if a branch has an unknown label."""
-        function = self.function
+    def _finish(self) -> None:
+        function = self._function
         instructions = function.instructions
         for index, scopes in self._branches:
             ins = instructions[index]
@@ -244,41 +272,26 @@ class FunctionParser:
         label_at_end = any(index == len(instructions) for index in function.labels.values())
         if last is None or label_at_end or last.predicate is not None or last.opcode not in _LAST:
             # A function returns if execution reaches its end.
-            instructions.append(Instruction("ret", (), (), None, number, "ret;"))
+            instructions.append(Instruction("ret", (), (), None, self._source.line, "ret;"))
 
-    def _label(self, label: re.Match[str], text: str) -> str | None:
-        function = self.function
-        name = label.group(1)
-        if (described := re.match(r"\.call(?:prototype|targets)\b[^;]*", text[label.end() :])) is not None:
-            rest = text[label.end() + described.end() :]
-            # Skip this directive. A call through a pointer is resolved when the call runs.
-            return rest[1:] if rest else None
+    def _label(self, name: str) -> None:
+        function = self._function
+        if self._source.take(_PROTOTYPE):
+            return  # A call through a pointer is resolved when the call runs.
         if len(self._scopes) > 1:
             self._scopes[-1][name] = name = f"{name}@{next(self._numbers)}"
-        rest = text[label.end() :]
-        if table := re.match(r"\.branchtargets\s+([^;]*);", rest):
-            function.tables[name] = tuple(t.strip() for t in table.group(1).split(","))
-            return rest[table.end() :]
-        self._last_label = name
-        if not rest and text.endswith(":"):
-            function.labels[name] = len(function.instructions)
-            return rest
-        if rest.startswith(".branchtargets"):
-            return None
-        if name in function.labels:
+        if table := self._source.take(_TABLE):
+            function.tables[name] = tuple(target.strip() for target in table[1].split(","))
+        elif name in function.labels:
             raise ValueError(f"label {name!r} is defined twice")
-        function.labels[name] = len(function.instructions)
-        return rest
+        else:
+            function.labels[name] = len(function.instructions)
 
     def _directive(self, statement: str) -> None:
-        match = re.match(r"\.\w+", statement)
-        word = match[0] if match else statement
-        if word == ".branchtargets" and self._last_label in self.function.labels:
-            # The label on the line before is the name of this table, not a position in the code.
-            del self.function.labels[self._last_label]
-            targets = statement[len(word) :].split(",")
-            self.function.tables[self._last_label] = tuple(target.strip() for target in targets)
+        if not statement:
             return
+        named = re.match(r"\.\w+", statement)
+        word = named[0] if named else statement
         if registers := re.match(r"\.reg\s*\.(\w+)\s+(.*)", statement, re.DOTALL):
             for name in registers[2].split(","):
                 self._declare(registers[1], name.strip())
@@ -289,12 +302,14 @@ class FunctionParser:
                 unique = f"{variable.name}@{next(self._numbers)}"
                 self._scopes[-1][variable.name] = unique
                 variable = replace(variable, name=unique)
-            self.function.variables[variable.name] = variable
+            self._function.variables[variable.name] = variable
+        elif statement[0] != ".":
+            raise ValueError(f"cannot read {' '.join(statement.split())[:60]!r}")
         elif word not in _IGNORED:
             raise ValueError(f"unknown directive {word!r}")
 
     def _declare(self, kind: str, name: str) -> None:
-        function = self.function
+        function = self._function
         if kind not in REGISTER_TYPES:
             raise ValueError(f".{kind} is not a register type")
         if not _REGISTER.fullmatch(name):
@@ -317,9 +332,6 @@ class FunctionParser:
     def _resolve(self, text: str) -> str:
         scopes = tuple(self._scopes)
         return _NAME.sub(lambda match: _innermost(scopes, match.group()), text)
-
-
-_LAST = ("ret", "exit", "bra", "trap")
 
 
 def _innermost(scopes: _Scopes, name: str) -> str:

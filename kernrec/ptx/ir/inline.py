@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from weakref import ref
 
-from kernrec.ptx.ir.operand import Address, Immediate, Register, Symbol, with_leaves
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, with_leaves
 from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.util.light_dataclass import dataclass
 
@@ -73,7 +73,7 @@ class _Inliner:
             if renamed.opcode == "call":
                 self._append_call(renamed, body.callers)
             elif renamed.opcode == "ret" and body.end is not None:
-                result.instructions.append(replace(renamed, opcode="bra", modifiers=(), operands=(Symbol(body.end),)))
+                self._emit(renamed, "bra", Symbol(body.end), predicate=renamed.predicate)
             else:
                 result.instructions.append(_through_arguments(renamed, result))
         result.labels.update(dict.fromkeys(labels.get(len(instructions), ()), len(result.instructions)))
@@ -88,12 +88,11 @@ class _Inliner:
             return
         callee = self.module.functions.get(called)
         if called in _ASSERT_FAILS:
-            result.instructions.append(replace(ins, opcode="trap", modifiers=(), operands=()))
+            self._emit(ins, "trap", predicate=ins.predicate)
             return
         if called in _WITHOUT_EFFECT:
             for name in results:
-                store = replace(ins, opcode="st", modifiers=("argument", "b32"), text=ins.text)
-                result.instructions.append(replace(store, operands=(Address(Symbol(name), 0), _ZERO)))
+                self._emit(ins, "st.argument.b32", Address(Symbol(name), 0), _ZERO, predicate=ins.predicate)
             return
         if callee is None or called in callers or len(result.instructions) > _MOST_INSTRUCTIONS:
             result.instructions.append(ins)
@@ -113,8 +112,7 @@ class _Inliner:
         end = f"$end{suffix}"
         if ins.predicate is not None:
             register, negated = ins.predicate
-            skip = replace(ins, opcode="bra", modifiers=(), operands=(Symbol(end),), predicate=(register, not negated))
-            result.instructions.append(skip)
+            self._emit(ins, "bra", Symbol(end), predicate=(register, not negated))
         self.append(_Body(callee, names, suffix, (*callers, called), end))
         result.labels[end] = len(result.instructions)
 
@@ -142,21 +140,21 @@ class _Inliner:
         for place, name in enumerate(candidates):
             other, is_other = f"$other{place}@call{number}", f"%other{place}@call{number}"
             result.registers[is_other] = "pred"
-            compared = (Register(is_other), pointer, Symbol(name))
-            result.instructions.append(
-                replace(ins, opcode="setp", modifiers=("ne", "u64"), operands=compared, predicate=None)
-            )
-            skip = replace(ins, opcode="bra", modifiers=(), operands=(Symbol(other),), predicate=(is_other, False))
-            result.instructions.append(skip)
+            self._emit(ins, "setp.ne.u64", Register(is_other), pointer, Symbol(name))
+            self._emit(ins, "bra", Symbol(other), predicate=(is_other, False))
             listed = [f"({', '.join(results)})"] if results else []
             texts = (*listed, name, f"({', '.join(arguments)})")
             self._append_call(replace(ins, operands=tuple(map(Symbol, texts)), predicate=None), callers)
-            result.instructions.append(
-                replace(ins, opcode="bra", modifiers=(), operands=(Symbol(end),), predicate=None)
-            )
+            self._emit(ins, "bra", Symbol(end))
             result.labels[other] = len(result.instructions)
-        result.instructions.append(replace(ins, opcode="trap", modifiers=(), operands=(), predicate=None))
+        self._emit(ins, "trap")
         result.labels[end] = len(result.instructions)
+
+    def _emit(self, ins: Instruction, name: str, *operands: Operand, predicate: tuple[str, bool] | None = None) -> None:
+        """Append another instruction with the line and text of `ins`."""
+        opcode, *modifiers = name.split(".")
+        new = replace(ins, opcode=opcode, modifiers=tuple(modifiers), operands=operands, predicate=predicate)
+        self.result.instructions.append(new)
 
     def _renamed(self, ins: Instruction, body: _Body) -> Instruction:
         def register(name: str) -> str:

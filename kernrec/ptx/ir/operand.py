@@ -90,7 +90,7 @@ def leaves(operand: Operand) -> Iterator[Register | Immediate | Symbol]:
     if isinstance(operand, Register | Immediate | Symbol):
         yield operand
         return
-    for part in _parts(operand):
+    for part in parts_of(operand):
         yield from leaves(part)
 
 
@@ -102,7 +102,7 @@ def registers_of(operand: Operand) -> tuple[str, ...]:
         return ()
     if isinstance(operand, Address):
         return registers_of(operand.base)
-    return tuple([name for part in _parts(operand) for name in registers_of(part)])
+    return tuple([name for part in parts_of(operand) for name in registers_of(part)])
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
@@ -125,7 +125,8 @@ def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | 
     return operand
 
 
-def _parts(operand: Address | Vector | Pair | Negated | Texel) -> tuple[Operand, ...]:
+def parts_of(operand: Address | Vector | Pair | Negated | Texel) -> tuple[Operand, ...]:
+    """Return the operands of which a composed operand consists, in order."""
     if isinstance(operand, Address):
         return (operand.base,)
     if isinstance(operand, Vector):

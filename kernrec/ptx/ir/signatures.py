@@ -4,6 +4,7 @@ The code that executes tensor-core, texture, vote and similar instructions check
 """
 
 import re
+from collections.abc import Mapping
 from functools import cache
 
 from kernrec.ptx.ir.operand import BITS
@@ -25,180 +26,135 @@ class Slot:
 
 
 Slots = tuple[Slot, ...]
+_Form = tuple[list[str], list[str] | None]
+"""Modifiers that an instruction needs for a form, in order, and the operands, or None if they are not checked here."""
 
-_ADDRESS, _TENSOR = Slot("address"), Slot("tensor")
-_U32, _POLICY, _MASK = Slot("read", "u32"), Slot("read", "b64"), Slot("read", "u16")
 
-_BINARY = frozenset(
-    ["add", "sub", "addc", "subc", "mul", "div", "rem", "min", "max", "and", "or", "xor", "copysign", "mul24"]
-)
-_TERNARY = frozenset(["mad", "madc", "fma", "sad", "mad24"])
-_UNARY = frozenset(
-    ["abs", "neg", "not", "cnot", "sqrt", "rsqrt", "rcp", "sin", "cos", "lg2", "ex2", "tanh", "brev", "cvta"]
-)
-_MOVES = frozenset(["ld", "ldu", "st", "mov"])
-_CHOICES = frozenset(["set", "setp", "slct", "selp", "testp"])
-_BIT_FIELDS = frozenset(["shl", "shr", "shf", "popc", "clz", "bfind", "bfe", "bfi"])
-_END_WITH_TYPE = _BINARY | _TERNARY | _UNARY | _MOVES | _CHOICES | _BIT_FIELDS
-_PREDICATE = Slot("read", "pred")
+def _read(table: str) -> dict[str, list[_Form]]:
+    forms: dict[str, list[_Form]] = {}
+    for line in table.strip().splitlines():
+        names, _, operands = line.partition("=")
+        for name in names.split():
+            opcode, *needed = name.split(".")
+            forms.setdefault(opcode, []).append((needed, None if "unchecked" in operands else operands.split()))
+    return forms
+
+
+# A line has instructions with the modifiers that they need, and their operands. The first form that fits applies.
+# Operands: w (written), r (read), address, tensor, label. Types: T (last type of the instruction), F (first of two
+# types), W (T, or twice as wide in a `.wide` instruction). Marks: + (a wider register is possible), v (vector of the
+# instruction's length), * (vector of any length), ? (optional).
+_TYPED = _read("""
+add.f32.f16 add.f32.bf16 sub.f32.f16 sub.f32.bf16 = w:F r:T r:F
+fma.f32.f16 fma.f32.bf16 = w:F r:T r:T r:F
+min.f32 max.f32 = w:T r:T r:T r:T?
+add sub addc subc mul div rem min max and or xor copysign mul24 = w:W r:T r:T
+mad madc fma sad mad24 = w:W r:T r:T r:W
+abs neg not cnot sqrt rsqrt rcp sin cos lg2 ex2 tanh brev cvta = w:T r:T
+setp.and setp.or setp.xor = w:pred r:T r:T r:pred
+setp = w:pred r:T r:T
+testp = w:pred r:T
+set = w:F r:T r:T r:pred?
+slct = w:F r:F r:F r:T
+selp = w:T r:T r:T r:pred
+mov = w:T* r:T*
+ld.cache_hint ldu.cache_hint st.cache_hint = unchecked
+st.async = address r:Tv address
+ld ldu = w:T+v address
+st = address r:T+v
+shl shr = w:T r:T r:u32
+shf = w:T r:T r:T r:b32
+popc clz bfind = w:u32 r:T
+bfe = w:T r:T r:u32 r:u32
+bfi = w:T r:T r:T r:u32 r:u32
+""")
+"""Forms of instructions whose last modifier is a type."""
+_OTHER = _read("""
+prmt = w:T r:T r:T r:b32
+isspacep = w:pred r:T
+cvt.f16x2.f32 cvt.bf16x2.f32 cvt.e4m3x2.f32 cvt.e5m2x2.f32 = w:F+ r:T+ r:T+
+cvt = w:F+ r:T+
+ret exit trap griddepcontrol =
+bra = label
+barrier.cluster =
+bar.warp.sync barrier.warp.sync setmaxnreg = r:u32
+bar.red barrier.red = unchecked
+bar.arrive barrier.arrive = r:u32 r:u32
+bar barrier = r:u32 r:u32?
+red.async = address r:Tv address
+mbarrier.arrive mbarrier.arrive_drop = w:b64 address r:u32?
+mbarrier.init mbarrier.expect_tx mbarrier.complete_tx = address r:u32
+mbarrier.inval = address
+mbarrier.test_wait.parity mbarrier.try_wait.parity = w:pred address r:u32 r:u32?
+mbarrier.test_wait mbarrier.try_wait = w:pred address r:b64 r:u32?
+mbarrier.pending_count = w:u32 r:b64
+cp.bulk.commit_group =
+cp.bulk.wait_group = r:u32
+cp.bulk.im2col cp.bulk.cp_mask cp.bulk.ignore_oob = unchecked
+cp.bulk.prefetch.tensor = tensor
+cp.bulk.prefetch = address r:u32
+cp.bulk.tensor.mbarrier = address tensor address
+cp.bulk.tensor = tensor address
+cp.bulk.mbarrier = address address r:u32 address
+cp.bulk = address address r:u32
+tensormap.replace.box_dim tensormap.replace.global_dim = address r:u32 r:T
+tensormap.replace.global_stride tensormap.replace.element_stride = address r:u32 r:T
+tensormap.replace = address r:T
+tensormap.cp_fenceproxy = address address r:u32
+mapa.u32 mapa.u64 = w:T r:T r:u32
+getctarank.u32 getctarank.u64 = w:u32 r:T
+""")
+_ROLES = {"w": "write", "r": "read"}
+_BARRIERS = ("sync", "arrive", "warp.sync", "red.popc.u32", "red.and.pred", "red.or.pred")
+_ACCESSIBLE = re.compile(r"[busf]\d+|bf16")
 
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction, or None if this module has no entry for the opcode. Raise `ValueError` if
-    the modifiers contain several types instead of one, or do not end with a type.
+    """Return the operands of an instruction, or None if this module has no form for the instruction.
+
+    Raises:
+        ValueError: The modifiers contain several types instead of one, or do not end with a type.
     """
-    if (slots := _async_signature(opcode, modifiers)) is not None:
-        return slots
     types = [name for name in modifiers if name in BITS]
-    kind = types[-1] if types else None
-    if opcode in ("ret", "exit", "trap"):
-        return ()
-    if opcode == "bra":
-        return (Slot("label"),)
-    if opcode in ("bar", "barrier"):
-        return _barrier(opcode, tuple(mark for mark in modifiers if mark not in ("cta", "aligned")) or ("sync",))
-    if opcode == "cvt":
-        return _conversion(types)
-    if opcode in _END_WITH_TYPE and modifiers[-1:] != (kind,):
+    kind, is_typed = types[-1] if types else "", opcode in _TYPED
+    if is_typed and modifiers[-1:] != (kind,):
         raise ValueError(f".{modifiers[-1]} is not a type" if modifiers else f"{opcode} without a type")
-    if kind is None:
+    if opcode in ("bar", "barrier") and "cluster" not in modifiers:
+        _check_barrier(opcode, modifiers)
+    forms = _TYPED.get(opcode) or _OTHER.get(opcode, [])
+    operands = next((each for needed, each in forms if [m for m in modifiers if m in needed] == needed), None)
+    if operands is None:
         return None
-    if opcode in ("ld", "ldu", "st"):
-        return _access(opcode, modifiers, kind)
-    if opcode in ("set", "slct"):
-        return _two_types(opcode, types)
-    if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # The last source is an f32, unlike the others.
-        half, single = Slot("read", kind), Slot("read", "f32")
-        return (Slot("write", "f32"), half, *((half,) if opcode == "fma" else ()), single)
-    slots = _same_type(opcode, modifiers, kind)
-    if slots is not None and len(types) > 1:
-        raise ValueError(f"{len(types)} types, but {opcode} has one type")
-    return slots
-
-
-def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
-    """Return the operands of an instruction whose single type suffix applies to every operand."""
-    wide = "wide" in modifiers
-    if wide and not (opcode in ("mul", "mad") and kind in ("u16", "s16", "u32", "s32")):
+    named = {operand.partition(":")[2][:1] for operand in operands}
+    if ("F" in named and len(types) != 2) or ("T" in named and not types):
+        return None
+    if is_typed and "wide" in modifiers and not (opcode in ("mul", "mad") and kind in ("u16", "s16", "u32", "s32")):
         raise ValueError(f"{opcode}.wide has no type .{kind}; mul and mad have it for .u16, .s16, .u32 and .s32")
-    result = Slot("write", f"{kind[0]}{2 * BITS[kind]}" if wide else kind)
-    source = Slot("read", kind)
-    if opcode in _BINARY:
-        third = (Slot("read", kind, optional=True),) if opcode in ("min", "max") and kind == "f32" else ()
-        return (result, source, source, *third)
-    if opcode in _TERNARY:
-        return (result, source, source, Slot("read", result.type))
-    if opcode in _UNARY:
-        return (result, source)
-    if opcode == "setp":
-        more = any(name in ("and", "or", "xor") for name in modifiers)
-        return (Slot("write", "pred"), source, source, *((_PREDICATE,) if more else ()))
-    if opcode in ("testp", "isspacep"):
-        return (Slot("write", "pred"), source)
-    if opcode == "mov":
-        return (Slot("write", kind, vector=0), Slot("read", kind, vector=0))
-    if opcode == "selp":
-        return (result, source, source, _PREDICATE)
-    if opcode in ("shl", "shr"):
-        return (result, source, _U32)
-    if opcode in ("popc", "clz", "bfind"):
-        return (Slot("write", "u32"), source)
-    if opcode == "bfe":
-        return (result, source, _U32, _U32)
-    if opcode == "bfi":
-        return (result, source, source, _U32, _U32)
-    if opcode in ("shf", "prmt"):
-        return (result, source, source, Slot("read", "b32"))
-    return None
-
-
-def _barrier(opcode: str, marks: tuple[str, ...]) -> Slots | None:
-    """Return the operands of a block-wide barrier, or None if it is a reduction. The second operand is optional."""
-    if marks == ("warp", "sync"):
-        return (_U32,)
-    if marks in (("sync",), ("arrive",)):
-        return (_U32, Slot("read", "u32", optional=marks == ("sync",)))
-    if marks[0] == "red" and marks[1:] in (("popc", "u32"), ("and", "pred"), ("or", "pred")):
-        return None
-    raise ValueError(f"{opcode}.{'.'.join(marks)} is none of sync, arrive, red.popc.u32, red.and.pred and red.or.pred")
-
-
-def _conversion(types: list[str]) -> Slots | None:
-    if len(types) != 2:
-        return None
-    packed = "x2" in types[0] and types[1] == "f32"
-    source = Slot("read", types[1], wider=True)
-    return (Slot("write", types[0], wider=True), source, *((source,) if packed else ()))
-
-
-def _access(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
-    if any(name.startswith(("L2::cache_hint", "cache_hint")) for name in modifiers):
-        return None
-    elements = next((int(name[1:]) for name in modifiers if name in ("v2", "v4", "v8")), 1)
-    if not re.fullmatch(r"[busf]\d+|bf16", kind) or kind == "f8":
+    if is_typed and "F" not in named and len(types) > 1:
+        raise ValueError(f"{len(types)} types, but {opcode} has one type")
+    if opcode in ("ld", "ldu", "st") and not _ACCESSIBLE.fullmatch(kind):
         raise ValueError(f"{opcode} has no type .{kind}")
-    value = Slot("read" if opcode == "st" else "write", kind, wider=True, vector=elements)
-    return (Slot("address"), value) if opcode == "st" else (value, Slot("address"))
+    if opcode == "cp":
+        more = {"multicast": "r:u16", "cache_hint": "r:b64"}
+        operands = [*operands, *(operand for name, operand in more.items() if name in modifiers)]
+    wide = f"{kind[:1]}{2 * BITS[kind]}" if "wide" in modifiers else kind
+    elements = next((int(name[1:]) for name in modifiers if name in ("v2", "v4", "v8")), 1)
+    return tuple(
+        _slot(operand, {"F": types[0] if types else "", "T": kind, "W": wide}, elements) for operand in operands
+    )
 
 
-def _two_types(opcode: str, types: list[str]) -> Slots | None:
-    if len(types) != 2:
-        return None
-    first, second = Slot("read", types[0]), Slot("read", types[1])
-    if opcode == "slct":
-        return (Slot("write", types[0]), first, first, second)
-    return (Slot("write", types[0]), second, second, Slot("read", "pred", optional=True))
+def _slot(operand: str, types: Mapping[str, str], elements: int) -> Slot:
+    role, _, described = operand.partition(":")
+    name = described.rstrip("+v*?")
+    vector = 0 if "*" in described else elements if described.endswith("v") else 1
+    return Slot(
+        _ROLES.get(role, role), types.get(name, name) or "b32", "+" in described, vector, described.endswith("?")
+    )
 
 
-def _async_signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    first = modifiers[0] if modifiers else ""
-    if opcode == "mbarrier":
-        return _mbarrier(first, "parity" in modifiers)
-    if opcode == "cp" and "bulk" in modifiers:
-        return _bulk(modifiers)
-    if opcode in ("st", "red") and first == "async":
-        vector = next((int(mark[1:]) for mark in modifiers if mark in ("v2", "v4")), 1)
-        return (_ADDRESS, Slot("read", modifiers[-1], vector=vector), _ADDRESS) if modifiers[-1] in BITS else None
-    if opcode == "tensormap" and first == "replace" and len(modifiers) > 3 and modifiers[-1] in BITS:
-        ordinal = modifiers[2] in ("box_dim", "global_dim", "global_stride", "element_stride")
-        return (_ADDRESS, *((_U32,) if ordinal else ()), Slot("read", modifiers[-1]))
-    if opcode == "tensormap" and first == "cp_fenceproxy":
-        return (_ADDRESS, _ADDRESS, _U32)
-    if opcode == "mapa" and modifiers[-1:] in (("u32",), ("u64",)):
-        return (Slot("write", modifiers[-1]), Slot("read", modifiers[-1]), _U32)
-    if opcode == "getctarank" and modifiers[-1:] in (("u32",), ("u64",)):
-        return (Slot("write", "u32"), Slot("read", modifiers[-1]))
-    if opcode == "setmaxnreg":
-        return (_U32,)
-    return () if opcode == "griddepcontrol" or (opcode == "barrier" and first == "cluster") else None
-
-
-def _mbarrier(action: str, parity: bool) -> Slots | None:
-    if action in ("init", "expect_tx", "complete_tx"):
-        return (_ADDRESS, _U32)
-    if action == "inval":
-        return (_ADDRESS,)
-    if action in ("arrive", "arrive_drop"):
-        return (Slot("write", "b64"), _ADDRESS, Slot("read", "u32", optional=True))
-    if action in ("test_wait", "try_wait"):
-        phase = _U32 if parity else Slot("read", "b64")
-        return (Slot("write", "pred"), _ADDRESS, phase, Slot("read", "u32", optional=True))
-    return (Slot("write", "u32"), Slot("read", "b64")) if action == "pending_count" else None
-
-
-def _bulk(modifiers: tuple[str, ...]) -> Slots | None:
-    marks = {*modifiers}
-    if "commit_group" in marks:
-        return ()
-    if "wait_group" in marks:
-        return (_U32,)
-    if marks & {"im2col", "cp_mask", "ignore_oob"}:
-        return None
-    tail = ((_MASK,) if "multicast" in marks else ()) + ((_POLICY,) if "cache_hint" in marks else ())
-    barrier = (_ADDRESS,) if "mbarrier" in marks else ()
-    if "prefetch" in marks:
-        return (_TENSOR, *tail) if "tensor" in marks else (_ADDRESS, _U32, *tail)
-    if "tensor" in marks:
-        return (_ADDRESS, _TENSOR, *barrier, *tail) if barrier else (_TENSOR, _ADDRESS, *tail)
-    return (_ADDRESS, _ADDRESS, _U32, *barrier, *tail)
+def _check_barrier(opcode: str, modifiers: tuple[str, ...]) -> None:
+    action = ".".join(name for name in modifiers if name not in ("cta", "aligned")) or "sync"
+    if action not in _BARRIERS:
+        raise ValueError(f"{opcode}.{action} is none of sync, arrive, red.popc.u32, red.and.pred and red.or.pred")

@@ -297,26 +297,29 @@ class Clusters:
 
     @property
     def size(self) -> int:
-        return self.extents[0] * self.extents[1] * self.extents[2]
+        return prod(self.extents)
+
+    @property
+    def _counts(self) -> list[int]:
+        """Return the number of clusters along each axis."""
+        return [extent // along for extent, along in zip(self.grid, self.extents, strict=True)]
 
     def complete(self, block_numbers: Sequence[int]) -> Sequence[int]:
         """Return all blocks of the clusters to which the given blocks belong."""
         if self.size == 1 or not len(block_numbers):
             return block_numbers
         clusters = np.unique(self._cluster_and_rank(np.asarray(block_numbers))[0])
-        ranks = np.arange(self.size)
-        numbers, scale, rest = np.zeros((len(clusters), self.size), np.int64), 1, clusters
-        for extent, along in zip(self.grid, self.extents, strict=True):
-            numbers += (rest % (extent // along) * along)[:, None] * scale + ranks % along * scale
-            rest, ranks, scale = rest // (extent // along), ranks // along, scale * extent
-        blocks: list[int] = numbers.reshape(-1).tolist()
+        corners = np.unravel_index(clusters[:, None], self._counts, order="F")
+        offsets = np.unravel_index(np.arange(self.size), self.extents, order="F")
+        places = [corner * along + offset for corner, along, offset in zip(corners, self.extents, offsets, strict=True)]
+        blocks: list[int] = np.ravel_multi_index(tuple(places), self.grid, order="F").reshape(-1).tolist()
         return blocks
 
     def ordered(self, block_numbers: Sequence[int]) -> Sequence[int]:
         """Sort blocks by cluster, and by rank within a cluster. Raise `UsageError` if a cluster is not complete."""
         if self.size == 1:
             return block_numbers
-        numbers = np.unique(np.asarray(block_numbers))
+        numbers = np.unique(np.asarray(block_numbers, np.int64))
         cluster, rank = self._cluster_and_rank(numbers)
         clusters, counts = np.unique(cluster, return_counts=True)
         if (counts != self.size).any():
@@ -328,10 +331,7 @@ class Clusters:
         return blocks
 
     def _cluster_and_rank(self, block_numbers: Array) -> tuple[Array, Array]:
-        cluster, rank = np.zeros_like(block_numbers), np.zeros_like(block_numbers)
-        scale, blocks, rest = 1, 1, block_numbers
-        for extent, along in zip(self.grid, self.extents, strict=True):
-            position, rest = rest % extent, rest // extent
-            cluster, rank = cluster + position // along * scale, rank + position % along * blocks
-            scale, blocks = scale * (extent // along), blocks * along
-        return cluster, rank
+        places = np.unravel_index(block_numbers, self.grid, order="F")
+        clusters, ranks = zip(*map(np.divmod, places, self.extents), strict=True)
+        cluster = np.ravel_multi_index(clusters, self._counts, order="F")
+        return cluster, np.ravel_multi_index(ranks, self.extents, order="F")

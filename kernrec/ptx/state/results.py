@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from kernrec.errors import KernrecError
-from kernrec.ptx.ir.operand import BITS
+from kernrec.ptx.ir.operand import BITS, REGISTER_TYPES
 from kernrec.ptx.ir.program import Function, Instruction
 
 OUTSIDE = re.compile(r"accesses (\d+) bytes at offset (-?\d+) of (.+), which has (\d+) bytes")
@@ -28,17 +28,10 @@ def location(function: Function, ins: Instruction) -> str:
 
 Array = NDArray[Any]
 
-_TYPES = frozenset(
-    {
-        *("pred", "u16x2", "s16x2", "f16", "f16x2", "bf16", "bf16x2", "tf32", "f32", "f32x2", "f64"),
-        *(f"{kind}{width}" for kind in "bus" for width in (8, 16, 32, 64)),
-    }
-)
-
 
 def register_width(kind: str) -> int:
     """Return the bits of a register (predicate: 1). Raise `EmulationError` if the emulator lacks the type."""
-    if kind not in _TYPES:
+    if kind not in REGISTER_TYPES or kind == "b128":
         raise EmulationError(f"registers of type .{kind} are not supported")
     return BITS[kind]
 

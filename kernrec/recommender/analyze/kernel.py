@@ -5,7 +5,8 @@ later analyses, even if the analysis is interrupted.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,37 +36,26 @@ LARGE = 10_000
 """Size of a config space above which kernrec profiles only promising configs."""
 
 
-@dataclass(frozen=True)
-class PartOfSpace:
-    """Subset of a kernel's config space: the C configs that can run a problem."""
-
-    space: Space
-    rows: Array
-    """Ascending row index of each config in the table of the whole space, (C,)."""
-    variants: Array
-    """Index of each config's variant, (C,). All configs of a variant are profiled together."""
-    profiled: Array
-    """Whether each config has a profile, bool (C,)."""
-
-
-def profile_promising(
-    profiler: ConfigProfiler, gpu: GPU, query: Query, part: PartOfSpace
+def _profile_promising(
+    profiler: ConfigProfiler, gpu: GPU, query: Query, space: Space, rows: Array, variants: Array, profiled: Array
 ) -> tuple[list[ProfileFailure], int]:
     """Profile the promising configs of a large space. Return the failures and the number of skipped configs.
 
     Args:
         query: query for a first answer, which the callback `first_front` of the profiler's options receives early.
+        rows: ascending row indices in `space` of the C configs that can run the problem, (C,).
+        variants: index of each config's variant, (C,). All configs of a variant are profiled together.
+        profiled: whether each config has a profile, bool (C,).
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.
     """
     options = profiler.options
-    columns = part.space.columns
-    search = PartialSearch(np.stack([column[part.rows] for column in columns.values()], axis=1))
-    tried, shown = part.profiled.copy(), options.first_front is None
+    search = PartialSearch(np.stack([column[rows] for column in space.columns.values()], axis=1))
+    tried, shown = profiled.copy(), options.first_front is None
     failures: list[ProfileFailure] = []
     while True:
-        costs = _costs(profiler, gpu, query, part.rows) if tried.any() else np.full((len(tried), 2), np.nan)
+        costs = _costs(profiler, gpu, query, rows) if tried.any() else np.full((len(tried), 2), np.nan)
         ran, done = np.isfinite(costs).all(axis=1), np.flatnonzero(tried)
         if options.first_front is not None and not shown and len(done) >= search.first and ran.any():
             shown = True
@@ -76,9 +66,9 @@ def profile_promising(
         if not len(proposal.rows):
             return failures, int((~tried).sum())
         most = 0 if len(done) < search.first else len(done) + max(proposal.promising, len(proposal.rows))
-        configs = [part.space.config(row) for row in part.rows[proposal.rows].tolist()]
+        configs = [space.config(row) for row in rows[proposal.rows].tolist()]
         failures += profiler.profile(configs, not ran.any(), options.report_of(most, len(done)))
-        tried |= np.isin(part.variants, part.variants[proposal.rows])
+        tried |= np.isin(variants, variants[proposal.rows])
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
@@ -121,7 +111,6 @@ class Analysis(FormerNames):
         return self.answer._repr_html_()
 
     def to_arrow(self) -> Any:
-        """Return the recommendations as a `pyarrow.Table`, like `Answer.to_arrow`."""
         return self.answer.to_arrow()
 
     def as_dict(self) -> dict[str, Any]:
@@ -176,9 +165,12 @@ def analyze(
         failures = profiler.profile(missing, not profiled.any(), options.report_of(len(missing)))
         left_out = 0
     else:
-        part = PartOfSpace(space, rows, variants.index[rows], profiled)
-        with profiler.with_lasting_processes() as lasting:
-            failures, left_out = profile_promising(lasting, gpu, query, part)
+        from kernrec.compile.pool import processors_of
+
+        with processors_of(options.processes) as processors:
+            lasting = replace(profiler, options=replace(options, processes=processors))
+            of_space = space, rows, variants.index[rows], profiled
+            failures, left_out = _profile_promising(lasting, gpu, query, *of_space)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
     # Storing new profiles would also store the kernel. There are none, so store it here.
@@ -204,9 +196,8 @@ def check_tunables_used(kernel: Kernel) -> None:
             )
 
 
-def _expressions(kernel: Kernel) -> Sequence[Expression]:
-    expressions = [*kernel.lets.values(), *kernel.constraints]
+def _expressions(kernel: Kernel) -> Iterator[Expression]:
+    yield from (*kernel.lets.values(), *kernel.constraints)
     for launch in kernel.launches:
-        expressions += [*launch.grid, *launch.block, launch.shared, *([launch.when] if launch.when else [])]
-        expressions += [argument.value for argument in launch.arguments if hasattr(argument, "value")]
-    return expressions
+        yield from (*launch.grid, *launch.block, launch.shared, *([launch.when] if launch.when else []))
+        yield from (argument.value for argument in launch.arguments if hasattr(argument, "value"))

@@ -1,20 +1,21 @@
 """Profile the configs of a user's kernel, store the profiles in a database, and explain failures."""
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 from kernrec.compile.compiled import CompileError
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import Config, Kernel, bind_launches
+from kernrec.op import Problem
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.launch_profile import BLOCK_BUDGET, COUNTS_VERSION, VERSION, ProfileFailure, ProfileTarget
 from kernrec.recommender.result import Answer
 from kernrec.store import Database, ProfileRow, ProfileTable
-from kernrec.util.human import config_text
+from kernrec.util.human import config_text, counted
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -31,15 +32,13 @@ _STOPPED = 2
 Progress = Callable[[int, int], None]
 """Callback that receives the number of finished configs and the total (an upper bound, or 0 if unknown)."""
 
-Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator["Outcome"]]
-"""Function that profiles configs and yields outcomes, like `kernrec.profile.profile_user_kernel.profile_configs`."""
-
 
 @dataclass(frozen=True)
 class ProfilingOptions:
     folder: Path | None = None
     """Folder that contains the files named in the kernel's spec; None if the spec names no files."""
-    processes: int = 2
+    processes: "Processors | int" = 2
+    """Worker processes, or the number of worker processes to start for the configs of each call."""
     budget: int = BLOCK_BUDGET
     """Maximum number of instructions that the emulator executes for a block."""
     only: Sequence[Config] | None = None
@@ -49,11 +48,9 @@ class ProfilingOptions:
     progress: Progress | None = None
     first_front: Callable[[Answer, int], None] | None = None
     """Callback that receives a first answer during profiling, and the number of configs profiled so far."""
-    profiles: Profiles | None = None
-    """Function that compiles and emulates configs; None to use `processes` worker processes on this machine."""
 
     def __post_init__(self) -> None:
-        if self.processes < 1 or self.budget < 1:
+        if (isinstance(self.processes, int) and self.processes < 1) or self.budget < 1:
             raise UsageError(f"processes={self.processes}, budget={self.budget}: expected at least 1 each")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
@@ -74,17 +71,6 @@ class ConfigProfiler:
     target: ProfileTarget
     database: Path
     options: ProfilingOptions
-
-    @contextmanager
-    def with_lasting_processes(self) -> "Iterator[ConfigProfiler]":
-        """Yield a copy of this profiler whose worker processes live until the end of the `with` block."""
-        if self.options.profiles is not None:
-            yield self
-            return
-        from kernrec.compile.pool import processors_of
-
-        with processors_of(self.options.processes) as processors:
-            yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
         """Return the keys of the variants with valid profiles in the user's database. Create the database if needed."""
@@ -128,8 +114,8 @@ class ConfigProfiler:
                 pending.clear()
 
         try:
-            profiles = self.options.profiles or profiles_with(self.options.processes)
-            for result in profiles(self.kernel, configs, self.target) if configs else ():
+            of_kernel = self.kernel, configs, self.target, self.options.processes
+            for result in outcomes_of(*of_kernel) if configs else ():
                 if isinstance(result, ProfileFailure):
                     failures.append(result)
                     done += 1
@@ -178,25 +164,15 @@ class ConfigProfiler:
         return UsageError(failure.message) if any(misfit) else KernrecError(failure.message)
 
 
-def profiles_with(processors: "Processors | int") -> Profiles:
-    """Return a function that profiles configs in the worker processes `processors`.
-
-    The function emulates the probes of the kernel's spec or, without probes, a sample of thread blocks.
-    """
-
-    def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> "Iterator[Outcome]":
-        if kernel.sampled:
-            from kernrec.profile.profile_user_kernel import profile_configs
-
-            return profile_configs(kernel, configs, target, processors)
-        return _probed(kernel, configs, target, processors)
-
-    return profiles
-
-
-def _probed(
+def outcomes_of(
     kernel: Kernel, configs: Sequence[Config], target: ProfileTarget, processors: "Processors | int"
 ) -> "Iterator[Outcome]":
+    """Profile configs in worker processes: emulate the probes of the kernel's spec or, without probes, some blocks."""
+    if kernel.sampled:
+        from kernrec.profile.profile_user_kernel import profile_configs
+
+        yield from profile_configs(kernel, configs, target, processors)
+        return
     from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
 
     members: dict[str, list[Config]] = {}
@@ -211,3 +187,26 @@ def _probed(
             yield from (ProfileFailure(config, result.message) for config in members[failed.key])
         else:
             yield members[result[0].variant_key], result
+
+
+def recorded_configs(database: Path, kernel: Kernel, problem: Problem) -> list[Config]:
+    """Return the configs of a kernel with rows about a problem, on any GPU, in random but reproducible order.
+
+    Raise `UsageError` if there are none. The message describes similar rows.
+    """
+    with Database.open(database) as opened:
+        problems = {row["problem_id"]: str(row["key"]) for row in opened.rows("problem")}
+        tunables = {row["config_id"]: str(row["tunables"]) for row in opened.rows("config")}
+        rows = opened.rows("unretracted_rows", kernel=kernel.name)
+    same = [row for row in rows if row["kernel_hash"] == kernel.hash]
+    texts = sorted({tunables[row["config_id"]] for row in same if problems[row["problem_id"]] == problem.key})
+    if not texts:
+        elsewhere = sorted({problems[row["problem_id"]] for row in same})
+        reason = f"has no rows of kernel {kernel.name}"
+        if elsewhere:
+            reason = f"has rows of {kernel.name} on {', '.join(elsewhere[:3])}, not on {problem.key}"
+        elif rows:
+            reason = f"has {counted(len(rows), 'row')} of another source or spec of {kernel.name}, none of this one"
+        raise UsageError(f"--effort recorded: {database} {reason}")
+    Random(0).shuffle(texts)
+    return [json.loads(text) for text in texts]

@@ -34,21 +34,7 @@ def analyze_triton(
     configs: Sequence[Mapping[str, Any]] | None = None,
     query: Query | None = None,
 ) -> Analysis:
-    """Profile the configs of a Triton function for one call, and recommend the best configs.
-
-    Args:
-        function: function decorated with `@triton.jit` (possibly autotuned), or the text `kernels.py:matmul`, or
-            `package.kernels:matmul` for an installed package.
-        arguments: arguments keyed by parameter: numbers, NumPy arrays, PyTorch tensors, or any objects with `dtype` and
-            `shape`. Only integer arrays need values, because addresses may depend on them.
-        grid: grid, as in a Triton launch.
-        configs: dictionaries of meta-parameters and compiler options; None for the autotuner's configs.
-        query: the query; by default the Pareto front.
-
-    Raises:
-        UsageError: the function is not decorated with `@triton.jit`, or arguments, grid or configs do not match it.
-        KernrecError: Triton is not installed, or no config could be profiled.
-    """
+    """Profile the configs of a Triton function for one call, and recommend the best. See `kernrec.analyze`."""
     decorated, module = None, ""
     if isinstance(function, str):
         if callable(grid):
@@ -64,16 +50,7 @@ def analyze_triton(
 
 
 def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) -> Analysis:
-    """Profile the configs of a Triton call, and recommend the best configs.
-
-    Args:
-        call: the call, or the .toml file that describes it.
-        query: the query; by default the Pareto front.
-
-    Raises:
-        UsageError: the call does not match the function, or has an impossible value.
-        KernrecError: Triton is not installed, or no config could be profiled.
-    """
+    """Profile the configs of a Triton call, or of the call in a .toml file, and recommend the best configs."""
     if isinstance(call, Path):
         call = read_call(call)
     kernel, _ = kernel_of_triton(call)
@@ -82,11 +59,7 @@ def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) 
 
 
 def source_file(function: Any) -> tuple[Path, str]:
-    """Return the source file and the name of a function that is decorated with `@triton.jit`.
-
-    Raises:
-        UsageError: the function is not decorated with `@triton.jit`, or has no source file.
-    """
+    """Return the source file and the name of a `@triton.jit` function. Raise `UsageError` for other functions."""
     inner = function
     while hasattr(inner, "fn"):
         inner = inner.fn

@@ -63,9 +63,9 @@ def inputs_of(
         start: position of the first config among the kernel's configs in `costs`.
     """
     quantities = np.empty((len(QUANTITIES), len(positions)))
-    costs.fill(number, start, positions, limited.costs, quantities)
+    costs.fill(number, start, positions, np.stack(limited[:-1]), quantities)
     tunables = {t.name: table.space.columns[t.name].take(rows.take(positions)) for t in table.kernel.tunables}
-    return ModelInputs.of(table.gpu, quantities, tunables)
+    return ModelInputs(table.gpu, quantities, tunables)
 
 
 FEWEST, MOST = 5, 64

@@ -10,6 +10,7 @@ from kernrec.kernel import Expression, ProblemSpace
 from kernrec.model.analytical.demand import Demand, smooth_max
 from kernrec.model.analytical.dram_traffic import Footprint, Rereads, covered
 from kernrec.model.analytical.microarchitecture import microarchitecture
+from kernrec.recommender.estimate.launch_table import column_of
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
 
@@ -54,7 +55,7 @@ class SampledLaunch:
     every_round: Array
     """Number of times that a block waits for memory or a cache."""
     overlapped: Array
-    """Fraction of the waits during which other warps of the block have work; NaN if it was not sampled."""
+    """Fraction of the waits during which other warps of the block have work."""
     busy: Array
     """Fraction of the grid's blocks that have work. The profiles describe an average block with work."""
     longest: Array
@@ -68,9 +69,9 @@ class SampledLaunch:
         if len(sizes) < 2:
             return None
         loads = [m for m in self.requested.metrics if m.startswith("global.") and m.endswith(".read_sectors")]
-        loaded = _SECTOR_BYTES * sum((_column(self.requested, m) for m in loads), np.zeros(len(self.cache_bytes)))
+        loaded = _SECTOR_BYTES * sum((column_of(self.requested, m) for m in loads), np.zeros(len(self.cache_bytes)))
         # Clip, because profiles may be from an untrusted source.
-        shares = (np.clip(_column(self.requested, f"again.{size}"), 0.0, 1.0) for size in sizes)
+        shares = (np.clip(column_of(self.requested, f"again.{size}"), 0.0, 1.0) for size in sizes)
         far = tuple((loaded * share).take(variants) for share in shares)
         return Rereads(far, 1024.0 * sizes[0], self.cache_bytes.take(variants))
 
@@ -91,15 +92,15 @@ class SampledLaunch:
         moved: Array | float = 0.0
         for kind in ("read", "write"):
             names = [m for m in self.table.metrics if m.startswith("touch.") and m.endswith("." + kind)]
-            own_bytes = _SECTOR_BYTES * sum((_column(self.table, m).take(variants) for m in names), 0.0)
-            run = np.maximum(_column(self.table, f"run.{kind}").take(variants), 1.0)
+            own_bytes = _SECTOR_BYTES * sum((column_of(self.table, m).take(variants) for m in names), 0.0)
+            run = np.maximum(column_of(self.table, f"run.{kind}").take(variants), 1.0)
             reach = concurrent_blocks
             if kind == "write":
                 reach = np.maximum(reach, _L2_OF_WRITES * l2_bytes / np.maximum(own_bytes, 1.0))
             order = [(axis, extent) for axis, extent in zip("xyz", grid, strict=True)]
             broken = np.ones(len(variants))
             for axis, cover in zip("xyz", covered(order, np.minimum(reach, blocks)), strict=True):
-                joined = _column(self.table, f"run.{kind}.{axis}").take(variants)
+                joined = column_of(self.table, f"run.{kind}.{axis}").take(variants)
                 broken = np.minimum(broken, 1.0 - joined * (1.0 - 1.0 / np.maximum(cover, 1.0)))
             opening = np.where(run > 1.0, _ROW_BYTES * broken / run, 0.0)
             stretched = stretched + own_bytes * smooth_max(np.stack([np.ones(len(variants)), opening]))
@@ -108,8 +109,8 @@ class SampledLaunch:
 
     def local_dram_bytes(self, variants: Array, concurrent_blocks: Array, l2_bytes: float) -> Array:
         """Return how many bytes of local memory a block of each variant moves between L2 and DRAM."""
-        stacks = _column(self.table, "local.bytes").take(variants) * concurrent_blocks
-        moved = _SECTOR_BYTES * _column(self.table, "local.l2_sectors").take(variants)
+        stacks = column_of(self.table, "local.bytes").take(variants) * concurrent_blocks
+        moved = _SECTOR_BYTES * column_of(self.table, "local.l2_sectors").take(variants)
         return np.asarray(moved * np.clip(1.0 - l2_bytes / np.maximum(stacks, 1.0), 0.0, 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
@@ -117,12 +118,12 @@ class SampledLaunch:
 
         The result includes operations on addresses within a few hundred bytes, because the same L2 slices execute them.
         """
-        counted = (_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns"))
+        counted = (column_of(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns"))
         turns = sum(counted, np.zeros(len(self.table.variant_keys)))
         same_sector, near = (
             np.maximum(
-                _column(self.table, f"atomic.own{ending}").take(variants),
-                _column(self.table, f"atomic.meet{ending}").take(variants) * blocks,
+                column_of(self.table, f"atomic.own{ending}").take(variants),
+                column_of(self.table, f"atomic.meet{ending}").take(variants) * blocks,
             )
             for ending in ("", ".512")
         )
@@ -155,8 +156,8 @@ def read_sample(
     shared = by_variant(launch.shared) + table.static_smem_bytes
     threads = by_variant(launch.threads)
     grid = [by_variant(extent) for extent in launch.grid]
-    busy = 1.0 - _column(table, "idle")
-    longest = np.maximum(_column(table, "longest"), 1.0)
+    busy = 1.0 - column_of(table, "idle")
+    longest = np.maximum(column_of(table, "longest"), 1.0)
     # A small grid does not fill the SMs.
     present = np.ceil(np.prod(grid, axis=0) * busy / gpu.sms).astype(np.int64)
     resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
@@ -187,11 +188,9 @@ def read_sample(
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
     far = past_l2 + (1.0 - past_l2) * (figures.l2_latency_clk / figures.dram_latency_clk)
     near = _L1_LATENCY_CLK / figures.dram_latency_clk
-    rounds = _column(table, "rounds")
+    rounds = column_of(table, "rounds")
     answered = _with_local_memory(replace(table, counts=counts), threads, resident, cache * resident)
-    overlapped = np.full(len(rounds), np.nan)
-    if "overlapped" in table.metrics:
-        overlapped = np.clip(_column(table, "overlapped"), 0.0, 1.0)  # Clip, because profiles may be untrusted.
+    overlapped = np.clip(column_of(table, "overlapped"), 0.0, 1.0)  # Clip, because profiles may be untrusted.
     waits = rounds * ((1.0 - held_wait) * far + held_wait * near)
     return SampledLaunch(table, answered, waits, rounds, overlapped, busy, longest, cache)
 
@@ -222,14 +221,11 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     L2 only if the stacks of the resident threads do not fit in L1.
     """
     warps = np.ceil(threads / 32.0)
-    spilled = table.spill_bytes * warps  # A byte per lane fills one 32-byte sector per warp.
-    if "crowded.runs" in table.metrics:
-        spilled = spilled * _column(table, "crowded.runs")
-    elif spilled.any() and "instructions" in table.metrics:
-        spilled = spilled * _column(table, "issue") / (warps * np.maximum(_column(table, "instructions"), 1.0))
+    # A byte per lane fills one 32-byte sector per warp.
+    spilled = table.spill_bytes * warps * column_of(table, "crowded.runs")
     in_memory = table.stack_bytes > 0
-    loaded = spilled / 2.0 + _column(table, "local.read_sectors") * in_memory
-    stored = spilled / 2.0 + _column(table, "local.write_sectors") * in_memory
+    loaded = spilled / 2.0 + column_of(table, "local.read_sectors") * in_memory
+    stored = spilled / 2.0 + column_of(table, "local.write_sectors") * in_memory
     sectors = loaded + stored
     if not sectors.any():
         return table
@@ -263,22 +259,18 @@ def footprints(
         for name, size in tensor_bytes.items():
             metric = f"touch.{name}.{what}"
             if metric in table.metrics:
-                x, y, z = (_column(table, f"{metric}.{axis}").take(variants) for axis in "xyz")
-                sectors = _column(table, metric).take(variants)
-                window = [] if written else _window(table, name)
-                in_window = tuple(_column(table, metric).take(variants) for metric in window)
+                x, y, z = (column_of(table, f"{metric}.{axis}").take(variants) for axis in "xyz")
+                sectors = column_of(table, metric).take(variants)
+                # The metrics `wave.<buffer>.<n>` are about n consecutive blocks.
+                counts = [m.removeprefix(f"wave.{name}.") for m in table.metrics if not written]
+                window = sorted(int(count) for count in counts if count.isdigit())
+                in_window = tuple(column_of(table, f"wave.{name}.{n}").take(variants) for n in window)
                 stored: Array = np.full(len(variants), np.inf)
                 if written and f"touch.{name}.read" not in table.metrics:
-                    stored = _column(table, f"global.{name}.write_bytes").take(variants)
+                    stored = column_of(table, f"global.{name}.write_bytes").take(variants)
                 shares = (x, y, z), size, written, name in in_l2, in_window, stored
                 touched.append(Footprint(sectors * _SECTOR_BYTES, *shares))
     return touched
-
-
-def _window(table: ProfileTable, buffer: str) -> list[str]:
-    """Return the metrics `wave.<buffer>.<n>`, ascending in n, a number of consecutive blocks."""
-    sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
-    return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 
 
 def _read_buffers(table: ProfileTable) -> list[str]:
@@ -291,19 +283,13 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
     `cache` is the size of L1 per block in bytes.
     """
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
-    if sizes:
-        held, held_wait = (
-            _interpolate([_column(table, f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
-            for what in ("reuse", "reuse.wait")
-        )
-        return held, held_wait
-    # Older profiles do not describe reuse. Assume that L1 keeps as much of a block's data as fits.
-    names = _read_buffers(table)
-    requested = sum((_column(table, f"global.{name}.read_sectors") for name in names), np.zeros(len(cache)))
-    once = sum((_column(table, f"touch.{name}.read") for name in names), np.zeros(len(cache)))
-    fits = np.clip(cache / np.maximum(once * _SECTOR_BYTES, 1.0), 0.0, 1.0)
-    held = fits * np.maximum(requested - once, 0.0) / np.maximum(requested, 1.0)
-    return held, held
+    if not sizes:  # The block loads nothing.
+        return np.zeros(len(cache)), np.zeros(len(cache))
+    held, held_wait = (
+        _interpolate([column_of(table, f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
+        for what in ("reuse", "reuse.wait")
+    )
+    return held, held_wait
 
 
 def _interpolate(shares: Sequence[Array], size: Array) -> Array:
@@ -313,9 +299,3 @@ def _interpolate(shares: Sequence[Array], size: Array) -> Array:
     low = np.minimum(position.astype(np.int64), len(shares) - 1)
     part, columns = position - low, np.arange(len(size))
     return np.asarray(table[low, columns] * (1.0 - part) + table[low + 1, columns] * part)
-
-
-def _column(table: ProfileTable, metric: str) -> Array:
-    if metric not in table.metrics:
-        return np.zeros(len(table.variant_keys))
-    return table.counts[:, table.metrics.index(metric), 0]

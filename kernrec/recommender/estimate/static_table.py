@@ -285,10 +285,6 @@ class StaticTable:
                 return f"{reason}; __launch_bounds__({threads}) limits the registers" if fewer else reason
         return None
 
-    def occupancy(self, on_problem: ProblemSpace, row: int) -> float:
-        """Return the resident warps in the first launch of the config in `row`, as a fraction of an SM's maximum."""
-        return float(self.geometry(on_problem, 0).occupancy.item(row))
-
     def geometries(self, on_problem: ProblemSpace) -> list[LaunchGeometry]:
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 

@@ -1,12 +1,14 @@
 """Break down the expected costs of a config: time by resource, energy by component, and memory accesses."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from kernrec.gpu import LIMITERS
 from kernrec.model.analytical.demand import events
+from kernrec.model.analytical.launch_time import LaunchTime
 from kernrec.model.analytical.power import DRAM
 from kernrec.recommender.answer import build_recommendation
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates
@@ -14,7 +16,6 @@ from kernrec.recommender.json_form import JsonForm, plain
 from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
-TAIL = "tail-wave utilization"
 _SECTOR_BYTES = 32
 _WARP = 32
 _PARTS = {
@@ -74,6 +75,8 @@ class LaunchDetail(JsonForm):
 class Roofline(JsonForm):
     """Operations, DRAM traffic and peak rates that place a config in the roofline model."""
 
+    JSON = "flops counted dram_bytes intensity achieved_flops peak_flops bandwidth ridge attainable_flops"
+
     flops: float
     counted: bool
     """Whether operations come from the kernel's profile. They do if the op does not define their number."""
@@ -105,8 +108,6 @@ class Explanation:
     analytical: Mapping[str, float]
     """`latency_s`, `energy_j` and `power_w` as the analytical model predicts them without any measurements."""
     launches: tuple[LaunchDetail, ...]
-    bottleneck: str
-    """Resource that is busy longest at the actual clock, or `power limit` if the limit slows down the launch."""
     energy_j: Mapping[str, float]
     """Energy in joules, keyed by component: the recommendation's energy, divided in the predicted proportions."""
     roofline: Roofline
@@ -114,14 +115,12 @@ class Explanation:
     """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
 
     def as_dict(self) -> dict[str, Any]:
-        roof = self.roofline
         return {
             **self.recommendation.as_dict(),
             "predicted": dict(self.analytical),
-            "bottleneck": self.bottleneck,
             "launch_details": plain(self.launches),
             "energy_by_part_j": dict(self.energy_j),
-            "roofline": roof.as_dict() | {"ridge": roof.ridge, "attainable_flops": roof.attainable_flops},
+            "roofline": self.roofline.as_dict(),
             "figures": dict(self.figures),
         }
 
@@ -140,44 +139,32 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     measured = recommendation.latency_s.value / float(limited.latency_s[0])
     slower = measured * table.power.boost_hz / recommendation.clock_hz
     launches = tuple(
-        _detail(
-            kernel,
-            index,
-            row,
-            _at_clock(times.parts(0), slower, measured),
-            slower * float(times.in_turn_s[0]),
-        )
+        _detail(kernel, index, row, times, slower, measured)
         for index, times in zip(performed, launch_times, strict=True)
     )
-    total: dict[str, float] = {}
+    total = defaultdict[str, float](float)
     for index in performed:
         for metric, value in table.counts(on_problem, index, row).items():
-            total[metric] = total.get(metric, 0.0) + value
+            total[metric] += value
     analytical = {name: float(getattr(limited, name)[0]) for name in ("latency_s", "energy_j", "power_w")}
     scale = recommendation.energy_j.value / analytical["energy_j"]
-    parts: dict[str, float] = {}
+    parts = defaultdict[str, float](float)
     for component, joules in table.power.breakdown({**events(total), DRAM: dram_bytes}, limited).items():
-        name = _PARTS.get(component, component)
-        parts[name] = parts.get(name, 0.0) + float(np.ravel(joules)[0]) * scale
+        parts[_PARTS.get(component, component)] += float(np.ravel(joules)[0]) * scale
     return Explanation(
         recommendation=recommendation,
         analytical=analytical,
         launches=launches,
         energy_j=parts,
-        bottleneck=recommendation.bottleneck,
         roofline=_roofline(recommendation, total, dram_bytes, table.bandwidth),
         figures=_figures(recommendation, total, dram_bytes, launches),
     )
 
 
-def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
-    """Multiply the seconds of DRAM and launch by `others`, and the seconds of all other resources by `core`."""
-    return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
-
-
 def _detail(
-    kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, float], in_turn_s: float
+    kernel: KernelCandidates, index: int, row: int, times: LaunchTime, core: float, others: float
 ) -> LaunchDetail:
+    """Describe a launch. Times of DRAM and launch are multiplied by `others`, and all other times by `core`."""
     table, on_problem = kernel.table, kernel.on_problem
     counts = table.counts(on_problem, index, row, requested=True)
     registers, shared, held = table.resources(on_problem, index, row)
@@ -203,24 +190,24 @@ def _detail(
         capped_by=LIMITERS[held.limiter] if held.blocks else "registers",
         waves=waves,
         tail=waves / np.ceil(waves) if waves > 1 else waves,
-        time_s=dict(parts),
-        in_turn_s=in_turn_s,
+        time_s={
+            name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in times.parts(0).items()
+        },
+        in_turn_s=core * float(times.in_turn_s[0]),
         mix=dict(sorted(mix.items(), key=lambda item: -item[1])),
         accesses=tuple(_accesses(counts)),
         conflicts=moved / ideal if ideal else 1.0,
     )
 
 
-def _accesses(counts: Mapping[str, float]) -> Sequence[BufferAccess]:
-    accesses = []
+def _accesses(counts: Mapping[str, float]) -> Iterator[BufferAccess]:
     for metric, requests in counts.items():
         if metric.startswith("global.") and metric.endswith("_requests") and requests:
             buffer, _, what = metric.removeprefix("global.").removesuffix("_requests").rpartition(".")
             base = metric.removesuffix("_requests")
             sectors, useful = counts.get(f"{base}_sectors", 0.0), counts.get(f"{base}_bytes", 0.0)
             moved = max(sectors * _SECTOR_BYTES, 1.0)
-            accesses.append(BufferAccess(buffer, what, sectors / requests, min(useful / moved, 1.0)))
-    return accesses
+            yield BufferAccess(buffer, what, sectors / requests, min(useful / moved, 1.0))
 
 
 def _roofline(
@@ -252,7 +239,7 @@ def _figures(
         "shared-memory wavefronts": wavefronts,
         "instructions": total.get("issue", 0.0),
         "occupancy": main.occupancy,
-        TAIL: main.tail,
+        "tail-wave utilization": main.tail,
         "energy": recommendation.energy_j.value,
         "time": recommendation.latency_s.value,
         "power": recommendation.power_w,

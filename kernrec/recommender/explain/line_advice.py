@@ -20,6 +20,7 @@ _CHEAP_DIVISION = 0.1
 """Ratio of the instructions of a shift or multiplication to the instructions of a division."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 _ON_CHIP = ("LSU", "L1", "L2")
+_SPACES = ("global", "shared", "local")
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,11 @@ class _Totals:
 
     def __init__(self, lines: Sequence[LineCost]) -> None:
         self.issued = sum(cost.issued for cost in lines) or 1.0
-        self.classes: dict[str, float] = {}
-        for cost in lines:
-            for name, amount in cost.issue.items():
-                self.classes[name] = self.classes.get(name, 0.0) + amount
+        self.integer = sum(cost.issue.get(name, 0.0) for cost in lines for name in ("alu", "imad", "wide64"))
         accesses = [access for cost in lines for access in cost.accesses.values()]
-        self.moved = {
-            space: sum(access.moved for access in accesses if access.space == space) or 1
-            for space in ("global", "shared", "local")
-        }
+        moved = {space: sum(each.moved for each in accesses if each.space == space) or 1 for space in _SPACES}
+        self.wavefronts, self.sectors = moved["shared"], moved["global"] + moved["local"]
         self.requests = sum(access.requests for access in accesses) or 1
-        self.sectors = self.moved["global"] + self.moved["local"]
 
 
 def _after(launch: LaunchDetail, factors: Mapping[str, float]) -> float:
@@ -105,15 +100,12 @@ def _of_line(
         yield from _of_access(access, total, advice)
     if cost.division:
         rest = 1 - cost.division * (1 - _CHEAP_DIVISION) / total.issued
-        integer = total.classes.get("alu", 0.0) + total.classes.get("imad", 0.0) + total.classes.get("wide64", 0.0)
         yield advice(
             f"integer division: {100 * cost.division / total.issued:.0f} % of all instructions divide",
             "divide by a power of two or a constant, or replace it by a counter",
             {
-                "issue": rest,
-                "int": max(1 - cost.division / max(integer, cost.division), 0.1),
-                "special": rest,
-                "latency": rest,
+                **dict.fromkeys(("issue", "special", "latency"), rest),
+                "int": max(1 - cost.division / max(total.integer, cost.division), 0.1),
             },
         )
     if cost.f64 and not has_f64:
@@ -159,7 +151,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
                 {"LSU": rest, "issue": 1 - 0.5 * (1 - rest), "latency": 1 - 0.3 * (1 - rest)},
             )
     if access.space == "shared" and access.ideal and access.moved > access.ideal / _POOR:
-        rest = 1 - (access.moved - access.ideal) / total.moved["shared"]
+        rest = 1 - (access.moved - access.ideal) / total.wavefronts
         yield advice(
             f"bank conflicts: {access.moved / access.ideal:.3g}x the wavefronts of a {access.what}",
             "pad the rows of the array by one element, as in [32][33]",
@@ -187,7 +179,7 @@ def _of_reads(
 ) -> Iterator[LineAdvice]:
     """Yield the advice to reuse data for the line that reads most, if the kernel reads each byte many times."""
     reads = {cost.place: cost.accesses[read] for cost in lines if (read := ("global", "read")) in cost.accesses}
-    if not reads or subject.roofline is None:
+    if not reads:
         return
     (file, line), most = max(reads.items(), key=lambda each: each[1].moved)
     moved = sum(access.moved for access in reads.values())

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from kernrec.recommender.notes import notes as notes_of
 from kernrec.recommender.notes import of_conditions, sources_of
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Request, power_limits, sweep
-from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
 _WORTH = 0.002
@@ -82,41 +82,32 @@ def what_if(
     latency, energy = _comparable(candidates, position, point)
     costs = objective.value_of(latency, energy)
     now = costs[point, position]
-    here = explain(candidates, position, point)
     columns = [column[kernel.rows] for column in kernel.table.space.columns.values()]
     differs = np.array([column != column[position] for column in columns], bool).reshape(len(columns), costs.shape[1])
     distance = differs.sum(axis=0)
     gains: list[tuple[float, int, int]] = []
-    best_alone: dict[int, float] = {}
-    for tunable in range(len(columns)):
-        changed = np.flatnonzero((distance == 1) & differs[tunable])
-        if len(changed):
-            best = int(changed[costs[point, changed].argmin()])
-            best_alone[tunable] = 1.0 - float(costs[point, best] / now)
-            gains.append((best_alone[tunable], point, best))
-    for second in range(len(columns)):
-        for first in range(second):
-            changed = np.flatnonzero((distance == 2) & differs[second] & differs[first])
-            if len(changed):
-                best = int(changed[costs[point, changed].argmin()])
-                gain = 1.0 - float(costs[point, best] / now)
-                if gain > max(best_alone.get(second, 0.0), best_alone.get(first, 0.0)) + _PAIR_WORTH:
-                    gains.append((gain, point, best))
+    best_alone = [0.0] * len(columns)
+    for tunables in (*combinations(range(len(columns)), 1), *combinations(range(len(columns)), 2)):
+        changed = np.flatnonzero((distance == len(tunables)) & differs[list(tunables)].all(axis=0))
+        if not len(changed):
+            continue
+        best = int(changed[costs[point, changed].argmin()])
+        gain = 1.0 - float(costs[point, best] / now)
+        if len(tunables) == 1:
+            best_alone[tunables[0]] = gain
+        elif gain <= max(0.0, *(best_alone[tunable] for tunable in tunables)) + _PAIR_WORTH:
+            continue
+        gains.append((gain, point, best))
     lowest = int(costs[:, position].argmin())
     if lowest != point:
         gains.append((1.0 - float(costs[lowest, position] / now), lowest, position))
     gains.sort(key=lambda entry: -entry[0])
-    return [
-        _change(
-            here,
-            explain(candidates, other, there),
-            gain,
-            float(energy[there, other] / energy[point, position] - 1.0),
-            float(latency[there, other] / latency[point, position] - 1.0),
-        )
-        for gain, there, other in gains[:top]
-        if gain > _WORTH
-    ]
+    here, changes = explain(candidates, position, point), []
+    for gain, there, other in gains[:top]:
+        if gain > _WORTH:
+            more = (float(each[there, other] / each[point, position] - 1.0) for each in (energy, latency))
+            changes.append(_change(here, explain(candidates, other, there), gain, *more))
+    return changes
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +129,6 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
     changes = difference(here, there)
     shown = sorted((name for name in changes if name not in _COSTS), key=lambda name: -abs(changes[name]))
     before, after = here.recommendation, there.recommendation
-    sources = sources_of([before, after])
     parts = [
         f"{name} {value} -> {after.config[name]}"
         for name, value in before.config.items()
@@ -152,32 +142,18 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
         energy=energy,
         time=time,
         changes={name: changes[name] for name in shown[:_SHOWN_CHANGES] if abs(changes[name]) > _WORTH},
-        source=min(map(Source, sources), key=SOURCES.index),
+        source=min(map(Source, sources_of([before, after])), key=SOURCES.index),
     )
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
     """Return the relative change of each figure, keyed by its name; 1 for a change from zero to more."""
-    changes = {}
-    for name, value in before.figures.items():
-        new = after.figures[name]
-        changes[name] = new / value - 1.0 if value else float(new > 0)
-    return changes
-
-
-def roof_share(subject: Explanation) -> float:
-    """Return a config's speed as a fraction of the roofline model's speed.
-
-    The roofline model assumes that each tensor is read or written only once.
-    """
-    roof, problem = subject.roofline, subject.recommendation.problem
-    seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
-    return min(seconds / subject.recommendation.latency_s.value, 1.0)
+    new = after.figures
+    return {name: new[name] / old - 1.0 if old else float(new[name] > 0) for name, old in before.figures.items()}
 
 
 def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:
     """Return a sentence that recommends the first change or, if there are no changes, a remedy for the bottleneck."""
-    bottleneck = subject.bottleneck
     if changes:
         best = changes[0]
         counted = {"latency": "time", "edp": "energy x time"}.get(objective, objective)
@@ -185,55 +161,46 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
         if best.source == "measured":
             return f"{text}, as measured"
         return f"{text} is expected, which is within the prediction error; measure both"
-    reached = f"no tunable of this kernel helps; it is limited by {bottleneck}"
-    if (share := roof_share(subject)) >= NEAR_ROOF:
+    roof, recommendation = subject.roofline, subject.recommendation
+    reached = f"no tunable of this kernel helps; it is limited by {recommendation.bottleneck}"
+    # The roofline model assumes that each tensor is read or written only once.
+    seconds = max(roof.flops / roof.peak_flops, recommendation.problem.bytes / roof.bandwidth)
+    if (share := min(seconds / recommendation.latency_s.value, 1.0)) >= NEAR_ROOF:
         reached += f", at {100 * share:.0f} % of the roof"
-    return f"{reached}. {_REMEDIES[bottleneck]}."
+    return f"{reached}. {_REMEDIES[recommendation.bottleneck]}."
 
 
-def recommended(request: Request, context: Context) -> Recommendation:
-    """Return the top recommendation for an op. Raise the same errors as `explainable`."""
-    answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
-    if not answer.recommendations:
-        raise NoKernelError(str(answer.no_kernel))
-    return answer.best
+def explainable(request: Request, context: Context) -> tuple[CandidateSet, Mapping[str, int]]:
+    """Return the candidates of one kernel at the requested clock and several power limits, and a default config.
 
-
-def explainable(request: Request, context: Context, best: Recommendation | None = None) -> CandidateSet:
-    """Return the candidates of one kernel at the requested clock and several power limits.
-
-    The default power limit comes first, then the requested limit, then a range of limits.
-
-    Args:
-        best: result of `recommended` for a request that names an op; None to compute the result when needed.
+    The default power limit comes first, then the requested limit, then a range of limits. If the request names an op,
+    the result is the top recommendation's kernel and config. If it names a kernel, the default config is empty.
 
     Raises:
         UsageError: a name is unknown, or the objective is `pareto`.
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
     gpu, query = find_gpu(request.gpu), request.query
-    kernel = None if request.kernel is None else context.kernel(request.kernel)
-    if kernel is None and best is None:
-        best = recommended(request, context)
-    problem = best.problem if best is not None else request.problem_of(kernel)
-    limit_w = query.power_limit_w
-    limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
+    best, kernel = None, None
+    if request.kernel is not None:
+        kernel = context.kernel(request.kernel)
+        problem = request.problem_of(kernel)
+    else:
+        answer = Recommender(context=context).answer(replace(request, query=replace(query, top=1)))
+        if not answer.recommendations:
+            raise NoKernelError(str(answer.no_kernel))
+        best, problem = answer.best, answer.best.problem
+    wanted = [] if query.power_limit_w is None else [query.power_limit_w]
+    limits = sweep(gpu, [*wanted, *power_limits(gpu)])
     points = [point._replace(clock_hz=query.clock_hz) for point in limits]
     space = context.on(gpu, query.conditions).space(problem, kernel, whole=True)
     candidates = candidate_set(space, problem, points)
     if not candidates.kernels:
         raise none_runs(candidates.considered[0])
     if best is None:
-        return candidates
+        return candidates, {}
     names = [each.table.kernel.name for each in candidates.kernels]
-    return candidates.only(names.index(best.kernel.name))
-
-
-def point_number(candidates: CandidateSet, power_limit_w: float | None) -> int:
-    """Return the index of the operating point with this power limit in watts; None means the default limit."""
-    if power_limit_w is None:
-        return 0
-    return [point.power_limit_w for point in candidates.points].index(power_limit_w)
+    return candidates.only(names.index(best.kernel.name)), best.config
 
 
 _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
@@ -253,8 +220,7 @@ def tunables_of(name: str, text: str | None) -> dict[str, int]:
 def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective: Objective, point: int) -> int:
     """Return the index of the best candidate among those with given values of some tunables.
 
-    Raises:
-        UsageError: a tunable or a value is unknown, or no candidate has these values.
+    Raise `UsageError` if a tunable or a value is unknown, or if no candidate has these values.
     """
     (kernel,) = candidates.kernels
     spec, columns, problem = kernel.table.kernel, kernel.table.space.columns, candidates.problem
@@ -269,18 +235,18 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
     among = np.flatnonzero(matches)
     if not len(among):
         wanted = ", ".join(f"{name}={value}" for name, value in tunables.items())
-        reason = ""
+        reason: str | None = None
         if len(tunables) == len(columns):
-            misfit = spec.misfit(tunables, problem, candidates.gpu.limits)
-            failed = kernel.measured_rows.failed
-            has_failed = any(kernel.table.space.config(int(row)) == tunables for row in failed)
-            reason = f": it violates {misfit!r}" if misfit else ": it failed when it was measured" * has_failed
             row = int(kernel.table.space.find([tunables])[0])
-            if not reason and row >= 0:
-                too_large = kernel.table.too_large(kernel.on_problem, row)
-                reason = f": {too_large}" if too_large else ""
+            if misfit := spec.misfit(tunables, problem, candidates.gpu.limits):
+                reason = f"it violates {misfit!r}"
+            elif row in kernel.measured_rows.failed:
+                reason = "it failed when it was measured"
+            elif row >= 0:
+                reason = kernel.table.too_large(kernel.on_problem, row)
         raise UsageError(
-            f"no config of {spec.name} with {wanted} can run {problem.key} on {candidates.gpu.name}{reason}"
+            f"no config of {spec.name} with {wanted} can run {problem.key} on {candidates.gpu.name}"
+            f"{f': {reason}' if reason else ''}"
         )
     risk = 1.0 if candidates.risk is None else candidates.risk[among]
     latency, energy = risk * candidates.latency_s[point, among], risk * candidates.energy_j[point, among]
@@ -310,9 +276,13 @@ class Report:
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
-        problem = {"problem": self.candidates.problem.key}
-        answer = {**problem, **self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
-        answer |= {"what_to_do": self.what_to_do, "notes": list(self.notes)}
+        answer = {
+            "problem": self.candidates.problem.key,
+            **self.subject.as_dict(),
+            "advice": [change.as_dict() for change in self.changes],
+            "what_to_do": self.what_to_do,
+            "notes": list(self.notes),
+        }
         if self.other is not None:
             answer |= {"against": self.other.as_dict(), "difference": self.difference}
         return answer
@@ -336,11 +306,10 @@ def report(
         UsageError: a name is unknown, or no config has these values.
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
-    best = recommended(request, context) if request.kernel is None else None
-    candidates = explainable(request, context, best)
-    config = config or (best.config if best is not None else {})
-    objective, point = request.query.objective, point_number(candidates, request.query.power_limit_w)
-    position = pick_config(candidates, config, objective, point)
+    candidates, default = explainable(request, context)
+    objective, limit_w = request.query.objective, request.query.power_limit_w
+    point = 0 if limit_w is None else [point.power_limit_w for point in candidates.points].index(limit_w)
+    position = pick_config(candidates, config or default, objective, point)
     subject, other = explain(candidates, position, point), None
     changes = what_if(candidates, position, point, objective, top)
     if against is not None:

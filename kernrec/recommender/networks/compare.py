@@ -16,7 +16,7 @@ from kernrec.recommender.networks.backend import at_point
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.memory import DoesNotFitError, memory_json
 from kernrec.recommender.networks.network import answer_network
-from kernrec.recommender.networks.result import RECOMMENDED, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.networks.result import RECOMMENDED, Costs, NetworkAnswer, Total, costs_of
 from kernrec.recommender.notes import assumed_range
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import CLOCK_STEP_HZ, Objective, Query, lowest_clock_hz
@@ -137,41 +137,31 @@ def sweep_network(
         power_limit_w = min(most_w, gpu.tdp_w if power_limit_w is None else power_limit_w)
     points = swept_points(gpu, swept, power_limit_w)
     query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None, max_power_w=None)
-    sums = {number: TotalSum() for number in range(len(points))}
+    costs: dict[int, list[tuple[int, Costs]]] = {number: [] for number in range(len(points))}
     of_backend = answer.headline_name != RECOMMENDED
     by_backend = [layer.baseline is not None and (of_backend or layer.best is None) for layer in answer.layers]
     own = [layer.answer.problem for layer, other in zip(answer.layers, by_backend, strict=True) if not other]
     sets = on_gpu.candidates_of_each(own, points)
     for layer, other in zip(answer.layers, by_backend, strict=True):
         if other:
-            for number, total in sums.items():
-                baseline = at_point(on_gpu.context, layer, points[number])
-                costs = replace(layer, baseline=baseline).baseline_costs
-                assert costs is not None
-                total.add(layer.count, *costs)
+            for number, layers in costs.items():
+                layers.append((layer.count, costs_of(at_point(on_gpu.context, layer, points[number]))))
             continue
         candidates = next(sets)
-        for number, total in list(sums.items()):
+        for number in list(costs):
             try:
                 ((_, position), *_) = select(candidates.at(number), query)
             except UsageError:  # No config satisfies the query's bounds at this operating point.
-                del sums[number]
+                del costs[number]
                 continue
-            costs = costs_at(candidates, number, position)
+            each = costs_at(candidates, number, position)
             if not layer.layer.alone:
-                costs = cold_costs(*costs, candidates.problem, gpu)
-            total.add(layer.count, *costs)
-    if answer.exchange is not None:
-        for total in sums.values():
-            total.wait(answer.exchange.latency_s)
-    totals = [(points[number], total.result(answer.headline_name)) for number, total in sums.items()]
-    if not totals:
+                each = cold_costs(*each, candidates.problem, gpu)
+            costs[number].append((layer.count, each))
+    if not costs:
         raise UsageError("no operating point of the sweep satisfies the bounds")
-    base = totals[0][1]
-    rows = []
-    for point, swept_total in totals:
-        slowdown, energy = swept_total.versus(base)
-        rows.append(SweptTotal(point, swept_total, Comparison(-energy, slowdown)))
+    totals = [Total.of(answer.headline_name, layers, answer.exchange) for layers in costs.values()]
+    rows = [SweptTotal(points[n], total, total.versus(totals[0])) for n, total in zip(costs, totals, strict=True)]
     return NetworkSweep(answer, tuple(rows), best_of(rows, answer.query))
 
 
@@ -244,7 +234,7 @@ class ComparedGpu:
             "gpu": answer.gpu.name,
             "batch": answer.batch,
             "tp": answer.tp,
-            **({} if answer.memory is None else memory_json(answer.memory, answer.gpu)),
+            **memory_json(answer.memory, answer.gpu),
             "power_limit_w": answer.query.point.limit_w(answer.gpu),
             **self.total.as_dict(),
             "inputs": answer.query.inputs,

@@ -58,15 +58,9 @@ class NetworkRequest:
 
 
 def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, layout: str | None = None) -> Workload:
-    """Return a network with one independent layer for each shape of an op.
+    """Return a network with one independent layer for each shape of an op, such as `m=1,n=2,k=3`.
 
-    Args:
-        shapes: shapes such as `m=1,n=2,k=3`; at least one.
-        dtype: data type; None for the op's default.
-        layout: layout; None for the best one on each GPU.
-
-    Raises:
-        UsageError: the op, the data type or the layout is unknown, or a shape is invalid.
+    If `layout` is None, each GPU uses its best layout. Raise `UsageError` for an unknown name or an invalid shape.
     """
     free = layout is None and len(find_op(op).layouts) > 1
     layers = tuple(
@@ -87,15 +81,13 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
             requested op.
     """
     op = None if wanted.op is None or wanted.op == "all" else find_op(wanted.op)
-    if wanted.workload is None:
+    chosen = wanted.workload
+    if chosen is None:
         if op is None:
             raise UsageError("a workload or an op is needed; `kernrec list ops` lists the ops")
         chosen = default_workload(op)
-    else:
-        named = wanted.workload
-        chosen = (
-            named if isinstance(named, Workload) else find_workload(named, wanted.fixed, wanted.context, wanted.phase)
-        )
+    elif not isinstance(chosen, Workload):
+        chosen = find_workload(chosen, wanted.fixed, wanted.context, wanted.phase)
     chosen = as_tensor_parallel(chosen, wanted.tp)
     if wanted.batch is not None:
         chosen = with_batch(chosen, wanted.batch)
@@ -106,11 +98,11 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
             f"workload {chosen.name} has no {op.name} layer; its ops are {', '.join(chosen.ops)}:"
             " name one of them, or omit --op for all layers"
         )
-    definitions = {layer.problem.op: layer.problem.definition for layer in layers}
-    accepted = dict.fromkeys(layout for definition in definitions.values() for layout in definition.layouts)
+    definitions = {layer.problem.op: layer.problem.definition for layer in layers}.values()
+    accepted = dict.fromkeys(layout for definition in definitions for layout in definition.layouts)
     if wanted.layout is not None and wanted.layout not in accepted:
         raise UsageError(f"no op of these layers has the layout {wanted.layout!r:.40}; expected {', '.join(accepted)}")
-    dtypes = tuple(dict.fromkeys([*INSTEAD, *(dtype for each in definitions.values() for dtype in each.dtypes)]))
+    dtypes = tuple(dict.fromkeys([*INSTEAD, *(dtype for each in definitions for dtype in each.dtypes)]))
     if wanted.dtype is not None and canonical_dtype(wanted.dtype) not in dtypes:
         raise unknown("dtype", wanted.dtype, spellings(dtypes))
     some_quantized = any(layer.quantized for layer in chosen.layers)
@@ -127,12 +119,11 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
                 problem = as_matmul(problem)  # The op matvec has no 8-bit data types.
                 op, layout = problem.definition, problem.layout
             dtype = dtype_of(op, wanted.dtype)
-    weights = layer.layout_free and not layer.alone and WEIGHTS in op.layouts
-    if weights:
-        layout = WEIGHTS
-    free = layer.layout_free and not weights and wanted.layout not in op.layouts
+    free = layer.layout_free
     if wanted.layout in op.layouts:
-        layout = wanted.layout
+        layout, free = wanted.layout, False
+    elif free and not layer.alone and WEIGHTS in op.layouts:
+        layout, free = WEIGHTS, False
     if (dtype, layout) != (problem.dtype, problem.layout):
         problem = op.problem(dtype, layout, **problem.dim)
     return replace(layer, problem=problem, layout_free=free)
@@ -208,17 +199,15 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     """
     # If the GPU cannot compute in a data type, use another for all layers, even if a kernel could convert the values.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
-    reason: KernrecError | None = None
-    predicted: Answer | None = None
+    first: Answer | KernrecError | None = None
     if computes:
         try:
             first = answer(problem)
         except KernrecError as error:
-            reason = error
+            first = error
         else:
             if first.recommendations or any(baseline.source != PREDICTED for baseline in first.baselines):
                 return first, ""
-            predicted = first
     for other in _others(problem, gpu, exactly):
         if not computes and other.dtype == problem.dtype:
             continue
@@ -232,11 +221,9 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
             f"{problem.op}: no kernel for {problem.dtype}, {problem.layout} on {gpu.name}; answered as {other.dtype},"
             f" {other.layout}"
         )
-    if predicted is not None:
-        return predicted, ""
-    if reason is None:
-        return answer(problem), ""
-    raise reason
+    if isinstance(first, KernrecError):
+        raise first
+    return first or answer(problem), ""
 
 
 def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:

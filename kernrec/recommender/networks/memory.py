@@ -1,6 +1,7 @@
 """Estimate and check the memory that a network needs: weights, keys and values, activations, workspaces."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
@@ -90,31 +91,27 @@ def shortage(
 
     `other` is a function that returns the network and its layers for a batch size and number of GPUs.
     """
-    remedies = []
+
+    def fits(batch: int, tp: int) -> bool:
+        try:
+            return memory_of(*other(batch, tp)).fits(gpu)
+        except UsageError:  # The network does not support this batch size or number of GPUs.
+            return False
+
+    remedies = list[str]()
     if workload.one_network:
-        batch = workload.batch // 2
-        while batch and not _fits(gpu, other, batch, workload.tp):
-            batch //= 2
-        remedies += [f"--batch {batch}"] if batch else []
+        batches = (workload.batch >> power for power in range(1, workload.batch.bit_length()))
         counts = (2**power for power in range(_MOST_GPUS.bit_length()) if 2**power > workload.tp)
-        tp = next((count for count in counts if _fits(gpu, other, workload.batch, count)), None)
-        remedies += [f"--tp {tp}"] if tp else []
+        remedies += islice((f"--batch {batch}" for batch in batches if fits(batch, workload.tp)), 1)
+        remedies += islice((f"--tp {tp}" for tp in counts if fits(workload.batch, tp)), 1)
     remedy = f"; it fits with {' or '.join(remedies)}" if remedies else ""
     each = " on each GPU" if workload.tp > 1 else ""
     parts = f" ({memory})" if workload.one_network else ""
     near = memory.needed_bytes < 1.01 * gpu.memory_bytes
     available, needed = (gigabytes(size, 5 if near else 3) for size in (gpu.memory_bytes, memory.needed_bytes))
-    needs = f"needs {needed}"
     has = f"{gpu.title} has {gpu.memory_bytes / 2**30:.0f} GiB ({available})"
-    message = f"{workload.title} does not fit: it {needs}{each}{parts}, {has}{remedy}"
-    return DoesNotFitError(message, memory, f"{needs}, has {available}{remedy.replace('it fits', 'fits')}")
-
-
-def _fits(gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]], batch: int, tp: int) -> bool:
-    try:
-        return memory_of(*other(batch, tp)).fits(gpu)
-    except UsageError:  # The network does not support this batch size or number of GPUs.
-        return False
+    message = f"{workload.title} does not fit: it needs {needed}{each}{parts}, {has}{remedy}"
+    return DoesNotFitError(message, memory, f"needs {needed}, has {available}{remedy.replace('it fits', 'fits')}")
 
 
 def gigabytes(size: float, digits: int = 3) -> str:

@@ -1,6 +1,6 @@
 """Answer a request for a whole network on one GPU, with all layers at the same operating point."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kernrec.errors import KernrecError, UsageError
@@ -15,12 +15,7 @@ from kernrec.recommender.estimate.operating_point import COLD
 from kernrec.recommender.infeasible import EIGHT_BITS
 from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of, program_of
 from kernrec.recommender.networks.exchange import Exchange, exchange_of
-from kernrec.recommender.networks.layers import (
-    NetworkRequest,
-    answer_as_it_runs,
-    in_best_layouts,
-    layers_of,
-)
+from kernrec.recommender.networks.layers import NetworkRequest, answer_as_it_runs, in_best_layouts, layers_of
 from kernrec.recommender.networks.memory import memory_of, shortage
 from kernrec.recommender.networks.result import (
     FASTEST,
@@ -32,7 +27,7 @@ from kernrec.recommender.networks.result import (
     LayerAnswer,
     NetworkAnswer,
     Total,
-    TotalSum,
+    today_name,
 )
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
@@ -97,29 +92,34 @@ def answer_network(
             continue
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
+        alternatives.append({})
         if result.recommendations:  # The candidates are still in the cache.
             candidates = on_gpu.candidates(result.problem, points)
-            alternatives.append(_alternatives(candidates, result.best, original.alone))
-        else:
-            alternatives.append({})
+            alternatives[-1] = _alternatives(candidates, result.best, original.alone)
     if not answered:
         raise KernrecError(f"no layer of {workload.name} can be run on {gpu.name}: {left_out[0]}")
     backend, baselines = backend_of(on_gpu.context, workload, answered, query, wanted.backend)
     network = tuple(
-        LayerAnswer(*each, baseline, query.objective) for each, baseline in zip(answered, baselines, strict=True)
+        LayerAnswer(*each, baseline, query.objective, alternatives=others)
+        for each, baseline, others in zip(answered, baselines, alternatives, strict=True)
     )
     exchange = exchange_of(workload, layers, gpu)
-    covered = backend != "" and _baselines_cover(network)
-    headline = _headline(workload, network, query, wanted, backend if covered else "")
+    flops = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in network]
+    enough = COVERED * sum(count for count, _ in flops)
+    compared = backend if sum(count for count, has_baseline in flops if has_baseline) >= enough else ""
+    # The headline is the backend's total if the layers form one network, or if the user requested backends. The same
+    # holds if kernrec has no recommendation for any layer.
+    chosen = query.backends or wanted.backend == MIXED or not any(layer.best for layer in network)
+    headline = today_name(compared) if compared and (chosen or workload.one_network) else RECOMMENDED
     whole = NetworkAnswer(
         workload=workload,
         gpu=gpu,
         query=query,
         layers=tuple([replace(layer, of_kernrec=headline == RECOMMENDED) for layer in network]),
         left_out=tuple(left_out),
-        totals=_totals(network, alternatives, backend if covered else "", exchange, query),
+        totals=_totals(network, compared, exchange, query),
         layouts_chosen=layouts_chosen,
-        backend=backend if covered else "",
+        backend=compared,
         headline_name=headline,
         exchange=exchange,
         memory=memory,
@@ -129,11 +129,7 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return the query with a power limit that keeps its maximum power (`max_power_w`).
-
-    Raises:
-        UsageError: the GPU does not accept a power limit this low.
-    """
+    """Return the query with a power limit that keeps `max_power_w`. Raise `UsageError` if the GPU accepts none."""
     if (most_w := query.max_power_w) is None or query.point.limit_w(gpu) <= most_w:
         return query
     if most_w < gpu.power_min_w:
@@ -152,23 +148,6 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
         raise UsageError(f"{gpu.title} has no {dtype} arithmetic; it has {', '.join(able) or 'f32'}")
 
 
-def _headline(
-    workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
-) -> str:
-    """Return the name of the total that represents the network: of kernrec's recommendations or of `backend`.
-
-    It is the backend's total if the layers form one network, or if the user requested backends. The same holds if
-    kernrec has no recommendation for any layer.
-    """
-    asked_for = query.backends or wanted.backend == MIXED or not any(layer.best for layer in layers)
-    return today(backend) if backend and (asked_for or workload.one_network) else RECOMMENDED
-
-
-def today(backend: str) -> str:
-    """Return the name of a backend's total, such as `vLLM today`."""
-    return f"{backend} today"
-
-
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
     """Return latency and energy of a layer with alternative configs, keyed by the total that uses the config."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
@@ -180,41 +159,20 @@ def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -
     return {name: cold_costs(*each, candidates.problem, candidates.gpu) for name, each in costs.items()}
 
 
-def _totals(
-    layers: Sequence[LayerAnswer],
-    alternatives: Sequence[Mapping[str, Costs]],
-    backend: str,
-    exchange: Exchange | None,
-    query: Query,
-) -> tuple[Total, ...]:
-    names = [RECOMMENDED]
-    if backend:
-        names += [today(backend), MIXTURE]
-    if any(alternatives):
+def _totals(layers: Sequence[LayerAnswer], backend: str, exchange: Exchange | None, query: Query) -> tuple[Total, ...]:
+    names = [RECOMMENDED, *([today_name(backend), MIXTURE] if backend else [])]
+    if any(layer.alternatives for layer in layers):
         names += [FASTEST, LOWEST_ENERGY, HEURISTIC]
-    sums = {name: TotalSum() for name in names}
-    for layer, others in zip(layers, alternatives, strict=True):
-        at_backend = layer.baseline_costs or layer.costs
-        costs = {RECOMMENDED: layer.costs, today(backend): at_backend, MIXTURE: layer.run_costs, **others}
-        for name, total in sums.items():
-            total.add(layer.count, *costs.get(name, layer.costs))
-    if exchange is not None:
-        for total in sums.values():
-            total.wait(exchange.latency_s)
-    totals = [total.result(name) for name, total in sums.items()]
+    costs = []
+    for layer in layers:
+        of_backend = {today_name(backend): layer.baseline_costs or layer.costs, MIXTURE: layer.run_costs}
+        costs.append((layer.count, {**of_backend, **layer.alternatives}, layer.costs))
+    totals = [Total.of(name, [(count, of.get(name, own)) for count, of, own in costs], exchange) for name in names]
     value = query.objective.scalar.value_of
     return tuple(sorted(totals, key=lambda total: value(total.latency_s, total.energy_j)))
 
 
-def _baselines_cover(layers: Sequence[LayerAnswer]) -> bool:
-    operations = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in layers]
-    return sum(count for count, has_baseline in operations if has_baseline) >= COVERED * sum(
-        count for count, _ in operations
-    )
-
-
-def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[str]:
-    notes: list[str] = []
+def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> Iterator[str]:
     layers, query, tp = answer.layers, answer.query, answer.workload.tp
     with_baseline = [(layer.name, layer.baseline) for layer in layers if layer.baseline is not None]
     without = [layer.name for layer in layers if layer.baseline is None]
@@ -224,35 +182,25 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
         why = f"No baseline: {', '.join(without)}."
         if not answer.backend:
             why += f" The others do less than {100 * COVERED:.0f} % of the operations."
-        text = f"no {whose} baseline for {len(without)} of {len(layers)} layer types"
-        notes.append(Note(f"{text}; {counted}", why))
+        yield Note(f"no {whose} baseline for {len(without)} of {len(layers)} layer types; {counted}", why)
     elif without and query.backends and not kernrec_only:
-        notes.append(f"no baseline of {whose} for any layer")
+        yield f"no baseline of {whose} for any layer"
     others = [(name, baseline.backend) for name, baseline in with_baseline if program_of(baseline) != backend]
     if others and backend not in ("", MIXTURE_OF_BACKENDS):
         names = ", ".join(dict.fromkeys(backend for _, backend in others))
-        notes.append(f"{_listed([name for name, _ in others])}: only {names} has a baseline, so its costs are used")
+        yield f"{_listed([name for name, _ in others])}: only {names} has a baseline, so its costs are used"
     unpowered = [name for name, baseline in with_baseline if baseline.power_predicted]
     if unpowered and answer.backend:
-        notes.append(
-            Note(
-                f"power of {whose} is predicted for {_listed(unpowered, 2)}",
-                f"Only the time was recorded. The power model predicts power for: {', '.join(unpowered)}.",
-            )
+        yield Note(
+            f"power of {whose} is predicted for {_listed(unpowered, 2)}",
+            f"Only the time was recorded. The power model predicts power for: {', '.join(unpowered)}.",
         )
     if tp > 1:
-        notes.append(f"totals are for one of the {tp} GPUs; joules per token are for all {tp}")
+        yield f"totals are for one of the {tp} GPUs; joules per token are for all {tp}"
     if answer.exchange is not None:
-        notes.append(answer.exchange.note)
+        yield answer.exchange.note
     if not answer.fits:
-        title = answer.gpu.title
-        notes.append(
-            Note(
-                f"does not fit the {title}: these costs assume enough memory",
-                f"{answer.memory}.",
-            )
-        )
-    return notes
+        yield Note(f"does not fit the {answer.gpu.title}: these costs assume enough memory", f"{answer.memory}.")
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:

@@ -4,12 +4,13 @@ A total adds up all layers, which run one after another, and all-reduces. Its in
 because kernels on one GPU share most of their error (`estimate.costs.OWN`).
 """
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.analytical.spread import SOURCES, Source
@@ -17,22 +18,29 @@ from kernrec.op.workload import Layer, Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.json_form import Alias, FormerNames, IntervalNames, JsonForm
-from kernrec.recommender.networks.memory import memory_json
+from kernrec.recommender.networks.exchange import Exchange
+from kernrec.recommender.networks.memory import Memory, memory_json
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Answer, Estimate, Recommendation
+from kernrec.recommender.result import Answer, Comparison, Estimate, Recommendation, sum_of
 from kernrec.util.human import counted, human, short_config
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.recommender.baselines import Baseline
-    from kernrec.recommender.networks.exchange import Exchange
-    from kernrec.recommender.networks.memory import Memory
     from kernrec.recommender.recommender import Recommender
 
 WORTH_IT = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify its development and upkeep."""
 
 Costs = tuple[Estimate, Estimate]
+"""Latency and energy of a layer."""
+
+
+def costs_of(baseline: "Baseline") -> Costs:
+    source = Source.MEASURED if baseline.source == "published" else Source(baseline.source)
+    assert baseline.energy_j is not None, "every baseline has a power"
+    source_of_power = Source.PREDICTED if baseline.power_predicted else source
+    return replace(baseline.latency_s, source=source), replace(baseline.energy_j, source=source_of_power)
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class LayerAnswer(FormerNames):
     objective: Objective = Objective.LATENCY
     of_kernrec: bool = False
     """Whether the network's headline total uses kernrec's kernels wherever they exist."""
+    alternatives: Mapping[str, Costs] = field(default_factory=dict)
+    """Costs of the layer with other configs of kernrec, keyed by the total that uses the config."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
@@ -70,12 +80,7 @@ class LayerAnswer(FormerNames):
 
     @cached_property
     def baseline_costs(self) -> Costs | None:
-        if (baseline := self.baseline) is None:
-            return None
-        source = Source.MEASURED if baseline.source == "published" else Source(baseline.source)
-        assert baseline.energy_j is not None, "every baseline has a power"
-        source_of_power = Source.PREDICTED if baseline.power_predicted else source
-        return replace(baseline.latency_s, source=source), replace(baseline.energy_j, source=source_of_power)
+        return None if self.baseline is None else costs_of(self.baseline)
 
     @property
     def saved(self) -> float | None:
@@ -100,10 +105,9 @@ class LayerAnswer(FormerNames):
     @property
     def certain(self) -> bool:
         """Whether the recommendation costs less than the baseline even at the unfavorable ends of both intervals."""
-        backend = self.baseline_costs
-        assert backend is not None
+        assert self.baseline_costs is not None
         value = self.objective.scalar.value_of
-        return value(*(each.high for each in self.costs)) < value(*(each.low for each in backend))
+        return value(*(each.high for each in self.costs)) < value(*(each.low for each in self.baseline_costs))
 
     @property
     def runs_backend(self) -> bool:
@@ -139,12 +143,11 @@ class LayerAnswer(FormerNames):
         return self.count * self.run_costs[1].value
 
     def as_dict(self) -> dict[str, Any]:
-        baseline = None if self.baseline is None else self.baseline.as_dict()
         return {
             "name": self.name,
             "count": self.count,
             **self.answer.as_dict(),
-            "baseline": baseline,
+            "baseline": None if self.baseline is None else self.baseline.as_dict(),
             "saved": self.saved,
             "worth_it": self.worth_it,
             "run": self.program[0],
@@ -156,7 +159,7 @@ HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth 
 """Names of two totals: with the occupancy heuristic's configs, and with kernrec's kernels if they are worth it."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
-"""Fraction of the network's time that `layers_that_matter` covers, and maximum number of these layers."""
+"""Fraction of the network's time that `NetworkAnswer.longest` covers, and maximum number of these layers."""
 
 
 @dataclass(frozen=True)
@@ -179,41 +182,26 @@ class Total(IntervalNames, JsonForm):
         """Source of the latency or of the energy, whichever is less certain."""
         return str(min(self.latency_s.source, self.energy_j.source, key=SOURCES.index))
 
-    def versus(self, other: "Total") -> tuple[float, float]:
-        """Return the relative changes of latency and energy from another total, such as -0.1 for 10 % less."""
-        return (
-            self.latency_s.value / other.latency_s.value - 1.0,
-            self.energy_j.value / other.energy_j.value - 1.0,
-        )
+    @classmethod
+    def of(cls, name: str, layers: Iterable[tuple[int, Costs]], exchange: Exchange | None) -> "Total":
+        """Add up the costs of layers, each with its number of occurrences, and the all-reduces."""
+        counts, costs = zip(*layers, strict=True)
+        latency, energy = (sum_of(each, counts) for each in zip(*costs, strict=True))
+        if exchange is not None:  # The GPU waits for all-reduces at the mean power of the layers.
+            computing, latency = latency, sum_of((latency, exchange.latency_s))
+            energy = energy.scaled(latency.value / computing.value)
+        return cls(name, latency, energy)
+
+    def versus(self, other: "Total") -> Comparison:
+        return Comparison(1.0 - self.energy_j.value / other.energy_j.value, self.latency_s / other.latency_s - 1.0)
 
     def as_dict(self) -> dict[str, Any]:
         return super().as_dict() | {"source": self.latency_s.source}
 
 
-class TotalSum:
-    """Running sum of the costs of layers. Its source is the least certain source of any layer."""
-
-    def __init__(self) -> None:
-        self._sums = np.zeros((2, 3))
-        self._sources = [len(SOURCES) - 1] * 2
-
-    def add(self, count: int, latency: Estimate, energy: Estimate) -> None:
-        for row, estimate in enumerate((latency, energy)):
-            self._sums[row] += (count * estimate.value, count * estimate.low, count * estimate.high)
-            self._sources[row] = min(self._sources[row], SOURCES.index(Source(estimate.source)))
-
-    def wait(self, latency: Estimate) -> None:
-        """Add time in which the GPU waits, such as for all-reduces. The mean power does not change."""
-        self._sums[1] *= (self._sums[0, 0] + latency.value) / self._sums[0, 0]
-        self._sums[0] += (latency.value, latency.low, latency.high)
-        self._sources[0] = min(self._sources[0], SOURCES.index(latency.source))
-
-    def result(self, name: str) -> Total:
-        latency, energy = (
-            Estimate(float(bounds[0]), float(bounds[1]), float(bounds[2]), SOURCES[source])
-            for bounds, source in zip(self._sums, self._sources, strict=True)
-        )
-        return Total(name, latency, energy)
+def today_name(backend: str) -> str:
+    """Return the name of a backend's total, such as `vLLM today`."""
+    return f"{backend} today"
 
 
 def _changed(change: float, what: str) -> str:
@@ -241,6 +229,10 @@ class NetworkAnswer(JsonForm):
     """One line for each layer that the totals exclude, with the reason."""
     totals: tuple[Total, ...]
     """Totals of the network in the order of the query's objective, best first."""
+    exchange: Exchange | None
+    """All-reduces between tensor-parallel GPUs; None for one GPU."""
+    memory: Memory
+    """Memory that one GPU needs to run the network."""
     adjusted: tuple[str, ...] = ()
     """Notes on how the answer differs from the request, such as another data type."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
@@ -249,10 +241,6 @@ class NetworkAnswer(JsonForm):
     """Backend with which the network is compared; empty if no backend has a total."""
     headline_name: str = RECOMMENDED
     """Name of the total that represents the network."""
-    exchange: "Exchange | None" = None
-    """All-reduces between tensor-parallel GPUs; None for one GPU."""
-    memory: "Memory | None" = None
-    """Memory that one GPU needs to run the network."""
 
     batch = Alias[int]("Batch size of the layers.", "workload.batch")
     tp = Alias[int]("Number of GPUs that the layers are split over.", "workload.tp")
@@ -273,10 +261,11 @@ class NetworkAnswer(JsonForm):
         return f"<NetworkAnswer {self.workload.name} {kind} on {self.gpu.name}: {len(self.layers)} layers, {cost}>"
 
     def __str__(self) -> str:
-        return tabular.network_text(self)
+        return tabular.text(tabular.title(self, self.workload), tabular.totals(self), tabular.layers(self))
 
     def _repr_html_(self) -> str:
-        return tabular.network_html(self)
+        title = tabular.title(self, self.workload)
+        return tabular.html(title, self.notes, tabular.totals(self), tabular.layers(self))
 
     def to_arrow(self) -> Any:
         """Return a `pyarrow.Table` with a row for each layer: its top recommendation, or a baseline if it has none.
@@ -304,12 +293,12 @@ class NetworkAnswer(JsonForm):
     @property
     def today(self) -> Total | None:
         """Total of the backend with which the network is compared; None if there is none."""
-        return next((total for total in self.totals if self.backend and total.name == f"{self.backend} today"), None)
+        return self.total(today_name(self.backend)) if self.backend else None
 
     @property
     def fits(self) -> bool:
         """Whether the network fits into the GPU's memory."""
-        return self.memory is None or self.memory.fits(self.gpu)
+        return self.memory.fits(self.gpu)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -319,35 +308,21 @@ class NetworkAnswer(JsonForm):
     def sources(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(str(layer.source) for layer in self.layers))
 
-    @cached_property
-    def _by_time(self) -> tuple[LayerAnswer, ...]:
-        return tuple(sorted(self.layers, key=lambda layer: -layer.latency_s))
-
-    @cached_property
-    def _seconds(self) -> float:
-        return sum(layer.latency_s for layer in self.layers)
-
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
         """Return name and fraction of the network's time of the longest layers. All-reduces count as one layer."""
-        parts = {layer.name: layer.latency_s for layer in self._by_time}
+        parts = {layer.name: layer.latency_s for layer in self.longest(len(self.layers))}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
         whole = sum(parts.values())
         return [(name, parts[name] / whole) for name in sorted(parts, key=lambda name: -parts[name])[:most]]
 
-    @property
-    def layers_that_matter(self) -> tuple[LayerAnswer, ...]:
-        """Layers that together take most of the network's time, longest first."""
-        taken = 0.0
-        for number, layer in enumerate(self._by_time[:MOST_SHOWN], 1):
-            taken += layer.latency_s
-            if taken >= MOST_OF_THE_TIME * self._seconds:
-                return self._by_time[:number]
-        return self._by_time[:MOST_SHOWN]
-
     def longest(self, most: int | None = None) -> tuple[LayerAnswer, ...]:
-        """Return the `most` longest layers, longest first, or `layers_that_matter` if `most` is None."""
-        return self.layers_that_matter if most is None else self._by_time[:most]
+        """Return the `most` longest layers, longest first; by default, those that take most of the network's time."""
+        layers = sorted(self.layers, key=lambda layer: -layer.latency_s)
+        if most is None:
+            seconds = list(accumulate(layer.latency_s for layer in layers))
+            most = min(bisect_left(seconds, MOST_OF_THE_TIME * seconds[-1]) + 1, MOST_SHOWN)
+        return tuple(layers[:most])
 
     @property
     def paying(self) -> tuple[LayerAnswer, ...]:
@@ -361,24 +336,22 @@ class NetworkAnswer(JsonForm):
             return ""
         with_baseline, count = [layer.baseline for layer in self.layers if layer.baseline is not None], len(self.layers)
         names = ", ".join(dict.fromkeys(baseline.backend for baseline in with_baseline))
-        rest = f"{len(with_baseline)} of {count} layer types and kernrec's kernels in the others"
-        rest = rest if len(with_baseline) < count else f"all {count} layer types"
+        rest = f"all {count} layer types"
+        if len(with_baseline) < count:
+            rest = f"{len(with_baseline)} of {count} layer types and kernrec's kernels in the others"
         whole = f"{backend.name}: {'the fastest of ' * (', ' in names)}{names} in {rest}."
-        unsure = sum(layer.may_be_worth_it and not layer.worth_it for layer in self.layers)
-        more = (
-            f" In {counted(unsure, 'layer type')} a custom kernel may be worth it, within the error: measure it."
-            if unsure
-            else ""
-        )
+        more = sure = ""
+        if unsure := sum(layer.may_be_worth_it and not layer.worth_it for layer in self.layers):
+            more = f" In {counted(unsure, 'layer type')} a custom kernel may be worth it, within the error: measure it."
+            sure = " for certain"
         if not self.paying:
-            sure = " for certain" * bool(unsure)
             least = f"{100 * WORTH_IT:.0f} %{sure}"
             return f"{whole} Custom kernels would not save {least} in any layer. Keep your backend.{more}"
-        time, energy = self.total(MIXTURE).versus(backend)
+        mixture = self.total(MIXTURE).versus(backend)
         judged = sum(layer.worth_it is not None for layer in self.layers)
         return (
             f"{whole} Custom kernels are worth it in {len(self.paying)} of these {judged} layer types:"
-            f" {_changed(time, 'time')} and {_changed(energy, 'energy')} overall.{more}"
+            f" {_changed(mixture.slowdown, 'time')} and {_changed(-mixture.energy_saved, 'energy')} overall.{more}"
         )
 
     @property
@@ -399,11 +372,8 @@ class NetworkAnswer(JsonForm):
         return next(total for total in self.totals if total.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        document = super().as_dict() | {"backend": self.backend or None, "headline": self.headline_name}
-        if self.memory is None:
-            del document["fits"], document["memory"]
-            return document
-        return document | memory_json(self.memory, self.gpu)
+        named = {"backend": self.backend or None, "headline": self.headline_name}
+        return super().as_dict() | named | memory_json(self.memory, self.gpu)
 
     @property
     def unit(self) -> str:
@@ -422,14 +392,12 @@ class NetworkAnswer(JsonForm):
         network's regret is the sum over all layers, as a fraction of the network's cost.
         """
         document = self.as_dict()
-        lost: dict[str, float] = {}
-        spent: dict[str, float] = {}
+        lost, spent = defaultdict[str, float](float), defaultdict[str, float](float)
         for layer, values in zip(self.layers, document["layers"], strict=True):
-            regrets = recommender.regrets(layer.answer) if layer.best is not None else ()
-            values["regret"] = {str(regret.objective): regret.as_dict() for regret in regrets}
-            for regret in regrets:
-                _, cost, _ = regret.contenders[0]
-                name = str(regret.objective)
-                lost[name] = lost.get(name, 0.0) + layer.count * cost * regret.expected
-                spent[name] = spent.get(name, 0.0) + layer.count * cost
+            values["regret"] = {}
+            for regret in recommender.regrets(layer.answer):
+                name, (_, cost, _) = str(regret.objective), regret.contenders[0]
+                values["regret"][name] = regret.as_dict()
+                lost[name] += layer.count * cost * regret.expected
+                spent[name] += layer.count * cost
         return document | {"regret": {name: {"expected": lost[name] / spent[name]} for name in lost}}

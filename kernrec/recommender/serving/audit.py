@@ -6,30 +6,23 @@ of tokens in the engine's own files. The entry is the engine's default config if
 
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from kernrec import paths
+from kernrec.compile.pool import processors_of
 from kernrec.errors import KernrecError, UsageError, file_errors, unknown
-from kernrec.gpu import find_gpu
-from kernrec.interop.model_config import ServedModel, read_model
+from kernrec.interop.model_config import ModelConfig, read_model
 from kernrec.interop.moe_configs import write_moe_configs
-from kernrec.recommender.serving.compared import Comparer, Comparison, Verdict, comparer, verdict_of, worth
+from kernrec.model.analytical.spread import Source
+from kernrec.recommender.serving.compared import Comparer, Comparison, Verdict
 from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_alone, own_kernel
 from kernrec.recommender.serving.engine_defaults import KEYS, Tiles, default_config, kernel_taken
-from kernrec.recommender.serving.engines import (
-    ENGINES,
-    Deployment,
-    Kind,
-    TunedFile,
-    reads_files,
-    second_file,
-    tuned_files,
-)
-from kernrec.recommender.serving.tuned_files import FOLDERS, Shipped, shipped_of
+from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile, reads_files, second_file, tuned_files
+from kernrec.recommender.serving.tuned_files import FOLDERS, Shipped, numbers, shipped_of
 from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
@@ -38,7 +31,6 @@ TRITONS = (
 )  # fmt: skip
 TOKENS = (1, 16, 128, 1024, 4096)
 _MOST_TOKENS = 65536
-_MOST_GPUS = 1024
 
 _OF_ADAPTERS = "not predicted: the work depends on the adapters of a step. Without a file, the engine uses its own rule"
 _SECOND = "not predicted separately from the first matmul"
@@ -71,8 +63,14 @@ class AuditedFile:
 
     @property
     def verdict(self) -> Verdict:
-        """Advice on whether to create the file."""
-        return verdict_of(self.missing, self.taken, self.comparisons)
+        """Advice on whether to create the file, for the number of tokens with the largest gain."""
+        if not self.missing:
+            return Verdict.SHIPPED
+        if self.taken:
+            return Verdict.NOT_USED
+        verdicts = [comparison.verdict for comparison in self.comparisons]
+        order = (Verdict.WRITE, Verdict.MEASURE, Verdict.LEAVE)
+        return next((verdict for verdict in order if verdict in verdicts), Verdict.UNKNOWN)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
@@ -93,20 +91,18 @@ class AuditedFile:
 
 
 def _comparison(made: Comparison) -> dict[str, Any]:
-    low, high = made.interval
-    own = made.own_cost
+    best, ratios = made.best_cost, (made.ratio, *made.interval)
+    names = ("default_over_best", "default_over_best_low", "default_over_best_high")
     return {
         "tokens": made.tokens,
         "default": dict(made.own),
-        "default_latency_s": own.latency_s if own else None,
+        "default_latency_s": made.own_cost.value if made.own_cost is not None else None,
         "best": dict(made.best),
-        "best_latency_s": made.best_cost.latency_s,
-        "best_latency_low_s": made.best_cost.low_s,
-        "best_latency_high_s": made.best_cost.high_s,
-        "source": "measured" if made.best_cost.measured else "predicted",
-        "default_over_best": made.ratio if math.isfinite(made.ratio) else None,
-        "default_over_best_low": low if math.isfinite(low) else None,
-        "default_over_best_high": high if math.isfinite(high) else None,
+        "best_latency_s": best.value,
+        "best_latency_low_s": best.low,
+        "best_latency_high_s": best.high,
+        "source": "measured" if best.source == Source.MEASURED else "predicted",
+        **{name: ratio if math.isfinite(ratio) else None for name, ratio in zip(names, ratios, strict=True)},
         "next": [dict(config) for config, _ in made.ranked[1:3]],
     }
 
@@ -115,7 +111,7 @@ def _comparison(made: Comparison) -> dict[str, Any]:
 class ServingAudit:
     """Result of an audit: the tuned files that an engine looks for to serve a model on a GPU."""
 
-    model: ServedModel
+    model: ModelConfig
     served: Deployment
     shipped: Shipped
     files: tuple[AuditedFile, ...]
@@ -143,94 +139,62 @@ class ServingAudit:
         }
 
 
-@dataclass(frozen=True)
-class AuditRequest:
-    """Request for an audit: model, GPU, engine and options. Names are as users type them."""
-
-    model: str
-    """Folder with a `config.json`, or that file, or a model's name on the Hugging Face Hub if `download` is true."""
-    gpu: str
-    engine: str
-    tp: int = 1
-    ep: int = 1
-    triton: str | None = None
-    """Release of Triton for SGLang. None means the installed release, or SGLang's newest if Triton is not installed."""
-    release: str | None = None
-    """Release of the engine. None means the installed release, or the newest that kernrec knows if there is none."""
-    device: str = ""
-    """Name of the GPU as its driver reports it; empty for the name in kernrec's GPU catalog."""
-    lora_rank: int | None = None
-    tokens: Sequence[int] = TOKENS
-    compare: bool = True
-    """Whether to compare configs for missing files instead of only listing the files."""
-    everything: bool = False
-    """Whether to also compare configs for files that the engine has, and for files whose kernel it does not run."""
-    download: bool = False
-
-    def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise unknown("engine", self.engine, ENGINES)
-        for name, value, most in (("tp", self.tp, _MOST_GPUS), ("ep", self.ep, _MOST_GPUS)):
-            if type(value) is not int or not 1 <= value <= most:
-                raise UsageError(f"{name} is {value!r:.40}; a whole number from 1 to {most} is expected")
-        if self.lora_rank is not None and not (type(self.lora_rank) is int and 1 <= self.lora_rank <= 4096):
-            raise UsageError(f"lora rank is {self.lora_rank!r:.40}; a whole number from 1 to 4096 is expected")
-        if not self.tokens or not all(type(t) is int and 1 <= t <= _MOST_TOKENS for t in self.tokens):
-            raise UsageError(
-                f"tokens are {list(self.tokens)!r:.60}; whole numbers from 1 to {_MOST_TOKENS} are expected"
-            )
-
-
-def serve_audit(request: AuditRequest, progress: Progress | None = None) -> ServingAudit:
+def serve_audit(
+    model: str,
+    served: Deployment,
+    *,
+    release: str | None = None,
+    tokens: Sequence[int] = TOKENS,
+    compare: bool = True,
+    everything: bool = False,
+    download: bool = False,
+    progress: Progress | None = None,
+) -> ServingAudit:
     """Audit a deployment: find its tuned files and compare configs for the missing ones.
 
-    Raises:
-        UsageError: a name or release is unknown, or the model's config lacks a field, which the message names.
-        KernrecError: the model's config cannot be downloaded.
+    For the other arguments and for errors, see `kernrec.serve_audit`. If `served` states no release of Triton, it is
+    the installed release, or SGLang's newest if Triton is not installed.
     """
-    gpu = find_gpu(request.gpu)
-    model = read_model(request.model, download=request.download)
-    shipped = shipped_of(request.engine, request.release)
-    triton, notes = _triton_of(request, shipped)
-    served = Deployment(request.engine, gpu, request.tp, request.ep, triton, request.lora_rank, request.device)
-    files = tuned_files(model, served)
-    notes += _notes_on(model, served, files)
+    if not tokens or not all(type(t) is int and 1 <= t <= _MOST_TOKENS for t in tokens):
+        raise UsageError(f"tokens are {list(tokens)!r:.60}; whole numbers from 1 to {_MOST_TOKENS} are expected")
+    of_model = read_model(model, download=download)
+    shipped = shipped_of(served.engine, release)
+    served, notes = _with_triton(served, shipped)
+    files = tuned_files(of_model, served)
+    notes += _notes_on(of_model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
     seconds = [_looked_up(each, served, shipped) for file in files if (each := second_file(file, served)) is not None]
     wanted += [second for second in seconds if second.shipped]  # The second file of a kind is optional.
-    if not request.compare:
-        return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
-    due = [f for f in wanted if not f.why_none and (request.everything or (f.missing and not f.taken))]
-    compared: dict[str, AuditedFile] = {}
+    due = [f for f in wanted if not f.why_none and (everything or (f.missing and not f.taken))] if compare else []
     if due:
-        with comparer(paths.user_database()) as comparing:
-            for audited in due:
-                compared[audited.file.name] = _compared(
-                    audited, served, sorted(set(request.tokens)), comparing, progress
-                )
-    audited_files = tuple(compared.get(f.file.name, f) for f in wanted)
-    return ServingAudit(model, served, shipped, audited_files, (*notes, *_notes_on_kernels(served, compared)))
+        with processors_of(2) as processors:
+            comparing = Comparer(paths.user_database(), processors)
+            compared = {f.file.name: _compared(f, served, sorted(set(tokens)), comparing, progress) for f in due}
+        wanted = [compared.get(f.file.name, f) for f in wanted]
+        notes += _notes_on_kernels(served, compared.values())
+    return ServingAudit(of_model, served, shipped, tuple(wanted), tuple(notes))
 
 
-def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
-    """Return the release of Triton whose files to audit (empty for vLLM), and notes on its choice."""
-    releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
-    if request.triton is not None:
-        text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton
+def _with_triton(served: Deployment, shipped: Shipped) -> tuple[Deployment, list[str]]:
+    """Return the deployment with the release of Triton whose files to audit, and notes on its choice."""
+    releases = sorted({*TRITONS, *shipped.triton_folders()}, key=numbers)
+    if served.triton:
+        text = served.triton + ".0" if served.triton.count(".") == 1 else served.triton
         if text not in releases:
-            raise unknown("release of Triton", request.triton, releases)
-        return text, []
-    if request.engine == "vllm":
-        return "", []  # vLLM's file names do not contain Triton's release.
-    other = "--engine sglang,triton==RELEASE chooses another"
+            raise unknown("release of Triton", served.triton, releases)
+        return replace(served, triton=text), []
+    if served.engine == "vllm":
+        return served, []  # vLLM's file names do not contain Triton's release.
     try:
-        return version("triton"), [f"files are for the installed Triton {version('triton')}; {other}"]
+        installed = version("triton")
+        note = f"files are for the installed Triton {installed}"
     except PackageNotFoundError:
-        newest = shipped.triton_folders()[-1:] or [TRITONS[-1]]
-        return newest[0], [f"files are for Triton {newest[0]}, the newest that SGLang has files for; {other}"]
+        (installed,) = shipped.triton_folders()[-1:] or [TRITONS[-1]]
+        note = f"files are for Triton {installed}, the newest that SGLang has files for"
+    return replace(served, triton=installed), [f"{note}; --engine sglang,triton==RELEASE chooses another"]
 
 
-def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]) -> list[str]:
+def _notes_on(model: ModelConfig, served: Deployment, files: Sequence[TunedFile]) -> list[str]:
     notes = []
     if not reads_files(model.quantization, served.engine):
         notes.append(
@@ -276,11 +240,12 @@ def _compared(
     return replace(audited, comparisons=tuple(made), kernel=kernel)
 
 
-def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> list[str]:
-    kernels = {file.kernel for file in compared.values() if file.kernel}
-    comparisons = [comparison for file in compared.values() for comparison in file.comparisons]
-    if not comparisons:
+def _notes_on_kernels(served: Deployment, compared: Iterable[AuditedFile]) -> list[str]:
+    files = [file for file in compared if file.comparisons]
+    if not files:
         return []
+    kernels = {file.kernel for file in files if file.kernel}
+    comparisons = [comparison for file in files for comparison in file.comparisons]
     notes = []
     if not all(comparison.analyzed for comparison in comparisons):
         notes.append(
@@ -292,9 +257,9 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
         )
     elif kernels:
         notes.append(f"the engine's own kernels were analyzed: {', '.join(sorted(kernels))}")
-    if any(file.file.kind is Kind.EXPERTS and file.comparisons for file in compared.values()):
+    if any(file.file.kind is Kind.EXPERTS for file in files):
         notes.append("assumes that tokens choose experts uniformly at random")
-    if not any(c.best_cost.measured for f in compared.values() for c in f.comparisons):
+    if all(comparison.best_cost.source != Source.MEASURED for comparison in comparisons):
         notes.append("all times are predicted, none measured")
     return notes
 
@@ -314,7 +279,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     for key in sorted({*KEYS, *by_tokens}):
         made = by_tokens[min(by_tokens, key=lambda tokens: (abs(math.log(tokens / key)), tokens))]
         own = default_config(served.engine, audited.file, key, served.gpu)
-        entries[audited.file.entry(key)] = made.best if worth(made) is Verdict.WRITE else own
+        entries[audited.file.entry(key)] = made.best if made.verdict is Verdict.WRITE else own
     return entries
 
 
@@ -336,20 +301,17 @@ def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
     Raises:
         UsageError: the folder cannot be written.
     """
-    texts: Mapping[str, str] = {
-        relative_place(audited, audit.served): write_moe_configs(entries_of(audited, audit.served))
-        for audited in audit.files
-        if audited.verdict is Verdict.WRITE
-    }
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; expected a folder")
     written = []
-    for place, text in texts.items():
-        path = folder / place
-        with file_errors(path, "written"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text.encode(), shared=True)
-        written.append(path)
+    for audited in audit.files:
+        if audited.verdict is Verdict.WRITE:
+            path = folder / relative_place(audited, audit.served)
+            with file_errors(path, "written"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                text = write_moe_configs(entries_of(audited, audit.served))
+                write_whole(path, text.encode(), shared=True)
+            written.append(path)
     return written
 
 

@@ -4,7 +4,7 @@ A kernel with the same tunables (`kernels/experts.py`) stands in for the engine'
 """
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,7 @@ def _packed(file: TunedFile) -> int:
 
 def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arguments of a call for the scales of the inputs and of the weights."""
-    shape, block = step.shape, step.file.block
-    quantization = step.file.quantization
+    shape, block, quantization = step.shape, step.file.block, step.file.quantization
     if quantization.group:
         return _NONE, {"dtype": "bf16", "shape": [shape.experts, shape.rows, shape.depth // quantization.group]}
     if quantization.by_row:
@@ -130,8 +129,7 @@ def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
 def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> TritonCall:
     routing = step.routing(rows)
     inputs, weights, outputs = _operands(step, routing)
-    by_token, by_weight = _scales(step)
-    block = step.file.block
+    (by_token, by_weight), block = _scales(step), step.file.block
     arguments = {
         "tokens": inputs,
         "weights": weights,
@@ -176,9 +174,7 @@ def _file_of(step: Step, own: str) -> Path:
 
 def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> TritonCall:
     module, _, function = own.partition(":")
-    _, number = installed_package(step.served.engine) or (Path(), "")
-    path = _file_of(step, own)
-    routing = step.routing(rows)
+    path, routing = _file_of(step, own), step.routing(rows)
     values = {**_known_arguments(step, routing), **_arguments_of_groups(step)}
     constants = _known_constants(step)
     arguments: dict[str, Any] = {}
@@ -189,13 +185,12 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
         elif name in constants:
             varying.append(name)
         elif not has_default and not name.startswith(("BLOCK_SIZE_", "GROUP_SIZE_")):
+            _, release = installed_package(step.served.engine) or (Path(), "")
             raise KernrecError(
-                f"{own} of {step.served.engine} {number} has the argument {name}, which kernrec does not know"
+                f"{own} of {step.served.engine} {release} has the argument {name}, which kernrec does not know"
             )
-    tiles = []
-    for config in configs:
-        chosen = stated_tiles(launched(step.served.engine, step.file, config), step.rows)
-        tiles.append({**chosen, **{name: constants[name](chosen) for name in varying}})
+    chosen = [stated_tiles(launched(step.served.engine, step.file, config), step.rows) for config in configs]
+    tiles = [{**config, **{name: constants[name](config) for name in varying}} for config in chosen]
     grid = _grid(len(routing.experts), "N")
     return TritonCall(path, function, arguments, grid, tiles, _operations(step, routing), module=module)
 
@@ -204,8 +199,7 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
 def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
     """Return the name of each parameter of a function, and whether it has a default value, without executing the file.
 
-    Raises:
-        UsageError: the file has no such function.
+    Raise `UsageError` if the file has no such function.
     """
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
     for node in tree.body:
@@ -308,7 +302,7 @@ def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
     }
 
 
-def _known_constants(step: Step) -> Mapping[str, Any]:
+def _known_constants(step: Step) -> Mapping[str, Callable[[Tiles], int]]:
     """Return a function for each kernel constant that computes its value from a config, keyed by parameter."""
     hopper_fp8 = step.served.gpu.sm == 90 and step.file.weights == "fp8_w8a8"
 
@@ -318,9 +312,4 @@ def _known_constants(step: Step) -> Mapping[str, Any]:
     def whole_steps(config: Tiles) -> int:
         return int(step.shape.depth % config["BLOCK_SIZE_K"] == 0)
 
-    return {
-        "SWAP_AB": swapped,
-        "swap_ab": swapped,
-        "even_Ks": whole_steps,
-        "block_k_diviable": whole_steps,
-    }
+    return {"SWAP_AB": swapped, "swap_ab": swapped, "even_Ks": whole_steps, "block_k_diviable": whole_steps}

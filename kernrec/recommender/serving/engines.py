@@ -9,9 +9,9 @@ import re
 from dataclasses import replace
 from enum import StrEnum
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.interop.model_config import LEAST_GROUP, UNQUANTIZED, Quantization, ServedModel
+from kernrec.interop.model_config import LEAST_GROUP, UNQUANTIZED, ModelConfig, Quantization
 from kernrec.interop.moe_configs import ExpertLayer
 from kernrec.kernel.expression import parse
 from kernrec.util.light_dataclass import dataclass
@@ -42,14 +42,18 @@ class Deployment:
     triton: str = ""
     """Release of Triton, such as `3.6.0`. SGLang has a folder of tuned files for each release."""
     lora_rank: int | None = None
-    device: str = ""
-    """Name of the GPU as its driver reports it; empty for the name in kernrec's GPU catalog."""
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise unknown("engine", self.engine, ENGINES)
+        for name, value, most in (("tp", self.tp, 1024), ("ep", self.ep, 1024), ("lora rank", self.lora_rank, 4096)):
+            if value is not None and not (type(value) is int and 1 <= value <= most):
+                raise UsageError(f"{name} is {value!r:.40}; a whole number from 1 to {most} is expected")
 
     @property
     def device_name(self) -> str:
         """Name of the GPU as the engine writes it in file names."""
-        name = self.device or self.gpu.title
-        return re.sub(r"[\s/]+", "_", name) if self.engine == "vllm" else name.replace(" ", "_")
+        return re.sub(r"[\s/]+", "_", self.gpu.title) if self.engine == "vllm" else self.gpu.title.replace(" ", "_")
 
 
 @dataclass(frozen=True)
@@ -115,23 +119,20 @@ class TunedFile:
         return tokens * (self.state.heads if self.state is not None else 1)
 
 
-def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+def tuned_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     """Return the tuned files that an engine looks for when it serves a model.
 
-    Raises:
-        UsageError: the model cannot be divided among the deployment's number of GPUs.
+    Raise `UsageError` if the model cannot be divided among the deployment's number of GPUs.
     """
     files = [*_expert_files(model, served), *_block_files(model, served)]
     return [*files, *_state_files(model, served), *_lora_files(model, served)]
 
 
-def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
+def expert_split(model: ModelConfig, served: Deployment) -> tuple[int, int]:
     """Return the number of experts on one GPU, and the width of an expert on one GPU.
 
     vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a group.
-
-    Raises:
-        UsageError: the experts cannot be divided this way.
+    Raise `UsageError` if the experts cannot be divided this way.
     """
     experts = model.experts
     assert experts is not None
@@ -158,24 +159,24 @@ def _divisors_near(size: int, gpus: int) -> str:
     return f"use {below}" if above is None else f"use {below} or {above}"
 
 
-def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+def _expert_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     quantization = model.quantization
     if model.experts is None or not reads_files(quantization, served.engine):
         return []
     count, width = expert_split(model, served)
     fused = model.fused_experts if served.engine == "sglang" and served.ep == 1 else 0
     count += fused
-    dtype, block, note = quantization.kind, quantization.block, ""
+    dtype, block, note, sglang = quantization.kind, quantization.block, "", served.engine == "sglang"
     if dtype is None and model.dtype == "float32":
         dtype = "float32"
-    if served.engine == "vllm" and dtype == "int8_w8a8":
+    if dtype == "int8_w8a8" and not sglang:
         dtype = None  # vLLM's file names do not state this type.
-    if served.engine == "vllm" and block and (width % block[0] or (served.tp > 1 and width % block[1])):
+    if not sglang and block and (width % block[0] or (served.tp > 1 and width % block[1])):
         refined = math.gcd(*block, width, model.hidden)
         if refined < _LEAST_REFINED:
             raise UsageError(f"{model.title}: {width} columns per GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
-    group, sglang = _group(model, width), served.engine == "sglang"
+    group = _group(model, width)
     # SGLang states widths in bytes instead of columns. A byte contains two 4-bit weights.
     stored = width // 2 if sglang and dtype == "int4_w4a16" else width
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
@@ -184,8 +185,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     products = (ProductShape(2 * width, model.hidden, count, top), ProductShape(model.hidden, width, count, top))
     if fused:
         note = f"E counts {fused} shared expert (--disable-shared-experts-fusion leaves it out)"
-    name = _named(layer.file_name(served.engine), served)
-    on_gpu = replace(quantization, block=block, group=group)
+    name, on_gpu = layer.file_name(served.engine), replace(quantization, block=block, group=group)
     return [TunedFile(Kind.EXPERTS, name, "mixture of experts", products, dtype, on_gpu, note=note)]
 
 
@@ -204,7 +204,7 @@ def reads_files(quantization: Quantization, engine: str) -> bool:
     return not quantization.elsewhere
 
 
-def _group(model: ServedModel, width: int) -> int:
+def _group(model: ModelConfig, width: int) -> int:
     """Return how many weights along k share a scale on one GPU. The number divides the depth of both matmuls."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
@@ -216,14 +216,7 @@ def _group(model: ServedModel, width: int) -> int:
     return group
 
 
-def _named(name: str, served: Deployment) -> str:
-    device = served.device_name
-    if served.engine == "vllm" and "H200" in device.split("_"):
-        return name
-    return re.sub(r"device_name=[^,]*?(?=,|\.json$)", lambda _: f"device_name={device}", name)
-
-
-def _block_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+def _block_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     kind, block = model.quantization.kind, model.quantization.block
     if kind != "fp8_w8a8" or block is None:
         return []
@@ -243,7 +236,7 @@ def _block_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     return list(by_name.values())
 
 
-def _state_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+def _state_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     space = model.state_space
     if space is None or served.engine != "vllm":
         return []
@@ -261,7 +254,7 @@ def _state_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     return [TunedFile(Kind.STATE_SPACE, name, "state space, one token a sequence", state=shape)]
 
 
-def _lora_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+def _lora_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     rank = served.lora_rank
     if rank is None:
         return []

@@ -244,8 +244,7 @@ def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
 def load(path: Path) -> ExpertRanking:
     """Read a ranking model from its card and the file of decision trees next to the card.
 
-    Raises:
-        UsageError: the files cannot be read, are damaged or have another format version.
+    Raise `UsageError` if the files cannot be read, are damaged or have another format version.
     """
     try:
         card, content = json.loads(read_input(path, _MOST_BYTES)), read_input(path.with_suffix(".trees"), _MOST_BYTES)

@@ -5,24 +5,22 @@ A pull only adds rows. Rows stay even if the place no longer lists their bundle.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store.keys import LARGEST_SIGNATURE, own_key, signer_of, trusted
 from kernrec.store.share.bundle import Bundle, read_bundle, read_signed, take_groups
-from kernrec.store.share.manifest import (
-    LARGEST_DOCUMENT,
-    Withdrawal,
-    bundle_name,
-    parse_withdrawal,
-)
+from kernrec.store.share.manifest import LARGEST_DOCUMENT, Withdrawal, bundle_name, parse_withdrawal
 from kernrec.store.share.place import BUNDLE, OLD, WITHDRAWAL, Folder, MissingFileError, Place, ZipFile
 from kernrec.store.share.pulled import add_bundles, apply_withdrawal, settle, taken, working_on
 from kernrec.util.files import scratch_folder
 from kernrec.util.human import counted
+
+_Read = TypeVar("_Read")
 
 LARGEST_BUNDLE = 2**28
 """Maximum size of a bundle at a place in bytes. This is enough for a million rows."""
@@ -81,81 +79,113 @@ def take_new(place: Place, path: Path, keys: Collection[str] | None = None, name
         keys: Public keys of the signers, or None for any signer.
         names: Names of the files in the place, if the caller has already listed them.
     """
-    report, already = PullReport(), taken(path)
-    new = [name for name in names or place.names() if name not in already]
-    with scratch_folder() as folder:
-        bundles = _bundles(place, new, folder, keys, report)
-        for batch in _batches(bundles):
-            _take(path, dict(batch), place.title, report)
-            for _, bundle in batch:
-                if isinstance(bundle.place, ZipFile) and bundle.place.path.parent == folder:
-                    bundle.place.path.unlink()
-        for name, withdrawal in _withdrawals(place, new, report):
-            if keys is None or withdrawal.owner in keys:
-                report.withdrawn += apply_withdrawal(path, name, withdrawal)
-    settle(path)
-    return report
+    return _Pull(place, path, keys).run(names or place.names())
 
 
-def _bundles(
-    place: Place,
-    new: Sequence[str],
-    folder: Path,
-    keys: Collection[str] | None,
-    report: PullReport,
-) -> Iterator[tuple[str, Bundle]]:
-    """Yield (name, bundle) for the new bundles that are signed with `keys`, oldest day first.
+class _Pull:
+    """A pull in progress, whose steps add to one report."""
 
-    For each unknown key, read only one bundle. Count its other bundles without reading them, because their names
-    contain the first digits of the key.
-    """
-    if any(map(_is_old, new)):
-        report.notes.append(
-            f"{place.title} is a remote of kernrec 0.1, which is only read: `kernrec db push` to a new place moves your"
-            " rows there"
-        )
-    beginnings = {key[:8] for key in keys or ()}
-    unknown: dict[str, str] = {}
-    for name in sorted(new, key=lambda name: name.rpartition("/")[2]):
+    def __init__(self, place: Place, path: Path, keys: Collection[str] | None) -> None:
+        self._place, self._path, self._keys = place, path, keys
+        self._report = PullReport()
+        # Untrusted keys, by their first digits. The names of bundles contain these digits, so the other bundles of an
+        # untrusted key are counted without reading them.
+        self._unknown: dict[str, str] = {}
+
+    def run(self, names: Iterable[str]) -> PullReport:
+        already = taken(self._path)
+        new = sorted((name for name in names if name not in already), key=lambda name: name.rpartition("/")[2])
+        if any(map(_is_old, new)):
+            self._report.notes.append(
+                f"{self._place.title} is a remote of kernrec 0.1, which is only read: `kernrec db push` to a new place"
+                " moves your rows there"
+            )
+        with scratch_folder() as folder:
+            batch: dict[str, Bundle] = {}
+            for name, bundle in self._valid(new, lambda name: self._bundle(name, folder)):
+                if batch and sum(each.manifest.size for each in (*batch.values(), bundle)) > BATCH_BYTES:
+                    self._add(batch, folder)
+                    batch = {}
+                batch[name] = bundle
+            self._add(batch, folder)
+        for name, withdrawal in self._valid(new, self._withdrawal):
+            if self._keys is None or withdrawal.owner in self._keys:
+                self._report.withdrawn += apply_withdrawal(self._path, name, withdrawal)
+        settle(self._path)
+        return self._report
+
+    def _valid(self, names: Sequence[str], read: Callable[[str], _Read | None]) -> Iterator[tuple[str, _Read]]:
+        """Yield (name, document) for each file that `read` returns, and report files that are missing or refused."""
+        for name in names:
+            try:
+                if (document := read(name)) is not None:
+                    yield name, document
+            except MissingFileError as error:
+                self._report.missing.append(str(error))
+            except UsageError as error:
+                self._report.refused[name] = str(error)
+
+    def _bundle(self, name: str, folder: Path) -> Bundle | None:
+        """Return the bundle of this name if an accepted key signed it, else None."""
         match = BUNDLE.fullmatch(name)
-        if not (match or _is_old(name)):
-            continue
-        if match and match[1] in unknown:
-            report.unknown[unknown[match[1]]] += 1
-            continue
-        try:
-            if match is not None:
-                bundle = placed_bundle(place, name, folder)
-            elif _withdraws(place, name):
-                continue
-            else:
-                bundle = read_bundle(place, name)
-                if name != f"manifests/{hashlib.sha256(bundle.content).hexdigest()}.json":
-                    raise UsageError("its content does not match its name")
-        except MissingFileError as error:
-            report.missing.append(str(error))
-        except UsageError as error:
-            report.refused[name] = str(error)
+        if match and match[1] in self._unknown:
+            self._report.unknown[self._unknown[match[1]]] += 1
+            return None
+        if match:
+            bundle = placed_bundle(self._place, name, folder)
+        elif _is_old(name) and not self._withdraws(name):
+            bundle = read_bundle(self._place, name)
+            if name != f"manifests/{hashlib.sha256(bundle.content).hexdigest()}.json":
+                raise UsageError("its content does not match its name")
         else:
-            if keys is None or bundle.manifest.owner in keys:
-                yield name, bundle
+            return None
+        owner = bundle.manifest.owner
+        if self._keys is None or owner in self._keys:
+            return bundle
+        self._report.unknown[owner] += 1
+        if match and not any(key.startswith(match[1]) for key in self._keys):
+            self._unknown[match[1]] = owner
+        return None
+
+    def _withdrawal(self, name: str) -> Withdrawal | None:
+        if _is_old(name) and self._withdraws(name):
+            old: Withdrawal = read_signed(self._place, name, parse_withdrawal)[0]
+            return old
+        if not WITHDRAWAL.fullmatch(name):
+            return None
+        content = b"".join(self._place.read(name, LARGEST_DOCUMENT + LARGEST_SIGNATURE))
+        if name != f"withdrawn/{hashlib.sha256(content).hexdigest()}.json":
+            raise UsageError("its content does not match its name")
+        line, _, signature = content.partition(b"\n")
+        withdrawal = parse_withdrawal(line, name)
+        if signer_of(line, signature, name) != withdrawal.owner:
+            raise UsageError("it is not signed by its owner")
+        return withdrawal
+
+    def _withdraws(self, name: str) -> bool:
+        return b'"kernrec retraction"' in b"".join(self._place.read(name, LARGEST_DOCUMENT))
+
+    def _add(self, batch: Mapping[str, Bundle], folder: Path) -> None:
+        """Add the rows of bundles, and delete their copies in `folder`. If some are refused, add the others."""
+        if not batch:
+            return
+        with scratch_folder() as checked:
+            try:
+                take_groups(list(batch.values()), checked, self._place.title, placed=True)
+            except KernrecError as error:
+                names = list(batch)
+                if len(names) > 1:
+                    for half in (names[: len(names) // 2], names[len(names) // 2 :]):
+                        self._add({name: batch[name] for name in half}, folder)
+                elif isinstance(error, MissingFileError):
+                    self._report.missing.append(str(error))
+                else:
+                    self._report.refused[names[0]] = str(error)
             else:
-                report.unknown[bundle.manifest.owner] += 1
-                if match and match[1] not in beginnings:
-                    unknown[match[1]] = bundle.manifest.owner
-
-
-def _batches(bundles: Iterable[tuple[str, Bundle]]) -> Iterator[list[tuple[str, Bundle]]]:
-    batch: list[tuple[str, Bundle]] = []
-    size = 0
-    for name, bundle in bundles:
-        if batch and size + bundle.manifest.size > BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append((name, bundle))
-        size += bundle.manifest.size
-    if batch:
-        yield batch
+                self._report.measurements += add_bundles(self._path, batch, checked)
+        for bundle in batch.values():
+            if isinstance(bundle.place, ZipFile) and bundle.place.path.parent == folder:
+                bundle.place.path.unlink(missing_ok=True)
 
 
 def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
@@ -188,44 +218,3 @@ def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
 
 def _is_old(name: str) -> bool:
     return bool(OLD.fullmatch(name)) and name.endswith(".json")
-
-
-def _withdraws(place: Place, name: str) -> bool:
-    return b'"kernrec retraction"' in b"".join(place.read(name, LARGEST_DOCUMENT))
-
-
-def _withdrawals(place: Place, new: Sequence[str], report: PullReport) -> Iterator[tuple[str, Withdrawal]]:
-    for name in new:
-        try:
-            if WITHDRAWAL.fullmatch(name):
-                content = b"".join(place.read(name, LARGEST_DOCUMENT + LARGEST_SIGNATURE))
-                if name != f"withdrawn/{hashlib.sha256(content).hexdigest()}.json":
-                    raise UsageError("its content does not match its name")
-                line, _, signature = content.partition(b"\n")
-                withdrawal = parse_withdrawal(line, name)
-                if signer_of(line, signature, name) != withdrawal.owner:
-                    raise UsageError("it is not signed by its owner")
-                yield name, withdrawal
-            elif _is_old(name) and _withdraws(place, name):
-                yield name, read_signed(place, name, parse_withdrawal)[0]
-        except MissingFileError as error:
-            report.missing.append(str(error))
-        except UsageError as error:
-            report.refused[name] = str(error)
-
-
-def _take(path: Path, batch: Mapping[str, Bundle], title: str, report: PullReport) -> None:
-    with scratch_folder() as folder:
-        try:
-            take_groups(list(batch.values()), folder, title, placed=True)
-        except KernrecError as error:
-            names = list(batch)
-            if len(names) > 1:
-                for half in (names[: len(names) // 2], names[len(names) // 2 :]):
-                    _take(path, {name: batch[name] for name in half}, title, report)
-            elif isinstance(error, MissingFileError):
-                report.missing.append(str(error))
-            else:
-                report.refused[names[0]] = str(error)
-            return
-        report.measurements += add_bundles(path, batch, folder)

@@ -10,13 +10,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kernrec.compile.gpu_stand_in import ASSUMED, has_driver, loaded_torch, replaced, stand_in_driver, torch_without_gpu
+from kernrec.compile.gpu_stand_in import ASSUMED, has_driver, loaded_torch, stand_in_driver, torch_without_gpu
 from kernrec.compile.triton_describe import layers_of
 from kernrec.compile.triton_version import check_interfaces
 from kernrec.errors import KernrecError, KernrecWarning, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.triton.calls.call_writer import PER_FUNCTION, CallWriter
 from kernrec.triton.calls.launch_record import record_of
+from kernrec.util.patch import replaced
 from kernrec.version import __version__
 
 _active: list["Captured"] = []
@@ -111,8 +112,8 @@ def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNC
     try:
         with ExitStack() as stack:
             stack.enter_context(stand_in_driver(gpu))
-            stack.enter_context(replaced(JITFunction, "run", _jit_run(captured, JITFunction.run)))
-            stack.enter_context(replaced(Autotuner, "run", _tuner_run(captured, Autotuner.run)))
+            stack.enter_context(replaced(JITFunction, run=_jit_run(captured, JITFunction.run)))
+            stack.enter_context(replaced(Autotuner, run=_tuner_run(captured, Autotuner.run)))
             if not runs:
                 stack.enter_context(_compiled_functions(captured))
             yield captured
@@ -175,7 +176,7 @@ def _compiled_functions(captured: Captured) -> Iterator[None]:
 
         return launch
 
-    with replaced(CompiledKernel, "__getitem__", launcher):
+    with replaced(CompiledKernel, __getitem__=launcher):
         yield
 
 

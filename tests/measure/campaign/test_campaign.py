@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from kernrec.measure.campaign import device_session
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
+from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.ingest import ingest
-from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort, Progress
+from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.results import CampaignSettings, Progress
 from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op
@@ -82,11 +82,11 @@ def test_interrupted_config_is_measured_first_in_the_next_run(tmp_path):
         if progress.measurement is not None:
             measured.append(progress.measurement.identity.config["i"])
 
-    with Journal(journal_path(database)) as journal:
-        run = campaign(journal, database, report, stopping=lambda: len(measured) == 3)
+    with Journal(database) as journal:
+        run = campaign(journal, report, stopping=lambda: len(measured) == 3)
         with pytest.raises(Stopped):
             run.run([target(6)])
-        ingest(journal, database)
+        ingest(journal)
     assert measured == unclosed(database) == [0, 1, 2]
     with Database.open(database) as opened:  # rows of an unclosed block count until a closed block replaces them
         assert len(opened.rows("answer")) == 3
@@ -136,12 +136,11 @@ def test_abandoning_a_problem_closes_its_measurement_block(tmp_path):
     other = find_op("elementwise").problem(n=128)
     plan = target(4)
     tasks = tuple(replace(task, problem=other) for task in plan.tasks)
-    with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
+    with Journal(tmp_path / "k.duckdb") as journal:
         targets = [plan, replace(plan, problem=other, tasks=tasks)]
-        settings = CampaignSettings("s", MeasuringEffort(None, 0))
-        run = Campaign(client, journal, settings, CampaignHooks(report=report))
+        run = Campaign(client, journal, CampaignSettings("s"), report)
         run.run(targets)
-        ingest(journal, tmp_path / "k.duckdb")
+        ingest(journal)
     with Database.open(tmp_path / "k.duckdb") as database:
         problems = {row["problem_id"]: row["key"] for row in database.rows("problem")}
         blocks = {(problems[row["problem_id"]], row["block"]) for row in database.rows("measurement")}

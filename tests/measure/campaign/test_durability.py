@@ -61,10 +61,10 @@ def test_killed_child_loses_at_most_the_config_in_flight(tmp_path):
             threading.Timer(random.random() * 0.004, os.kill, (pid, signal.SIGKILL)).start()
 
     holder: list[rig.Campaign] = []
-    with rig.Journal(rig.journal_path(database)) as journal:
-        holder.append(rig.campaign(journal, database, report))
+    with rig.Journal(database) as journal:
+        holder.append(rig.campaign(journal, report))
         holder[0].run([rig.target(count)])
-        rig.ingest(journal, database)
+        rig.ingest(journal)
     by_config = rig.outcomes(database)
     crashed = [i for i, (outcome, _) in by_config.items() if outcome != "ok"]
     assert sorted(by_config) == list(range(count))

@@ -1,22 +1,16 @@
 """Test that moving rows from the journal to the database neither loses nor repeats any, and judges each block."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.ingest import ingest, measurements_of
-from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.journal import Journal
 from kernrec.op import problem_from_key
 from kernrec.store import Database
 
 PROBLEM = problem_from_key("elementwise[n=64]f32,row").as_dict()
-
-
-def drained(path: Path) -> list[dict]:
-    with Journal(path) as journal:
-        return journal.records()
 
 
 def row(**arguments: object) -> dict:
@@ -52,22 +46,23 @@ def test_rows_are_quarantined_if_the_gpu_drifted():
 
 def test_journal_is_emptied_only_after_the_database_has_its_rows(tmp_path):
     database = tmp_path / "k.duckdb"
-    with Journal(journal_path(database)) as journal:
+    with Journal(database) as journal:
         journal.append(row())
         journal.append(row(latency_s=2e-3))
         database.write_text("no database")
         with pytest.raises(UsageError):
-            ingest(journal, database)
-    assert [r["row"]["latency_s"] for r in drained(journal_path(database))] == [1e-3, 2e-3]
+            ingest(journal)
+    with Journal(database) as journal:
+        assert [record["row"]["latency_s"] for record in journal.records()] == [1e-3, 2e-3]
 
 
 def test_declared_problem_is_restored_without_its_spec(tmp_path):
     database = tmp_path / "k.duckdb"
     about = {"key": "mine[n=3]f32,any", "op": "mine", "dims": {"n": 3}, "dtype": "f32", "layout": "any"}
-    with Journal(journal_path(database)) as journal:
+    with Journal(database) as journal:
         journal.append(row(problem=about))
         journal.append(row())
-        assert ingest(journal, database) == 2
+        assert ingest(journal) == 2
     with Database.open(database) as opened:
         assert {str(problem["key"]) for problem in opened.rows("problem")} == {about["key"], PROBLEM["key"]}
         assert opened.altered() == []
@@ -86,11 +81,11 @@ def test_declared_problem_is_restored_without_its_spec(tmp_path):
 )
 def test_invalid_journal_line_is_set_aside_and_valid_ones_are_kept(tmp_path, line):
     database, notes = tmp_path / "a.duckdb", []
-    with Journal(journal_path(database)) as journal:
+    with Journal(database) as journal:
         journal.append(row())
         journal.append(line)
         journal.append({"closed": 0, "session": "s"})
-        assert ingest(journal, database, notes.append) == 1
+        assert ingest(journal, notes.append) == 1
     with Database.open(database) as opened:
         assert opened.counts()["measurement"] == 1
     if "row" in line:

@@ -29,14 +29,14 @@ SOFTMAX = find_op("softmax").problem(rows=64, columns=256)
 
 
 def test_first_planned_config_is_the_top_recommendation():
-    (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]))
+    (target,) = plan_library([("gemv", MATVEC)], Context([]).on(GPU))
     best = Recommender([]).recommend("matvec", "h200", MATVEC.dim, query=Query(Objective.LATENCY)).best
     assert target.tasks[0].kernel_name == best.kernel.name
     assert target.tasks[0].config == dict(best.config)
 
 
 def test_plan_contains_every_config_once():
-    (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]))
+    (target,) = plan_library([("gemv", MATVEC)], Context([]).on(GPU))
     kernels = [find_kernel(name) for name in ("matvec_rows", "matmul_skinny", "matmul_simt")]
     valid = {kernel.name: int(Space.of(kernel, MATVEC, GPU).at(MATVEC).valid.sum()) for kernel in kernels}
     keys = [task.key for task in target.tasks]
@@ -45,7 +45,7 @@ def test_plan_contains_every_config_once():
 
 
 def test_limited_plan_begins_with_the_most_promising_config():
-    (whole,), (few,) = (plan_library([("gemv", MATVEC)], GPU, Context([]), most) for most in (None, 7))
+    (whole,), (few,) = (plan_library([("gemv", MATVEC)], Context([]).on(GPU), most) for most in (None, 7))
     assert few.tasks == whole.tasks
     assert (whole.most, few.most) == (None, 7)
     assert few.search is not None
@@ -54,8 +54,8 @@ def test_limited_plan_begins_with_the_most_promising_config():
 
 def test_random_plan_covers_the_space_and_states_its_probability():
     problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
-    (whole,) = plan_library([("gemm", problem)], GPU, Context([]))
-    (drawn,) = plan_library([("gemm", problem)], GPU, Context([]), 100, drawn=True)
+    (whole,) = plan_library([("gemm", problem)], Context([]).on(GPU))
+    (drawn,) = plan_library([("gemm", problem)], Context([]).on(GPU), 100, drawn=True)
     assert whole.probability is None
     assert drawn.probability == pytest.approx(100 / len(whole.tasks))
     places = [whole.tasks.index(task) for task in drawn.tasks]
@@ -77,7 +77,7 @@ def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
 
 def test_compile_error_is_stored_with_the_compilers_message(nvrtc):
     kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
-    (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), 1)
+    (target,) = plan_library([("softmax", SOFTMAX)], Context([]).on(GPU), 1)
     task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)
     ahead = CompileQueue(GPU.sm, processes=1)
     ahead.want([task])

@@ -17,7 +17,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.measure import collect
 from kernrec.measure.device import gpu_limits, nvml
 from kernrec.measure.device.gpu_limits import check_limits, restore_abandoned
-from kernrec.measure.device.nvml import LimitsEntry, LimitsJournal, LocalGpu, journal_path, present_entry
+from kernrec.measure.device.nvml import LimitsEntry, LocalGpu, journal_path, lock_limits, present_limits, write_limits
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from tests.helpers.command import run_here
@@ -29,11 +29,12 @@ AS_IT_WAS = {"limit": 650_000, "locked": None, "administrator": True}
 SET = {"limit": 400_000, "locked": [1200, 1200], "administrator": True}
 GUARD_ON_WINDOWS = """
 import os, types
+del os.pread, os.pwrite
 from kernrec.measure.device import gpu_limits
 gpu_limits.os = types.SimpleNamespace(name="nt", getppid=os.getpid, read=os.read)
 gpu_limits.main()
 """
-"""Source of a guard whose parent has another number, as in a virtual environment on Windows."""
+"""Source of a guard as on Windows, where `os` lacks functions and a virtual environment hides the parent's number."""
 HOLDER = """
 import sys, time
 from kernrec.errors import KernrecError
@@ -110,13 +111,13 @@ def test_gpu_limits_are_set_and_restored_after_a_failure(card):
     assert card.reply == "set"
     assert program.wait(60) == 1
     assert card.state == AS_IT_WAS
-    assert present_entry(CARD.uuid) is None
+    assert present_limits(CARD.uuid) is None
 
 
 def test_gpu_limits_are_restored_after_the_program_is_killed(card):
     program = card.hold("wait")
     assert card.state == SET
-    assert present_entry(CARD.uuid) == LimitsEntry(650.0, 1.2e9)
+    assert present_limits(CARD.uuid) == LimitsEntry(650.0, 1.2e9)
     program.kill()
     program.wait(60)
     assert eventually(lambda: card.state == AS_IT_WAS)
@@ -148,7 +149,7 @@ def test_next_start_restores_gpu_limits_if_the_guard_process_was_killed(card):
     program.wait(60)
     assert card.state == SET
     assert eventually(lambda: _restored(card))
-    assert present_entry(CARD.uuid) is None
+    assert present_limits(CARD.uuid) is None
 
 
 def _restored(card: EmulatedCard) -> bool:
@@ -157,14 +158,15 @@ def _restored(card: EmulatedCard) -> bool:
 
 
 def test_gpu_limits_set_by_a_running_process_are_not_changed(card):
-    journal = LimitsJournal(CARD.uuid)
-    journal.write(LimitsEntry(650.0, None))
+    locked = lock_limits(CARD.uuid)
+    assert locked is not None
+    write_limits(locked, LimitsEntry(650.0, None))
     card.become(SET)
     restore_abandoned(CARD)
     assert card.state == SET
     card.hold("end").wait(60)
     assert "another run of kernrec has set the limits of this GPU" in card.reply
-    journal.close()
+    os.close(locked)
     restore_abandoned(CARD)
     assert card.state["limit"] == AS_IT_WAS["limit"]
 
@@ -177,13 +179,14 @@ def test_missing_permission_is_reported_in_one_line_and_changes_nothing(card):
 
 
 def test_gpu_limits_that_cannot_be_restored_are_reported_and_kept(card):
-    journal = LimitsJournal(CARD.uuid)
-    journal.write(LimitsEntry(650.0, 1.2e9))
-    journal.close()
+    locked = lock_limits(CARD.uuid)
+    assert locked is not None
+    write_limits(locked, LimitsEntry(650.0, 1.2e9))
+    os.close(locked)
     card.become(SET | {"administrator": False})
     with pytest.raises(KernrecError, match=r"still has the limits of a run that was killed.*nvidia-smi"):
         restore_abandoned(CARD)
-    assert present_entry(CARD.uuid) == LimitsEntry(650.0, 1.2e9)
+    assert present_limits(CARD.uuid) == LimitsEntry(650.0, 1.2e9)
 
 
 @pytest.mark.parametrize(
@@ -205,9 +208,9 @@ def test_rejected_gpu_limit_is_reported_in_one_line(card, point, line):
 
 
 def test_truncated_limits_journal_restores_nothing(card):
-    LimitsJournal(CARD.uuid).close()
+    journal_path(CARD.uuid).parent.mkdir(parents=True)
     journal_path(CARD.uuid).write_text('{"power_limit_w": 65')
-    assert present_entry(CARD.uuid) is None
+    assert present_limits(CARD.uuid) is None
     restore_abandoned(CARD)
     assert card.state == AS_IT_WAS
 

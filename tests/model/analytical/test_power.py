@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.analytical import power
-from kernrec.model.analytical.launch_costs import CLOCK_HZ, LimitedCosts, NominalCosts
-from kernrec.model.analytical.microarchitecture import CLOCKS, RESTING
+from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.analytical.microarchitecture import CLOCKS
 from kernrec.model.analytical.power import PowerModel, clocks_between
+from kernrec.util.engine import query
 from tests.helpers.depth import few_examples
 from tests.helpers.paths import ROOT
 from tests.helpers.work import calls
@@ -68,7 +69,7 @@ def test_power_lies_between_idle_and_the_limit(case, limit, clock):
     model, launch = case
     clock_hz = model.minimum_hz + clock * (model.maximum_hz - model.minimum_hz)
     limited = model.apply_power_limit(launch, limit_w=limit_at(model, limit), clock_hz=min(clock_hz, model.maximum_hz))
-    assert min(model.idle_w, RESTING * limit_at(model, limit)) <= limited.power_w
+    assert min(model.idle_w, query.RESTING * limit_at(model, limit)) <= limited.power_w
     assert limited.power_w <= limit_at(model, limit) * (1 + 1e-12)
     assert model.minimum_hz * (1 - 1e-12) <= limited.clock_hz <= clock_hz * (1 + 1e-12)
 
@@ -91,7 +92,7 @@ def test_zero_launches_give_empty_costs():
 def test_throttled_launch_draws_the_full_power_limit(case):
     model, launch = case
     limited = model.apply_power_limit(launch)
-    if limited.capped:
+    if limited.regime == query.CAPPED:
         assert limited.power_w == pytest.approx(model.tdp_w, rel=0.01)
         assert limited.clock_hz < model.running_hz
     else:
@@ -348,7 +349,7 @@ def test_power_limit_of_3000_launches_takes_no_more_numpy_calls():
             core_j, dram_j = model.dynamic(events)
             return model.apply_power_limit(NominalCosts(core_s, memory_s, 2e-6, core_j, dram_j))
 
-        assert not settle().capped.any()
+        assert not (settle().regime == query.CAPPED).any()
         return calls(settle)
 
     assert calls_for(3000) == calls_for(3) < 100
@@ -393,7 +394,7 @@ def test_launch_runs_at_the_highest_clock_that_keeps_its_limit(name):
     keeps = energy <= latency * limit_w * (1.0 + 1e-12)  # shape (clocks, launches)
     highest = np.where(keeps.any(axis=0), CLOCKS - 1 - keeps[::-1].argmax(axis=0), 0)
     limited = power.apply_power_limit(NominalCosts(*nominal), limit_w)
-    slowed = limited.capped
+    slowed = limited.regime == query.CAPPED
     assert 50 < slowed.sum() < LAUNCHES
     assert limited.clock_hz[slowed] == pytest.approx((ratio[:, 0] * power.boost_hz)[highest][slowed])
     held = slowed & keeps.any(axis=0)
@@ -423,7 +424,8 @@ def test_batched_operating_points_equal_single_ones():
         [(200.0, power.boost_hz), (200.0, 0.6 * power.boost_hz), (None, power.boost_hz)],
     )
     together = power.setting(points).costs(nominal)
+    clock_hz = LimitedCosts._make([*together, nominal[4]]).clock_hz
     for number, point in enumerate(points):
         alone = power.setting([point]).costs(nominal)
         assert (together[:, number] == alone[:, 0]).all()
-    assert together[CLOCK_HZ, 0].max() > together[CLOCK_HZ, 1].max()
+    assert clock_hz[0].max() > clock_hz[1].max()

@@ -103,8 +103,9 @@ def test_skipped_tree_evaluations_do_not_change_a_baseline_time(rows):
     ((kind, backends),) = model().on(device)._chosen(problem)
     sizes = query.MoreItems(np.array([kind.dims_of(problem.sizes)], dtype=float), *kind.items).sizes
     bound = kind.features.bound(kind.device, sizes.T, kind.layout)
-    reader, least = kind.reader("latency", backends, bound), np.zeros(len(sizes))
-    every = reader.corrected(bound.table, {}, bound.total_s + reader.overheads_s, least, inf)
+    reader, every = kind.reader("latency", backends, bound), np.empty((len(backends), len(sizes)))
+    base, none, least = bound.total_s + reader.overheads_s, np.empty((0, 1, 1)), np.zeros(len(sizes))
+    reader.in_engine.fill(bound.table, none, base, least, inf, every)
     # At a power of two, a time is the minimum over the problem and all larger points.
     assert Timed.of(kind, backends, [problem]).seconds[:, 0] == pytest.approx(every.min(axis=1), rel=1e-12)
 

@@ -45,7 +45,7 @@ def ask(database: Path, query: Query | None = None, name: str = "rowsum", gpu: s
 
 def own_candidates(database: Path, power_limit_w: float | None = None) -> CandidateSet:
     request = Request(GPU.name, kernel="rowsum", query=Query(Objective.LATENCY, power_limit_w=power_limit_w))
-    return explainable(request, Context([database]))
+    return explainable(request, Context([database]))[0]
 
 
 @pytest.fixture(scope="module")

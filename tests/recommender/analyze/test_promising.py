@@ -35,11 +35,15 @@ class Profiles:
 
     def __init__(self) -> None:
         self.made: list[Config] = []
+        self.processors: list[object] = []
         self._row: Outcome | None = None
 
-    def __call__(self, kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> Iterator[Outcome]:
-        """Stand in for `profile_configs`."""
+    def __call__(
+        self, kernel: Kernel, configs: Sequence[Config], target: ProfileTarget, processors: object
+    ) -> Iterator[Outcome]:
+        """Stand in for `outcomes_of`."""
         self.made += configs
+        self.processors.append(processors)
         if self._row is None:
             (self._row,) = profile_configs(kernel, configs[:1], target, 1)
         assert not isinstance(self._row, ProfileFailure)
@@ -66,8 +70,8 @@ def test_partial_profiling_gives_the_same_answer_as_profiling_all(kernel, tmp_pa
     monkeypatch.setattr(partial_space, "_TREES", 16)
     problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
     profiles, seen, fronts = Profiles(), list[tuple[int, int]](), list[tuple[Answer, int]]()
+    monkeypatch.setattr(profiling, "outcomes_of", profiles)
     options = ProfilingOptions(
-        profiles=profiles,
         progress=lambda done, most: seen.append((done, most)),
         first_front=lambda answer, count: fronts.append((answer, count)),
     )
@@ -85,23 +89,17 @@ def test_partial_profiling_gives_the_same_answer_as_profiling_all(kernel, tmp_pa
     assert whole.left_out == 0
     assert whole.answer.recommendations[0].config == part.answer.recommendations[0].config
 
-    again = analyze(kernel, problem, GPU, tmp_path / "part.duckdb", query, ProfilingOptions(profiles=Profiles()))
+    again = analyze(kernel, problem, GPU, tmp_path / "part.duckdb", query)
     assert again.cached == part.profiled
     assert again.answer.recommendations[0].config == part.answer.recommendations[0].config
 
 
 def test_analysis_of_a_large_space_starts_processes_once(kernel, tmp_path, monkeypatch):
-    seen = list[object]()
-    made = Profiles()
-
-    def profiles_with(processors: object) -> Profiles:
-        seen.append(processors)
-        return made
-
+    profiles = Profiles()
     monkeypatch.setattr(analysis, "LARGE", 200)
     monkeypatch.setattr(partial_space, "_TREES", 16)
-    monkeypatch.setattr(profiling, "profiles_with", profiles_with)
+    monkeypatch.setattr(profiling, "outcomes_of", profiles)
     analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "part.duckdb")
-    assert len(made.made) > 100, "more than the first part"
-    (processors,) = seen
+    assert len(profiles.made) > 100, "more than the first part"
+    (processors,) = set(profiles.processors)
     assert isinstance(processors, Processors)

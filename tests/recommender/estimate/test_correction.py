@@ -162,7 +162,8 @@ def test_explanations_and_single_kernels_use_the_same_models(one_gpu, capsys):
     ]
     plain = Recommender([]).answer(request)
     assert best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
-    explained = explainable(Request(card.name, "matmul", shape=NEW, query=Query(Objective.LATENCY)), Context([one_gpu]))
+    request = Request(card.name, "matmul", shape=NEW, query=Query(Objective.LATENCY))
+    explained, _ = explainable(request, Context([one_gpu]))
     assert build_recommendation(explained, 0, explained.fastest).latency_s == best.latency_s
     shape = ",".join(f"{name}={extent}" for name, extent in NEW.items())
     assert run(["explain", "--op", "mm", "--gpu", "rtx4090", "--shape", shape, "--db", str(one_gpu)]) == 0

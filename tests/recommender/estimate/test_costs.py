@@ -287,8 +287,8 @@ def test_additions_to_one_address_are_serialized():
 
 def local_table(stack_bytes: int, spill_bytes: int = 0) -> ProfileTable:
     """Return the profile of a block of 128 threads with 512 sectors of local stores and 256 of local loads."""
-    names = ("issue", "local.read_sectors", "local.write_sectors")
-    counts = np.array([[[1000.0], [256.0], [512.0]]])
+    names = ("issue", "local.read_sectors", "local.write_sectors", "crowded.runs")
+    counts = np.array([[[1000.0], [256.0], [512.0], [1.0]]])
     sizes = [np.full(1, size) for size in (32, spill_bytes, stack_bytes, 0)]
     table = ProfileTable(0, "k", ("v",), *sizes, names, ("block",), counts)
     return _with_local_memory(table, np.full(1, 128), np.full(1, 4), np.full(1, 1e5))

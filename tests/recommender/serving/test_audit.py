@@ -5,19 +5,20 @@ from pathlib import Path
 
 import pytest
 
+import kernrec
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import Quantization, read_model
 from kernrec.interop.moe_configs import read_moe_configs
+from kernrec.model.analytical.spread import Estimate
 from kernrec.recommender.serving.audit import (
     AuditedFile,
-    AuditRequest,
     ServingAudit,
     entries_of,
     serve_audit,
     setting,
     write_folder,
 )
-from kernrec.recommender.serving.compared import Comparison, Cost, Verdict, candidates, comparer, verdict_of, worth
+from kernrec.recommender.serving.compared import Comparer, Comparison, Verdict, candidates
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for
 from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
 from kernrec.recommender.serving.tuned_files import installed_package, shipped_of
@@ -31,7 +32,8 @@ TILES = {
 
 
 def compared(tokens: int, ratio: float, *, measured: bool = False) -> Comparison:
-    own, best = (Cost(latency, latency / 2, latency * 2, measured) for latency in (1e-4 * ratio, 1e-4))
+    source = "measured" if measured else "predicted"
+    own, best = (Estimate(latency, latency / 2, latency * 2, source) for latency in (1e-4 * ratio, 1e-4))
     return Comparison(tokens, {**TILES, "BLOCK_SIZE_N": 64}, own, ((TILES, best),), (TILES,))
 
 
@@ -43,27 +45,26 @@ def audited(folder: Path, engine: str, *made: Comparison, gpu: str = "l40s", kin
 
 
 def test_audit_recommends_a_file_only_if_the_whole_interval_is_faster():
-    assert worth(compared(1, 1.35)) is Verdict.WRITE
-    assert worth(compared(1, 1.08)) is Verdict.MEASURE
-    assert worth(compared(1, 1.02)) is Verdict.MEASURE  # the interval is 0.78 to 1.32
-    assert worth(compared(1, 1.02, measured=True)) is Verdict.LEAVE
+    assert compared(1, 1.35).verdict is Verdict.WRITE
+    assert compared(1, 1.08).verdict is Verdict.MEASURE
+    assert compared(1, 1.02).verdict is Verdict.MEASURE  # the interval is 0.78 to 1.32
+    assert compared(1, 1.02, measured=True).verdict is Verdict.LEAVE
     unchanged = compared(1, 1.0)
-    own, slower = unchanged.ranked[0][1], Cost(1.5e-4, 1e-4, 2e-4, False)
-    assert (
-        worth(replace(unchanged, own=TILES, ranked=((TILES, own), ({**TILES, "num_warps": 8}, slower))))
-        is Verdict.LEAVE
-    )
-    assert worth(compared(1, 1.08, measured=True)) is Verdict.WRITE
-    assert worth(replace(compared(1, 1.0), own_cost=None)) is Verdict.WRITE  # the default cannot run
+    own, slower = unchanged.ranked[0][1], Estimate(1.5e-4, 1e-4, 2e-4, "predicted")
+    ranked = ((TILES, own), ({**TILES, "num_warps": 8}, slower))
+    assert replace(unchanged, own=TILES, ranked=ranked).verdict is Verdict.LEAVE
+    assert compared(1, 1.08, measured=True).verdict is Verdict.WRITE
+    assert replace(compared(1, 1.0), own_cost=None).verdict is Verdict.WRITE  # the default cannot run
 
 
-def test_audit_verdict_depends_on_the_largest_gain_in_the_file():
-    made = [compared(1, 1.0, measured=True), compared(16, 1.35), compared(64, 1.05)]
-    assert verdict_of(True, "", made) is Verdict.WRITE
-    assert verdict_of(True, "", made[:1]) is Verdict.LEAVE
-    assert verdict_of(True, "", ()) is Verdict.UNKNOWN
-    assert verdict_of(True, "DeepGEMM", made) is Verdict.NOT_USED
-    assert verdict_of(False, "", made) is Verdict.SHIPPED
+def test_audit_verdict_depends_on_the_largest_gain_in_the_file(tmp_path):
+    made = (compared(1, 1.0, measured=True), compared(16, 1.35), compared(64, 1.05))
+    (file,) = audited(tmp_path, "vllm", *made).files
+    assert file.verdict is Verdict.WRITE
+    assert replace(file, comparisons=made[:1]).verdict is Verdict.LEAVE
+    assert replace(file, comparisons=()).verdict is Verdict.UNKNOWN
+    assert replace(file, taken="DeepGEMM").verdict is Verdict.NOT_USED
+    assert replace(file, shipped=file.file.name).verdict is Verdict.SHIPPED
 
 
 def test_tuned_file_uses_engine_defaults_where_nothing_is_gained(tmp_path):
@@ -97,7 +98,7 @@ def test_folder_has_the_layout_the_engine_expects(tmp_path, engine, place):
     ("fields", "verdict"), [(HYBRID, Verdict.UNKNOWN), ({**MIXTRAL, "quantization_config": AWQ}, Verdict.NOT_USED)]
 )
 def test_engine_kernels_are_predicted_only_if_the_engine_is_installed(tmp_path, fields, verdict):
-    audit = serve_audit(AuditRequest(str(written(tmp_path, fields)), "rtx4090", "vllm", everything=True))
+    audit = serve_audit(str(written(tmp_path, fields)), Deployment("vllm", find_gpu("rtx4090")), everything=True)
     (file,) = audit.files
     assert file.verdict is verdict
     assert file.why_none == "not predicted without the engine, whose kernel kernrec would analyze"
@@ -105,7 +106,7 @@ def test_engine_kernels_are_predicted_only_if_the_engine_is_installed(tmp_path, 
 
 def test_file_shipped_by_the_engine_is_not_compared(tmp_path):
     place = str(written(tmp_path, MIXTRAL))
-    audit = serve_audit(AuditRequest(place, "a100", "vllm", tp=2, release="0.33.0"))
+    audit = serve_audit(place, Deployment("vllm", find_gpu("a100"), tp=2), release="0.33.0")
     (file,) = audit.files
     assert file.shipped == "E=8,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json"
     assert file.verdict is Verdict.SHIPPED
@@ -116,7 +117,7 @@ def test_file_shipped_by_the_engine_is_not_compared(tmp_path):
 def test_unknown_name_suggests_the_nearest(tmp_path, refuses):
     def refused(changed: dict[str, object]) -> None:
         wanted = {"model": str(written(tmp_path, MIXTRAL)), "gpu": "a100", "engine": "sglang", **changed}
-        serve_audit(AuditRequest(**wanted, compare=False))  # type: ignore[arg-type]
+        kernrec.serve_audit(**wanted, compare=False)  # type: ignore[arg-type]
 
     refuses(refused, [
         {"engine": "vlm"}, {"tp": 0}, {"tokens": (0,)}, {"triton": "2.9"}, {"gpu": "rtx-pro-6001"}, {"lora_rank": 0},
@@ -145,13 +146,13 @@ def test_config_cost_includes_both_matmuls(tmp_path):
     served = Deployment("sglang", find_gpu("a100"))
     (file,) = tuned_files(read_model(str(written(tmp_path / "model", SMALL))), served)
     wider = {**TILES, "BLOCK_SIZE_N": 64}
-    with comparer(tmp_path / "own.duckdb") as comparing:
-        both = dict(zip(("narrow", "wide"), comparing.costs(file, served, 4, [TILES, wider]), strict=True))
-        ((_, second),) = comparing.costs(replace(file, products=file.products[1:]), served, 4, [TILES])
-        integers = replace(file, quantization=Quantization("int8_w8a8", by_row=True), products=file.products[1:])
-        ((_, eight_bits),) = comparing.costs(integers, served, 4, [TILES])
+    comparing = Comparer(tmp_path / "own.duckdb", 2)
+    both = dict(zip(("narrow", "wide"), comparing.costs(file, served, 4, [TILES, wider]), strict=True))
+    ((_, second),) = comparing.costs(replace(file, products=file.products[1:]), served, 4, [TILES])
+    integers = replace(file, quantization=Quantization("int8_w8a8", by_row=True), products=file.products[1:])
+    ((_, eight_bits),) = comparing.costs(integers, served, 4, [TILES])
     for _, cost in both.values():
-        assert 0 < cost.low_s < cost.latency_s < cost.high_s
-        assert not cost.measured
-    assert second.latency_s < both["narrow"][1].latency_s
-    assert 0 < eight_bits.latency_s < second.latency_s
+        assert 0 < cost.low < cost.value < cost.high
+        assert cost.source == "predicted"
+    assert second < both["narrow"][1]
+    assert 0 < eight_bits < second

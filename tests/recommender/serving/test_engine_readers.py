@@ -13,15 +13,15 @@ import pytest
 
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import read_model
+from kernrec.model.analytical.spread import Estimate
 from kernrec.recommender.serving.audit import (
     AuditedFile,
-    AuditRequest,
     ServingAudit,
     entries_of,
     serve_audit,
     write_folder,
 )
-from kernrec.recommender.serving.compared import Comparison, Cost
+from kernrec.recommender.serving.compared import Comparison
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config
 from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile, tuned_files
 from kernrec.recommender.serving.tuned_files import installed_package, shipped_of
@@ -64,7 +64,7 @@ def own_answers(engine: str, requests: list[list[Any]], folder: Path, tuned: Pat
 def audit_of(engine: str, fields: dict[str, Any], folder: Path) -> ServingAudit:
     model = read_model(str(written(folder, fields)))
     served = Deployment(engine, find_gpu("l40s"), tp=2, triton=version("triton"))
-    cost, twice = Cost(1e-4, 9e-5, 2e-4, False), Cost(2e-4, 1e-4, 4e-4, False)
+    cost, twice = Estimate(1e-4, 9e-5, 2e-4, "predicted"), Estimate(2e-4, 1e-4, 4e-4, "predicted")
     files = []
     for file in tuned_files(model, served):
         made = Comparison(16, default_config(engine, file, 16, served.gpu), twice, ((BEST, cost),), (BEST,))
@@ -136,8 +136,8 @@ def test_vllm_reads_state_space_files_and_has_the_same_defaults(tmp_path):
 def test_vllm_state_space_kernel_is_compared(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
     small = {**HYBRID, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 64, "mamba_n_groups": 1}
-    audit = serve_audit(AuditRequest(str(written(tmp_path / "model", small)), "l40s", "vllm", tokens=(16,)))
-    (file,) = audit.files
+    model, served = str(written(tmp_path / "model", small)), Deployment("vllm", find_gpu("l40s"))
+    (file,) = serve_audit(model, served, tokens=(16,)).files
     assert file.kernel.endswith("mamba_ssm:_selective_scan_update_kernel")
     (made,) = file.comparisons
     assert made.own == {"BLOCK_SIZE_M": 8, "num_warps": 4}
@@ -153,8 +153,8 @@ def test_engine_kernels_of_quantized_experts_are_compared(tmp_path, monkeypatch,
         pytest.skip(f"{engine} and torch are not installed")
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
     fields = {**SMALL, "quantization_config": {**quantized, "group_size": 32}}
-    request = AuditRequest(str(written(tmp_path / "model", fields)), "l40s", engine, tokens=(4,), everything=True)
-    (file,) = serve_audit(request).files
+    model, served = str(written(tmp_path / "model", fields)), Deployment(engine, find_gpu("l40s"))
+    (file,) = serve_audit(model, served, tokens=(4,), everything=True).files
     assert file.kernel.endswith(f":{kernel}")
     (made,) = file.comparisons
     assert made.own_cost is not None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import Quantization
-from kernrec.recommender.serving.compared import candidates, comparer, ranked_by_formula
+from kernrec.recommender.serving.compared import Comparer, candidates, ranked_by_formula
 from kernrec.recommender.serving.engine_defaults import default_config
 from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
 from kernrec.recommender.serving.expert_ranking import (
@@ -25,8 +26,8 @@ from kernrec.recommender.serving.expert_ranking import (
     ranks,
     shipped_ranking,
 )
+from kernrec.recommender.serving.judgments import JudgedFile, Judgment, judge_files
 from kernrec.recommender.serving.routing import routed
-from kernrec.recommender.serving.tuned_files import Judgment, is_engine_file, judge_file
 
 # Near-best configs of the first matmul with random routing, from zksainx/pipeweave (Apache-2.0): GPU; tokens; experts,
 # experts per token, hidden size and width; tile, group, warps and stages.
@@ -85,13 +86,12 @@ def test_more_tokens_take_more_rows_per_tile():
 
 def test_experts_are_compared_without_compiling(tmp_path):
     file, served = experts(8, 2, 4096, 7168), Deployment("vllm", find_gpu("a100"))
-    with comparer(tmp_path / "own.duckdb") as comparing:
-        made = comparing.compare(file, served, 64)
+    made = Comparer(tmp_path / "own.duckdb", 2).compare(file, served, 64)
     assert not made.analyzed
     assert made.own_cost is not None
-    assert 0 < made.best_cost.low_s < made.best_cost.latency_s < made.best_cost.high_s
+    assert 0 < made.best_cost.low < made.best_cost.value < made.best_cost.high
     weights_s = sum(2 * 8 * shape.rows * shape.depth for shape in file.products) / served.gpu.memory_bandwidth
-    assert made.best_cost.latency_s > weights_s
+    assert made.best_cost > weights_s
 
 
 def in_fp8(file: TunedFile, block: tuple[int, int] | None = None) -> TunedFile:
@@ -135,21 +135,24 @@ def test_damaged_trees_are_refused(tmp_path):
         load(card)
 
 
+def judge_file(path: Path, gpu: str) -> JudgedFile:
+    (judged,) = judge_files([path], find_gpu(gpu), {})
+    return judged
+
+
 def test_tuned_file_of_a_known_model_is_judged_by_predicted_times(tmp_path):
     path = tmp_path / "E=8,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json"
     (good,) = candidates(experts(8, 2, 4096, 7168), 64, find_gpu("a100-sxm4-80gb"))[:1]
     slow = good | {"BLOCK_SIZE_M": 256, "BLOCK_SIZE_N": 16}
     path.write_text(json.dumps({"64": good, "128": slow}))
-    judged = judge_file(path, find_gpu("a100-sxm4-80gb"))
+    judged = judge_file(path, "a100-sxm4-80gb")
     assert [entry.judgment for entry in judged.entries] == [Judgment.GOOD, Judgment.DOUBTFUL]
     assert judged.entries[1].ratio is not None
     assert judged.entries[1].ratio > 2
     assert "Mixtral 8x7B" in judged.note
-    assert all(
-        entry.reason.endswith("tuned for NVIDIA A100-SXM4-80GB") for entry in judge_file(path, find_gpu("h100")).entries
-    )
+    assert all(entry.reason.endswith("tuned for NVIDIA A100-SXM4-80GB") for entry in judge_file(path, "h100").entries)
     unknown = path.rename(tmp_path / "E=7,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json")
-    assert {entry.judgment for entry in judge_file(unknown, find_gpu("a100-sxm4-80gb")).entries} == {Judgment.POSSIBLE}
+    assert {entry.judgment for entry in judge_file(unknown, "a100-sxm4-80gb").entries} == {Judgment.POSSIBLE}
 
 
 SIZES = {"tokens": st.integers(1, 300), "experts": st.integers(1, 60), "rows": st.sampled_from([16, 32, 64, 128])}
@@ -191,7 +194,6 @@ def test_token_routing_is_deterministic():
 def test_tuned_file_entries_of_other_kernels_are_checked(name, config, wrong, tmp_path):
     entries = {"1": config | {"num_warps": 4}, "8": config | {"num_warps": 3} | wrong}
     (tmp_path / name).write_text(json.dumps(entries))
-    judged = judge_file(tmp_path / name, find_gpu("h200"))
-    assert is_engine_file(tmp_path / name)
+    judged = judge_file(tmp_path / name, "h200")
     assert [entry.judgment for entry in judged.entries] == [Judgment.POSSIBLE, Judgment.WRONG]
     assert judged.entries[0].config.items() >= config.items()

@@ -11,14 +11,12 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from front import DATA, Data, Sources, Table
 
-from evidence.cases import Cases, joined, report
-from evidence.metrics import agreement, heuristics, recommendations, spread
+from evidence.cases import Cases, agreement, heuristics, joined, recommendations, report, spread
 from evidence.predicted import TEXTBOOK, Sample, profile, sampled_space
 from evidence.recordings.files import recorded_dicts
 from evidence.recordings.spaces import SETS
@@ -51,7 +49,7 @@ def run(
         if parts[-1] and recorded is spaces:
             report("\nefficiency of choices: 1 is perfect", joined(parts[-1]), ("gpu",), recommendations, heuristics)
             every = joined(parts[-1])
-            if len(measured := every.take(np.isfinite(every.more["recorded_j"]))):
+            if len(measured := every.take(np.isfinite(every["recorded_j"]))):
                 report("\nenergies that were recorded", measured, ("gpu",), energies)
     if json is not None and any(parts):
         joined([each for part in parts for each in part]).write(json)
@@ -68,13 +66,13 @@ def spaces(name: str, data: Path, sources: Path | None, configs: int, processes:
 
 def energies(cases: Cases) -> dict[str, object]:
     """Return table cells: the errors of the power for the recorded time, and of the energy for the predicted time."""
-    joules = cases.more["recorded_j"]
-    power = cases.more["power_w"] / (joules / cases.recorded)
-    energy = cases.more["predicted_j"] / joules
+    joules = cases["recorded_j"]
+    power = cases["power_w"] / (joules / cases["recorded"])
+    energy = cases["predicted_j"] / joules
     cells: dict[str, object] = {}
     for name, ratio in (("power", power), ("energy", energy)):
         cells |= {name: f"{np.median(np.abs(ratio - 1.0)):.1%}", f"{name} ratio": float(np.median(ratio))}
-    return cells | {"rank of energy": rank_correlation(cases.more["predicted_j"], joules)}
+    return cells | {"rank of energy": rank_correlation(cases["predicted_j"], joules)}
 
 
 def textbook(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
@@ -91,7 +89,7 @@ def textbook(name: str, data: Path, sources: Path | None, configs: int, processe
         cases = Sample(gpu.name, static, problem, blocks, np.array(list(times.values()))).cases()
         yield cases
         if len(cases) > 2:
-            best = cases.recorded.min() / cases.recorded[int(cases.predicted.argmin())]
+            best = cases["recorded"].min() / cases["recorded"][int(cases["predicted"].argmin())]
             near.append(best >= 1.0 / (1.0 + NEAR))
             names = {"kernel": f"{kernel_name} {size}", "gpu": gpu.name, "sizes": len(cases)}
             table.row(names | {"kernrec": f"{best:.3f}"} | heuristics(cases))
@@ -103,7 +101,6 @@ def triton(name: str, data: Path, sources: Path | None, configs: int, processes:
     for gpu in FILES:
         try:
             for problem, table, chosen, seconds in sampled_problems(data, gpu, configs):
-                cases = Sample(gpu, table, problem, chosen, seconds).cases(f"Triton's matmul, {KINDS[problem.dtype]}")
-                yield replace(cases, more={key: column for key, column in cases.more.items() if key != "power_w"})
+                yield Sample(gpu, table, problem, chosen, seconds).cases(f"Triton's matmul, {KINDS[problem.dtype]}")
         except KernrecError as error:
             print(f"skipped triton on {gpu}: {error}", file=sys.stderr)

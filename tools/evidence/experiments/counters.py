@@ -9,9 +9,9 @@ in polygon divides zero by zero. The exit status is 1 if an error (median, 90th 
 
 import random
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -26,112 +26,30 @@ from evidence.recordings.files import AbsentError, recorded_dicts
 from kernrec.compile.compiled import CompileCache, CompileJob
 from kernrec.compile.nvrtc import compile_job
 from kernrec.gpu import find_gpu, l1_bytes, occupancy
-from kernrec.model.analytical.dram_traffic import Footprint, sampled_dram_bytes
+from kernrec.model.analytical.dram_traffic import sampled_dram_bytes
 from kernrec.profile.launch_profile import entry_name
 from kernrec.profile.sample_profile import AXES, SAMPLING, sampled_counts
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.analysis.lowering import lowered
-from kernrec.ptx.execution.watched import Lowering
 from kernrec.ptx.ir.program import Function
-from kernrec.recommender.estimate.sampled_launch import held_by_l1
+from kernrec.recommender.estimate.sampled_launch import footprints, held_by_l1
 from kernrec.store import ProfileTable
 
 Row = Mapping[str, Any]
-Array = np.ndarray
-_SM, _GPU = 75, "rtx2080ti"
+_GPU = find_gpu("rtx2080ti")
 _BUDGET, _LEAST = 20_000_000, 0.05
 _INSTRUCTION_CACHE = 48 * 1024
 """Maximum size in bytes of machine code for which L2 sectors are compared. 1,320 convolutions of up to 52 KiB read 1.00
 to 1.04 times a block's distinct sectors. Convolutions of at least 60 KiB read 1.5 times these sectors."""
 
 
-@dataclass(frozen=True)
-class RecordedKernel:
-    """Kernel whose counters were recorded."""
-
-    source: str
-    """Name of the kernel's source file."""
-    recording: str
-    """Prefix of the name of the kernel's counter file."""
-    tunables: str
-    """Names of the columns that are passed to the source as macros, separated by spaces."""
-    arguments: Callable[[], tuple[list[Any], dict[str, Array]]]
-    """Function that returns the arguments of the launch, and the buffers keyed by name."""
-    options: tuple[str, ...] = ()
-    """Further options that the recorder passed to the compiler."""
-    lowering: Lowering = lowered
-    """Function that lowers a PTX function to the machine instructions of its basic blocks."""
-    chosen: Callable[[Row], bool] = lambda row: True
-    """Predicate that selects the recorded configs to compare."""
-
-
-def _convolution() -> tuple[list[Any], dict[str, Array]]:
-    image, border = 4096, 14
-    sizes = {"output": image**2, "input": (image + border) ** 2, "filter": (border + 1) ** 2}
-    return list(sizes), {name: np.zeros(size, np.float32) for name, size in sizes.items()}
-
-
-def _point_in_polygon() -> tuple[list[Any], dict[str, Array]]:
-    points = 20_000_000
-    buffers = {
-        "bitmap": np.zeros(points, np.int32),
-        "points": np.random.default_rng(0).random(2 * points, np.float32),
-        "vertices": np.zeros(1200, np.float32),
-    }
-    return [*buffers, np.int32(points)], buffers
-
-
-def _coulomb() -> tuple[list[Any], dict[str, Array]]:
-    side, atoms = 256, 64
-    sizes = {"atoms": 4 * atoms, **{f"atoms_{name}": atoms for name in "xyzw"}, "energy": side**3}
-    names = list(sizes)
-    arguments = [*names[:5], np.int32(atoms), np.float32(0.5), np.int32(side), names[5]]
-    return arguments, {name: np.zeros(size, np.float32) for name, size in sizes.items()}
-
-
-def _dividing_zeros(function: Function) -> list[dict[str, int]]:
-    """Lower a function to machine instructions, assuming that every IEEE division computes 0/0."""
-    costs = [dict(cost) for cost in lowered(function)]  # Copy, because `lowered` caches its result.
-    for block, cost in zip(function.blocks, costs, strict=True):
-        divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
-        for name, count in ZERO_BY_ZERO.items():
-            cost[name] = cost.get(name, 0) + divisions * count
-    return costs
-
-
-_COULOMB = RecordedKernel(
-    "CoulombSum3d.cu", "coulomb",
-    "WORK_GROUP_SIZE_X WORK_GROUP_SIZE_Y INNER_UNROLL_FACTOR Z_ITERATIONS USE_SOA VECTOR_SIZE",
-    _coulomb, ("--use_fast_math",), chosen=lambda row: bool(row["INNER_UNROLL_FACTOR"] == 0),
-)  # fmt: skip
-KERNELS = {
-    "convolution": RecordedKernel(
-        "KernelTunerConvolution.cu", "convolution",
-        "BLOCK_SIZE_X BLOCK_SIZE_Y TILE_SIZE_X TILE_SIZE_Y PADDING IMAGE_WIDTH IMAGE_HEIGHT HFS READ_ONLY",
-        _convolution,
-    ),
-    "pnpoly": RecordedKernel(
-        "KernelTunerPnpoly.cu", "pnpoly", "VERTICES BLOCK_SIZE_X TILE_SIZE BETWEEN_METHOD USE_METHOD",
-        _point_in_polygon, lowering=_dividing_zeros,
-    ),
-    "coulomb": _COULOMB,
-    # In these configs, the loop over an array of sums is only partly unrolled. Its machine code depends on the
-    # assembler's version.
-    "coulomb-array": replace(_COULOMB, chosen=lambda row: row["INNER_UNROLL_FACTOR"] > 0),
-}  # fmt: skip
-
-
-COUNTERS: Mapping[str, Mapping[str, Any]] = tomllib.loads(
-    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-)
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+COUNTERS: Mapping[str, Row] = _TABLES["counter"]
+KERNELS: Mapping[str, Row] = _TABLES["kernel"]
 _CLASSES = tuple(
     f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum"
     for kind in ("fp32", "integer", "control", "memory", "misc")
 )
-
-
-def _sum(counts: Row, metrics: Sequence[str]) -> float:
-    return float(sum(count for name, count in counts.items() if any(fnmatchcase(name, each) for each in metrics)))
 
 
 def run(
@@ -140,20 +58,20 @@ def run(
 ) -> int:  # fmt: skip
     """Compare a random sample of at most `configs` configs of each kernel, and print the tables."""
     missed = []
+    recorded = [f'"{column}" IS NOT NULL' for counter in COUNTERS.values() for column in counter["recorded"]]
     for name in kernel or KERNELS:
         chosen = KERNELS[name]
-        recording = data / "counters" / f"{chosen.recording}-{_GPU}.parquet"
-        source = next(iter(sorted(sources.rglob(chosen.source))), None) if sources else None
+        recording = data / "counters" / f"{chosen['recording']}-{_GPU.name}.parquet"
+        source = next(iter(sorted(sources.rglob(chosen["source"]))), None) if sources else None
         if source is None or not recording.is_file():
-            print(f"skipped {name}: no {recording if source else f'{chosen.source} in --sources'}")
+            print(f"skipped {name}: no {recording if source else chosen['source'] + ' in --sources'}")
             continue
-        columns = [column for counter in COUNTERS.values() for column in counter["recorded"]]
-        rows = [row for row in recorded_dicts(recording, "outcome = 'Ok'") if chosen.chosen(row)]
-        rows = [row for row in rows if all(row[column] is not None for column in columns)]
-        rows.sort(key=lambda row: tuple(row[name] for name in chosen.tunables.split()))
+        order = ", ".join(f'"{tunable}"' for tunable in chosen["tunables"])
+        condition = " AND ".join(["outcome = 'Ok'", chosen.get("condition", "true"), *recorded])
+        rows = recorded_dicts(recording, f"{condition} ORDER BY {order}")
         sample = random.Random(seed).sample(rows, min(configs, len(rows)))
         with ProcessPoolExecutor(processes) as pool:
-            missed.append(_report(name, list(pool.map(partial(_compared, name, source.read_text()), sample))))
+            missed.append(_report(name, list(pool.map(partial(_compared, chosen, source.read_text()), sample))))
     if not missed:
         raise AbsentError("nothing to compare")
     return int(any(missed))
@@ -176,8 +94,9 @@ def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
     return missed
 
 
-def _compared(name: str, source: str, row: Row) -> dict[str, float]:
-    counts, ratios = _counted(KERNELS[name], source, row), {}
+def _compared(kernel: Row, source: str, row: Row) -> dict[str, float]:
+    """Return the ratio of each counter's emulated count to its recorded count."""
+    counts, ratios = _counted(kernel, source, row), {}
     for title, counter in COUNTERS.items():
         recorded = float(sum(row[column] for column in counter["recorded"]))
         whole = sum(float(row[column]) for column in _CLASSES) if counter.get("whole") else 0.0
@@ -187,48 +106,57 @@ def _compared(name: str, source: str, row: Row) -> dict[str, float]:
     return ratios
 
 
-def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
-    config, gpu = {name: int(row[name]) for name in kernel.tunables.split()}, find_gpu(_GPU)
-    compiled = compile_job(CompileJob(source, _SM, config, kernel.source, kernel.options), CompileCache.default())
+def _sum(counts: Row, metrics: Sequence[str]) -> float:
+    return float(sum(count for name, count in counts.items() if any(fnmatchcase(name, each) for each in metrics)))
+
+
+def _counted(kernel: Row, source: str, row: Row) -> dict[str, float]:
+    config = {name: int(row[name]) for name in kernel["tunables"]}
+    job = CompileJob(source, _GPU.sm, config, kernel["source"], tuple(kernel.get("options", ())))
+    compiled = compile_job(job, CompileCache.default())
     module = parse(compiled.ptx)
     entry = entry_name(module.functions, str(row["kernel"]))
     grid, block = ([int(row[f"{extent}_{axis}"]) for axis in AXES] for extent in ("grid", "block"))
-    launch = KernelLaunch(entry, grid, block, *kernel.arguments())
-    options = replace(SAMPLING, budget=_BUDGET, lanes_by_class=True, lowering=kernel.lowering)
-    per_block = sampled_counts(module, launch, options)
+    buffers = {name: np.zeros(size, np.float32) for name, size in kernel["buffers"].items()}
+    for name in kernel.get("random", ()):
+        buffers[name] = np.random.default_rng(0).random(len(buffers[name]), np.float32)
+    kinds: Mapping[type, Any] = {str: str, int: np.int32, float: np.float32}
+    launch = KernelLaunch(entry, grid, block, [kinds[type(each)](each) for each in kernel["arguments"]], buffers)
+    lowering = _dividing_zeros if kernel.get("divides_zeros") else lowered
+    per_block = sampled_counts(
+        module, launch, replace(SAMPLING, budget=_BUDGET, lanes_by_class=True, lowering=lowering)
+    )
     blocks, threads, resources = int(np.prod(grid)), int(np.prod(block)), compiled.resources[entry]
     counts: dict[str, float] = {metric: value * blocks for metric, value in per_block.items()}
-    held = int(occupancy(gpu.limits, threads, resources.registers, resources.static_smem_bytes).blocks)
-    resident = max(min(held, -(-blocks // gpu.sms)), 1)
+    held = int(occupancy(_GPU.limits, threads, resources.registers, resources.static_smem_bytes).blocks)
     counts["registers"] = resources.registers
     counts["code_bytes"] = len(compiled.cubin)  # includes the file's headers, which are small
-    counts["dram_sectors"] = _dram_sectors(per_block, launch, held)
-    past_l1 = 1.0 - _held_by_l1(per_block, resident, resources.static_smem_bytes)
-    counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * past_l1
+    in_l1, counts["dram_sectors"] = _cached(per_block, launch, held, resources.static_smem_bytes)
+    counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * (1.0 - in_l1)
     return counts
 
 
-def _held_by_l1(per_block: Row, resident: int, shared_bytes: int) -> float:
+def _dividing_zeros(function: Function) -> list[dict[str, int]]:
+    """Lower a function to machine instructions, assuming that every IEEE division computes 0/0."""
+    costs = [dict(cost) for cost in lowered(function)]  # Copy, because `lowered` caches its result.
+    for block, cost in zip(function.blocks, costs, strict=True):
+        divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
+        for name, count in ZERO_BY_ZERO.items():
+            cost[name] = cost.get(name, 0) + divisions * count
+    return costs
+
+
+def _cached(per_block: Row, launch: KernelLaunch, held: int, shared_bytes: int) -> tuple[float, float]:
+    """Return (fraction of the requested sectors that hit in L1, sectors that move between L2 and DRAM). An SM holds
+    `held` blocks."""
     none, metrics = np.zeros(1, np.int64), tuple(per_block)
     counts = np.array([[[per_block[metric]] for metric in metrics]])
     table = ProfileTable(0, "", ("",), none, none, none, none, metrics, ("block",), counts)
-    cache = l1_bytes(find_gpu(_GPU).limits, np.array([resident]), np.array([shared_bytes])) / resident
-    return float(held_by_l1(table, cache)[0][0])
-
-
-def _dram_sectors(per_block: Row, launch: KernelLaunch, resident: int) -> float:
-    gpu, footprints = find_gpu(_GPU), []
-    for written, direction in ((False, "read"), (True, "write")):
-        for name, array in launch.buffers.items():
-            metric = f"touch.{name}.{direction}"
-            if metric in per_block:
-                x, y, z = (np.float64(per_block.get(f"{metric}.{axis}", 0.0)) for axis in AXES)
-                own = np.float64(32.0 * per_block[metric])
-                # Predict as a query does: after a partial write, L2 reads the rest of the sector from DRAM, unless the
-                # block reads the tensor anyway.
-                reads = f"touch.{name}.read" in per_block
-                stored = per_block.get(f"global.{name}.write_bytes", 0.0) if written and not reads else np.inf
-                footprints.append(Footprint(own, (x, y, z), np.float64(array.nbytes), written, stored_bytes=stored))
+    resident = np.array([max(min(held, -(-int(np.prod(launch.grid)) // _GPU.sms)), 1)])
+    cache = l1_bytes(_GPU.limits, resident, np.array([shared_bytes])) / resident
+    touched = footprints(
+        table, none, {name: float(array.nbytes) for name, array in launch.buffers.items()}, frozenset()
+    )
     x, y, z = (np.float64(extent) for extent in launch.grid)
-    moved = sampled_dram_bytes((x, y, z), footprints, np.float64(max(resident, 1) * gpu.sms), float(gpu.l2_bytes))
-    return float(moved) / 32.0
+    moved = sampled_dram_bytes((x, y, z), touched, np.float64(max(held, 1) * _GPU.sms), float(_GPU.l2_bytes))
+    return float(held_by_l1(table, cache)[0][0]), float(np.ravel(moved)[0]) / 32.0

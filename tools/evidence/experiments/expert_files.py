@@ -26,7 +26,7 @@ from front import Table
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop.model_config import Experts, Quantization, ServedModel
+from kernrec.interop.model_config import ModelConfig
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.compared import candidates, distinct, ranked_by_formula
 from kernrec.recommender.serving.engine_defaults import default_config, entry_for, launched
@@ -55,16 +55,17 @@ def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused
     table, ranks, ratios = Table(), list[int](), list[float]()
     for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES):
         served = Deployment("vllm", find_gpu(gpu))
-        model = ServedModel("", hidden, "bfloat16", Quantization(None), Experts(experts, top, width), None, ())
+        sizes = {"num_experts": experts, "num_experts_per_tok": top, "moe_intermediate_size": width}
+        model = ModelConfig({"hidden_size": hidden, **sizes}, "", "")
         file = tuned_files(model, served)[0]
         entries, _ = read_moe_configs((files / file.name).read_text(), file.name)
         tuned, default = entries[entry_for(entries, tokens)], default_config("vllm", file, tokens, served.gpu)
         tried = [tuned, default, *candidates(file, tokens, served.gpu)]
-        costs = ranked_by_formula(file, tokens, served.gpu, distinct("vllm", file, tried))
+        costs = ranked_by_formula(file, tokens, served.gpu, list(distinct("vllm", file, tried).values()))
         ranked = [(launched("vllm", file, config), cost) for config, cost in costs]
         keys, times = (
             [config for config, _ in ranked],
-            [cost.latency_s / ranked[0][1].latency_s for _, cost in ranked],
+            [cost / ranked[0][1] for _, cost in ranked],
         )
         rank = keys.index(launched("vllm", file, tuned))
         ranks.append(rank + 1)

@@ -10,6 +10,8 @@ import copy
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +43,13 @@ def _fitted() -> list[tuple[tuple[tuple[str, ...], ...], float, float]]:
     """Return (paths, start value, deviation) of each coefficient to fit. The values at the paths in `power.toml` equal
     the coefficient. The deviation is the standard deviation of log(coefficient / start value)."""
     starts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    chips = [
-        (tuple(("chip", sm, key) for sm in chip["sm"]), *figures)
-        for chip in starts["chip"]
-        for key, figures in chip.items()
-        if key != "sm"
-    ]
-    others = [
-        (tuple(tuple(path.split("/")) for path in each["paths"]), each["start"], each["spread"])
-        for each in starts["figure"]
-    ]
-    return [(paths, float(start), float(spread)) for paths, start, spread in (*chips, *others)]
+    fitted: list[Any] = []
+    for chip in starts["chip"]:
+        architectures = chip.pop("sm")
+        fitted += [(tuple(("chip", sm, key) for sm in architectures), *map(float, chip[key])) for key in chip]
+    for each in starts["figure"]:
+        fitted.append((tuple(tuple(path.split("/")) for path in each["paths"]), float(each["start"]), each["spread"]))
+    return fitted
 
 
 FITTED = _fitted()
@@ -63,10 +61,8 @@ def run(data: Data = DATA) -> None:
     loads = usable(all_loads(data))
     coefficients, table = fit(loads), Table()
     for (path, *_), start, _ in FITTED:
-        entry: Any = coefficients
-        for key in path:
-            entry = entry[key]
-        table.row({"coefficient": ".".join(path), "fitted": f"{entry:.4g}", "start": f"{start:g}"})
+        fitted: Any = reduce(getitem, path, coefficients)
+        table.row({"coefficient": ".".join(path), "fitted": f"{fitted:.4g}", "start": f"{start:g}"})
     ratio, table = Predictor(loads)(coefficients) / np.array([load.power_w for load in loads]), Table()
     for name in dict.fromkeys(load.recording for load in loads):
         own = ratio[[load.recording == name for load in loads]]
@@ -78,15 +74,15 @@ def shipped() -> Coefficients:
     return tomllib.loads(Path(power.__file__).with_name("power.toml").read_text(encoding="utf-8"))
 
 
-def with_values(base: Mapping[str, Any], values: Iterable[float]) -> Coefficients:
-    """Return a copy of `base` in which the coefficients in `FITTED` have new values."""
+def with_values(base: Mapping[str, Any], logarithms: np.ndarray) -> Coefficients:
+    """Return a copy of `base` in which the coefficients in `FITTED` have new values, given by their logarithms."""
     changed = copy.deepcopy(dict(base))
-    for (paths, _, _), value in zip(FITTED, values, strict=True):
-        for path in paths:
+    for (paths, _, _), value in zip(FITTED, np.exp(logarithms).tolist(), strict=True):
+        for *path, name in paths:
             entry: Any = changed
-            for key in path[:-1]:
+            for key in path:
                 entry = entry.setdefault(key, {})
-            entry[path[-1]] = float(value)
+            entry[name] = value
     return changed
 
 
@@ -97,32 +93,23 @@ class Predictor:
         members = defaultdict(list)
         for i, load in enumerate(loads):
             members[load.gpu, load.inputs].append(i)
-        self._count = len(loads)
-        self._batches = [
-            (find_gpu(gpu), inputs, rows, *_columns(loads, rows)) for (gpu, inputs), rows in members.items()
-        ]
+        self._count, self._batches = len(loads), []
+        for (gpu, inputs), rows in members.items():
+            events = sorted({event for i in rows for event in loads[i].rates})
+            rates = {event: np.array([loads[i].rates.get(event, 0.0) for i in rows]) for event in events}
+            self._batches.append((find_gpu(gpu), inputs, rows, np.array([loads[i].clock_hz for i in rows]), rates))
 
-    def __call__(self, coefficients: Mapping[str, Any]) -> np.ndarray:
-        """Return the predicted power of each load in watts, (N,)."""
-        return self.changed(np.empty(self._count), coefficients, None)
-
-    def changed(
-        self, watts: np.ndarray, coefficients: Mapping[str, Any], architectures: Collection[str] | None
-    ) -> np.ndarray:
-        """Return a copy of `watts` with new predictions for GPUs of some architectures, such as `sm_80` (None for
-        all)."""
-        watts = watts.copy()
+    def __call__(
+        self, coefficients: Mapping[str, Any], watts: np.ndarray | None = None,
+        architectures: Collection[str] | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """Return the predicted power of each load in watts, (N,). Predict only GPUs of some architectures, such
+        as `sm_80`, and take other powers from `watts`, unless they are None."""
+        result = np.empty(self._count) if watts is None else watts.copy()
         for gpu, inputs, rows, clock_hz, rates in self._batches:
             if architectures is None or f"sm_{gpu.sm}" in architectures:
-                watts[rows] = PowerModel.of_coefficients(gpu, coefficients, inputs).power_at(clock_hz, rates)
-        return watts
-
-
-def _columns(loads: Sequence[Load], rows: Sequence[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return (clocks, rates keyed by event) of some loads."""
-    events = sorted({event for i in rows for event in loads[i].rates})
-    rates = {event: np.array([loads[i].rates.get(event, 0.0) for i in rows]) for event in events}
-    return np.array([loads[i].clock_hz for i in rows]), rates
+                result[rows] = PowerModel.of_coefficients(gpu, coefficients, inputs).power_at(clock_hz, rates)
+        return result
 
 
 def fit(loads: Sequence[Load]) -> Coefficients:
@@ -145,19 +132,17 @@ def fit(loads: Sequence[Load]) -> Coefficients:
         return np.asarray(weights * error)
 
     def residuals(logarithms: np.ndarray) -> np.ndarray:
-        watts = predict(with_values(base, np.exp(logarithms)))
+        watts = predict(with_values(base, logarithms))
         return np.concatenate([errors(watts), (logarithms - start) / spread])
 
     def jacobian(logarithms: np.ndarray) -> np.ndarray:
-        watts = predict(with_values(base, np.exp(logarithms)))
-        before, rows = errors(watts), []
+        watts, rows = predict(with_values(base, logarithms)), []
         for (paths, _, _), moved in zip(FITTED, logarithms + STEP * np.eye(len(logarithms)), strict=True):
             of_chips = {path[1] for path in paths} if paths[0][0] == "chip" else None
-            rows.append((errors(predict.changed(watts, with_values(base, np.exp(moved)), of_chips)) - before) / STEP)
+            rows.append((errors(predict(with_values(base, moved), watts, of_chips)) - errors(watts)) / STEP)
         return np.concatenate([np.array(rows).T, np.diag(1.0 / spread)])
 
-    solution = least_squares(residuals, start, jac=jacobian, loss="soft_l1")
-    return with_values(base, np.exp(solution.x))
+    return with_values(base, least_squares(residuals, start, jac=jacobian, loss="soft_l1").x)
 
 
 def usable(loads: Iterable[Load]) -> list[Load]:

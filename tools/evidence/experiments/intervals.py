@@ -4,12 +4,19 @@
     tools/evidence power --json power.json
     tools/evidence intervals --cases cases.json [--power power.json]
 
-Widths are quantiles of errors (`evidence.widths`) at the recorded clock or, with `--free`, the clock that a GPU should
-hold. The error of an energy consists of two independent parts: the effect of the error in time, and the error of the
-power for the recorded time, with coefficients that were fitted without the GPU. To test the widths, each kernel and
-each GPU is held out. `kernrec.model.analytical.spread.SPREAD` contains widths that this tool printed.
+Widths are quantiles of errors at the recorded clock or, with `--free`, the clock that a GPU should hold. The error of
+an energy consists of two independent parts: the effect of the error in time, and the error of the power for the
+recorded time, with coefficients that were fitted without the GPU. To test the widths, each kernel and each GPU is held
+out. `kernrec.model.analytical.spread.SPREAD` contains widths that this tool printed.
+
+An error consists of a part that all configs of a kernel on a GPU share and an individual part. So all kernels, and all
+GPUs of a kernel, have equal weights. One imaginary kernel has errors of the size that was assumed before there were
+recordings: a 90 % interval of `INTERVAL`, of which the fraction `OWN` is individual (hierarchical conformal prediction,
+as in `kernrec.model.learn.conformal`). All bottlenecks share one width.
 """
 
+from collections.abc import Sequence
+from math import erf, log, sqrt
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +24,81 @@ import numpy as np
 import typer
 from front import Table
 
-from evidence.cases import Cases, Files, held_out, read_cases
-from evidence.widths import Errors, Parts, covered, half_width
-from kernrec.model.analytical.spread import SPREAD
+from evidence.cases import Array, Cases, Files, held_out, read_cases
+from kernrec.model.analytical.spread import INTERVAL, SPREAD
+from kernrec.model.learn.conformal import LEVEL
+from kernrec.recommender.estimate.costs import OWN
+from kernrec.util.normal import DEVIATIONS
+
+_UNKNOWN = log(INTERVAL) / DEVIATIONS
+"""Standard deviation of the logarithmic error that is assumed for a kernel without recordings."""
+_MOST, _HALVINGS = float(np.log(8.0)), 40
+
+
+Parts = Sequence[Cases]
+"""Cases with independent parts of an error."""
+
+
+def _scores(cases: Cases, pairs: bool) -> tuple[Array, Array]:
+    """Return (errors in ascending order, weights), or differences between two configs of a problem on a GPU if
+    `pairs`."""
+    score, weight = _pairs(cases) if pairs else (cases.error, _weights(cases, np.ones(len(cases), dtype=bool)))
+    order = np.argsort(score, kind="stable")
+    return score[order], weight[order]
+
+
+def _pairs(cases: Cases) -> tuple[Array, Array]:
+    groups = [group for group in cases.rows("kernel", "gpu", "problem").values() if len(group) > 1]
+    counted = np.isin(np.arange(len(cases)), np.concatenate([[], *groups]))
+    error, weight = cases.error, _weights(cases, counted)
+    apart, weights = [np.zeros(0)], [np.zeros(0)]
+    for group in groups:
+        first, second = np.triu_indices(len(group), 1)
+        apart.append(error[group][first] - error[group][second])
+        weights.append(np.full(len(first), weight[group].sum() / len(first)))
+    return np.concatenate(apart), np.concatenate(weights)
+
+
+def _weights(cases: Cases, counted: Array) -> Array:
+    """Return the weight of each row, (N,). All kernels, all GPUs of a kernel and all rows of a GPU have equal weights.
+    Rows outside the mask `counted` have weight 0."""
+    weight = np.zeros(len(cases))
+    for kernel in set(cases["kernel"].tolist()):
+        rows = (cases["kernel"] == kernel) & counted
+        _, place, counts = np.unique(cases["gpu"][rows].astype(str), return_inverse=True, return_counts=True)
+        weight[rows] = 1.0 / (len(counts) * counts[place]) if len(counts) else 0.0
+    return weight
+
+
+def covered(parts: Parts, pairs: bool, width: float) -> float:
+    """Return the fraction of errors inside a logarithmic half-width, or NaN if there are no errors. If `pairs`, count
+    the differences of two errors."""
+    inside, weight = _inside([_scores(part, pairs) for part in parts], width)
+    return inside / weight if weight > 0.0 else float("nan")
+
+
+def half_width(parts: Parts, pairs: bool) -> float:
+    """Return the logarithmic half-width of the 90 % interval of errors or, if `pairs`, of differences of two."""
+    sides = [_scores(part, pairs) for part in parts]
+    more = 1.0 / (min(len(set(part["kernel"].tolist())) for part in parts) + 1)
+    unknown = _UNKNOWN * (sqrt(2.0 * OWN) if pairs else 1.0)
+    low, high = 0.0, _MOST
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        inside, weight = _inside(sides, middle)
+        beyond = erf(middle / (unknown * sqrt(2.0)))
+        reached = (1.0 - more) * inside / weight + more * beyond if weight > 0.0 else beyond
+        low, high = (low, middle) if reached >= LEVEL - 1e-12 else (middle, high)
+    return high
+
+
+def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
+    """Return (weight of the errors within a width, weight of all errors). Two sides are added in all pairs."""
+    (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
+    below = np.concatenate([[0.0], np.cumsum(other)])
+    reached = below[np.searchsorted(second, width - first, side="right")]
+    missed = below[np.searchsorted(second, -width - first, side="left")]
+    return float(weight @ (reached - missed)), float(weight.sum() * other.sum())
 
 
 def run(
@@ -28,22 +107,21 @@ def run(
 ) -> None:  # fmt: skip
     """Print widths and coverage. If `free`, use predictions at the default clock."""
     rows, clock = read_cases(cases), "free" if free else "predicted"
-    time = Errors.of_cases(rows, np.log(rows.recorded / rows.more["free_s"]) if free else rows.error)
+    time = rows if not free else _with_error(rows, np.log(rows["recorded"] / rows["free_s"]))
     quantities: dict[str, tuple[Parts, bool]] = {"time": ([time], False), "ratio": ([time], True)}
     loads = [] if power is None else [read_cases([power])]
     if loads:
-        both = [Errors.of_cases(rows, rows.more[f"energy at {clock}"]), Errors.of_cases(loads[0], loads[0].error)]
+        both = [_with_error(rows, rows[f"energy at {clock}"]), loads[0]]
         quantities |= {"energy": (both, False), "energy_ratio": (both, True)}
     shipped = {what: float(np.log(getattr(SPREAD, what))) for what in quantities}
     table = Table("half-widths of 90 % intervals as factors")
     for what, quantity in quantities.items():
         width = float(np.exp(half_width(*quantity)))
-        table.row({"of": what, "rows": len(time.error), "width": width, "ships": f"{np.exp(shipped[what]):g}"})
+        table.row({"of": what, "rows": len(time), "width": width, "ships": f"{np.exp(shipped[what]):g}"})
     table = Table("\nrecordings; share of their rows, and of their pairs, inside the widths that ship")
-    for names, own in rows.parts("kernel", "gpu"):
-        part = time.take((rows.kernel == names["kernel"]) & (rows.gpu == names["gpu"]))
+    for names, part in time.parts("kernel", "gpu"):
         inside = {what: covered([part], pairs, shipped[what]) for what, pairs in (("time", False), ("ratio", True))}
-        cells = names | {"rows": len(own), "level": float(np.median(part.error))}
+        cells = names | {"rows": len(part), "level": float(np.median(part.error))}
         table.row(cells | {what: f"{share:.0%}" for what, share in inside.items()})
     table = Table("\nheld out; share inside the widths of the others, inside those that ship, and the least share")
     for what, quantity in quantities.items():
@@ -53,10 +131,10 @@ def run(
             sides["a GPU"] = "gpu", [rows, *loads]
         for title, (column, some) in sides.items():
             table.row({"held out": title, "of": what} | _coverage(quantity, column, some, shipped[what]))
-    recorded = rows.take(np.isfinite(rows.more["recorded_j"])) if loads else rows.take(np.zeros(0, dtype=int))
+    recorded = rows.take(np.isfinite(rows["recorded_j"])) if loads else rows.take(np.zeros(0, dtype=int))
     for kernel, mask in held_out(recorded, "kernel"):
         own = recorded.take(mask)
-        direct = Errors.of_cases(own, np.log(own.more["recorded_j"] / own.more["free_j" if free else "predicted_j"]))
+        direct = _with_error(own, np.log(own["recorded_j"] / own["free_j" if free else "predicted_j"]))
         table = Table(f"\n{kernel}: its energy was recorded; inside the widths of other kernels")
         cells = {"rows": len(own), "level": float(np.exp(np.median(direct.error)))}
         for what in ("energy", "energy_ratio"):
@@ -66,13 +144,17 @@ def run(
         table.row(cells)
 
 
+def _with_error(cases: Cases, error: np.ndarray) -> Cases:
+    return Cases({**cases.columns, "error": error})
+
+
 def _without(parts: Parts, column: str, name: str) -> Parts:
     return [part.take(_names(part, column) != name) for part in parts]
 
 
-def _names(part: Errors | Cases, column: str) -> np.ndarray:
+def _names(part: Cases, column: str) -> np.ndarray:
     """Return the kernel or the GPU of each row, (N,). Recordings of one GPU have different labels after its name."""
-    names = getattr(part, column)
+    names = part[column]
     return np.array([name.split()[0] for name in names]) if column == "gpu" else names
 
 
@@ -83,7 +165,7 @@ def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shi
     factors, shares = [], []
     for name in names:
         some = [(part, part.take(_names(part, column) == name)) for part in parts]
-        own = [only if len(only.error) else part for part, only in some]
+        own = [only if len(only) else part for part, only in some]
         width = half_width(_without(parts, column, name), pairs)
         factors.append(width)
         shares.append((covered(own, pairs, width), covered(own, pairs, shipped)))

@@ -8,14 +8,13 @@ row for each part of a set.
 from dataclasses import replace
 from typing import Annotated, Literal
 
-import numpy as np
 import typer
 from front import DATA, Data
 
-from evidence.cases import Cases, joined, report
-from evidence.metrics import agreement, geometric_mean, spread
+from evidence.cases import Cases, agreement, geometric_mean, joined, report, spread
 from evidence.recordings.files import AbsentError
 from evidence.recordings.shapes import SETS, Shape
+from evidence.recordings.shapes import shapes as read_shapes
 from kernrec.errors import KernrecError
 from kernrec.recommender import Objective, Query, Recommender
 
@@ -26,10 +25,10 @@ def run(
 ) -> None:  # fmt: skip
     """Print a row for each set or for each of its parts, with at most `shapes` shapes per set."""
     recommender, parts = Recommender([]), []
-    for name, gpu, read in SETS:
+    for name, gpu in SETS:
         if not only or any(part in name for part in only):
             try:
-                parts += predicted(recommender, name, gpu, list(read(data, shapes)))
+                parts += predicted(recommender, name, gpu, list(read_shapes(data, name, gpu, shapes)))
             except AbsentError as error:
                 print(f"skipped {name} on {gpu}: {error}")
     if parts:
@@ -47,15 +46,13 @@ def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]
             best = [recommender.recommend(*subject, each).best for each in (query, replace(query, source="predicted"))]
         except KernrecError:
             continue
-        answered_s, model_s = (np.array([recommendation.latency_s.value]) for recommendation in best)
-        more = {"group": shape.group, "chosen": best[0].kernel.name}
-        columns = {key: np.array([text], dtype=object) for key, text in more.items()}
+        answered_s, model_s = ([recommendation.latency_s.value] for recommendation in best)
         dims = " ".join(f"{key}={size}" for key, size in shape.dims.items())
-        measured = np.array([shape.measured_s])
-        result.append(Cases.single(name, gpu, dims, measured, answered_s, {"model_s": model_s, **columns}))
+        names = {"kernel": name, "gpu": gpu, "problem": dims, "group": shape.group, "chosen": best[0].kernel.name}
+        result.append(Cases.of(**names, recorded=[shape.measured_s], predicted=answered_s, model_s=model_s))
     return result
 
 
 def model(cases: Cases) -> dict[str, object]:
     """Return the geometric mean of the analytical model's time / recorded time."""
-    return {"model": geometric_mean(cases.more["model_s"] / cases.recorded)}
+    return {"model": geometric_mean(cases["model_s"] / cases["recorded"])}

@@ -9,7 +9,8 @@ The tables show the cost of the best of the first k configs over the lowest cost
 the recording.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -32,7 +33,7 @@ _SAMPLES, _MOST_NOISE = 10, 0.02
 only the range of times, which a single slow launch widens."""
 Trace = list[tuple[int, bool]]
 """(Index of a config, whether its energy was measured) pairs, in the order of measuring."""
-Searches = dict[str, Callable[[int], Trace]]
+Searches = Mapping[str, Callable[[int], Trace]]
 """Functions from a seed to the trace of a search, keyed by the search's name."""
 
 
@@ -47,7 +48,7 @@ def run(
         if part == "cold" and "static" not in path.name:
             space = read_space(path).distinct()
             show(space, times(space), cold(space), seeds)
-        elif "energy" in path.name:
+        elif part == "energy" and "energy" in path.name:
             space = read_space(path)
             space = space.take(np.flatnonzero(space.measured["nvml_energy"] > 0))
             show(space, space.measured["nvml_energy"], energy(space), seeds)
@@ -57,40 +58,36 @@ def run(
                 try:
                     sample = sampled_space(recorded, recording, (sources, data), configs)
                     space, completed = predicted_space(sample, read_rows(recording, sample.table.kernel, folder))
-                    show(space, times(space), warm(space, completed), seeds)
+                    searches = {"warm": partial(guided, space, predicted=completed), "cold": partial(guided, space)}
+                    show(space, times(space), searches, seeds)
                 except KernrecError as error:
                     print(f"skipped {recording.file}: {error}")
 
 
 def cold(space: Space) -> Searches:
     """Return the searches without predictions."""
-    return {
-        "kernrec": lambda seed: guided(space, None, seed, measuring(space)),
-        "genetic": lambda seed: searched(space, genetic(space, (1.0, 0.0), seed), seed),
-        "random": lambda seed: _shuffled(len(space), seed),
-    }
+    genetic = partial(_genetic, space, (1.0, 0.0))
+    return {"kernrec": partial(guided, space), "genetic": genetic, "random": partial(_shuffled, len(space))}
+
+
+def _genetic(space: Space, weights: tuple[float, float], seed: int) -> Trace:
+    """Return the trace of the genetic search of arXiv 2411.18873."""
+    return searched(space, GeneticSearch(SearchSpace(space.matrix, seed=seed), weights, seed), seed)
 
 
 def energy(space: Space) -> Searches:
     """Return the searches for the lowest energy. `guide` measures the energy of configs only if they may be the
     best."""
-    joules = space.measured["nvml_energy"]
-    return {
-        "every energy": lambda seed: guided(space, None, seed, lambda row, _: float(joules[row])),
-        "guide": lambda seed: searched(
-            space, EnergyGuide(ExpectedImprovement(space.matrix, seed=seed), (0.0, 1.0), seed), seed
-        ),
-        "genetic": lambda seed: searched(space, genetic(space, (0.0, 1.0), seed), seed),
-        "random": lambda seed: _shuffled(len(space), seed),
-    }
+    joules, weights = space.measured["nvml_energy"], (0.0, 1.0)
 
+    def guide(seed: int) -> Trace:
+        return searched(space, EnergyGuide(ExpectedImprovement(space.matrix, seed=seed), weights, seed), seed)
 
-def warm(space: Space, predicted: Array) -> Searches:
-    """Return the search with predictions of every config, and the same search without predictions."""
-    return {
-        "warm": lambda seed: guided(space, predicted, seed, measuring(space)),
-        "cold": lambda seed: guided(space, None, seed, measuring(space)),
-    }
+    every, genetic = (
+        partial(guided, space, measured=lambda row, _: float(joules[row])),
+        partial(_genetic, space, weights),
+    )
+    return {"every energy": every, "guide": guide, "genetic": genetic, "random": partial(_shuffled, len(space))}
 
 
 def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
@@ -141,10 +138,12 @@ def _shuffled(count: int, seed: int) -> Trace:
 
 
 def guided(
-    space: Space, predicted: Array | None, seed: int, measured: Callable[[int, np.random.Generator], float]
-) -> Trace:
+    space: Space, seed: int, predicted: Array | None = None,
+    measured: Callable[[int, np.random.Generator], float] | None = None,
+) -> Trace:  # fmt: skip
     """Return the trace of a search by expected improvement. `measured` simulates a measurement of a config."""
     draw, search = np.random.default_rng(seed), ExpectedImprovement(space.matrix, predicted, seed)
+    measured = measured or measuring(space)
     seen: list[int] = []
     values: list[float] = []
     while len(seen) < min(max(COUNTS), len(space)):
@@ -153,11 +152,6 @@ def guided(
             seen.append(row)
             values.append(measured(row, draw))
     return [(row, True) for row in seen]
-
-
-def genetic(space: Space, weights: tuple[float, float], seed: int) -> ObjectiveSearch:
-    """Return the genetic search of arXiv 2411.18873."""
-    return GeneticSearch(SearchSpace(space.matrix, seed=seed), weights, seed)
 
 
 def searched(space: Space, search: ObjectiveSearch, seed: int) -> Trace:

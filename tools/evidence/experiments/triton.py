@@ -19,8 +19,7 @@ import numpy as np
 from front import DATA, Data
 from train_triton_model import SETTINGS
 
-from evidence.cases import Array, Cases, joined, report
-from evidence.metrics import agreement, coverage, recommendations
+from evidence.cases import Array, Cases, agreement, coverage, joined, recommendations, report
 from evidence.recordings.files import AbsentError
 from evidence.recordings.triton import FILES, recorded_groups, rows_of
 from kernrec.model.learn.adaptation import adapt
@@ -58,11 +57,10 @@ def run(data: Data = DATA, problems: int = 0) -> None:
 
 
 def _cases(way: str, group: RowGroup, predicted: Array, low: Array, high: Array) -> Cases:
-    problem, count = problem_from_key(group.problem), len(predicted)
-    names = {"way": way, "dtype": problem.dtype, "row kind": rows_of(problem)}
-    more = {name: np.full(count, text, dtype=object) for name, text in names.items()}
-    more |= {"low_s": low, "high_s": high}
-    return Cases.single(group.kernel, group.gpu, group.problem, group.latency_s, predicted, more)
+    problem = problem_from_key(group.problem)
+    names = {"kernel": group.kernel, "gpu": group.gpu, "problem": group.problem, "way": way, "dtype": problem.dtype}
+    times = {"recorded": group.latency_s, "predicted": predicted, "low_s": low, "high_s": high}
+    return Cases.of(**names, **{"row kind": rows_of(problem)}, **times)
 
 
 def learned(groups: Sequence[RowGroup]) -> list[Cases]:

@@ -62,7 +62,7 @@ SINGLE = Timing(30000.0, 1.0, alone=True)
 """Timing of one call between two events. The shortest time of an A100 is 20 us, or about 30,000 clocks."""
 
 
-def recordings(data: Path, _op: str) -> list[Recording]:
+def recordings(data: Path) -> list[Recording]:
     """Return the recorded sets of matmuls in the folder `data`."""
     serving = _serving(data / "library")
     by_dtype = (_of_dtype(data / "library", dtype, serving) for dtype in ("bf16", *_MULTIPLES))

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from evidence.recordings.files import recorded_dicts
+from evidence.recordings.files import named, recorded_dicts
 from kernrec.gpu import find_gpu
 from kernrec.model.analytical.power import PowerModel
 
@@ -69,21 +69,16 @@ def moved(bytes_per_s: float) -> dict[str, float]:
 def roofline(data: Path) -> Iterator[Load]:
     """Yield streams of increasing arithmetic intensity at the observed clocks, averaged over the GPUs of a node."""
     gpus = {"alex_a100_40": "a100-sxm4-40gb", "alex_a40": "a40", "genoa_l40": "l40", "h200": "h200-sxm"}
-    rows = list(recorded_dicts(data / "power" / "roofline_load.parquet"))
-    highest_w = {(row["file"], row["card"]): 0.0 for row in rows}
-    for row in rows:
-        highest_w[row["file"], row["card"]] = max(highest_w[row["file"], row["card"]], row["power_w"])
+    # Two different GPUs are called L40 in the recording. One draws up to 359 W, so it must be an L40S.
+    other = "file = 'genoa_l40' AND (max(power_w) OVER (PARTITION BY file, card)) > 330"
+    columns = f"*, CASE WHEN {other} THEN 'l40s' ELSE {named('file', gpus)} END AS gpu"
     groups = defaultdict(list)
-    for row in rows:
-        # Two different GPUs are called L40 in the recording. One draws up to 359 W, so it must be an L40S.
-        other = row["file"] == "genoa_l40" and highest_w[row["file"], row["card"]] > 330.0
-        groups[row["file"], "l40s" if other else "", row["flop_per_byte"]].append(row)
-    for (file, other_gpu, intensity), group in groups.items():
-        gpu = other_gpu or gpus.get(file, "t4")
+    for row in recorded_dicts(data / "power" / "roofline_load.parquet", columns=columns):
+        groups[row["file"], row["gpu"] or "t4", row["flop_per_byte"]].append(row)
+    for (file, gpu, intensity), group in groups.items():
         bytes_per_s, flops, mhz, power_w = (mean(r[c] for r in group) for c in ("gb_s", "gflop_s", "sm_mhz", "power_w"))
         rates = moved(bytes_per_s * 1e9) | {"issue.fma32": flops * 1e9 / 64}
-        about = f"{file}, {intensity:g} FLOP/B"
-        inputs = "zeros" if gpu in LIKE_CONSTANTS else "random"
+        inputs, about = "zeros" if gpu in LIKE_CONSTANTS else "random", f"{file}, {intensity:g} FLOP/B"
         yield Load(f"roofline {gpu}", gpu, mhz * 1e6, power_w, rates, about=about, inputs=inputs)
 
 
@@ -97,12 +92,12 @@ def fma(data: Path) -> Iterator[Load]:
 
 def vector_add(data: Path) -> Iterator[Load]:
     """Yield the DRAM-bound kernel c = a + b in f32, which has about 12 instructions per warp."""
-    columns = """gpu, clock_hz::DOUBLE AS clock_hz, energy_j / latency_s AS power_w, latency_s, elements / 32 AS warps,
-        bytes_moved / latency_s AS bytes_per_s"""
+    columns = """gpu, clock_hz::DOUBLE AS clock_hz, energy_j / latency_s AS power_w, latency_s,
+        elements / 32 / latency_s AS warps, bytes_moved / latency_s AS bytes_per_s"""
+    counts = {"issue.fma32": 1, "issue.imad": 4, "issue.other": 7, "l1.requests": 3}
     for row in recorded_dicts(data / "anchors" / "energy_vector_add_f32.csv", columns=columns):
         warps, rates = row.pop("warps"), moved(row.pop("bytes_per_s"))
-        counts = {"issue.fma32": warps, "issue.imad": 4 * warps, "issue.other": 7 * warps, "l1.requests": 3 * warps}
-        rates |= {name: count / row["latency_s"] for name, count in counts.items()}
+        rates |= {name: count * warps for name, count in counts.items()}
         yield Load(f"vector add {row['gpu']}", rates=rates, **row)
 
 
@@ -116,44 +111,37 @@ def clock_and_cap(data: Path) -> Iterator[Load]:
         yield Load("BabelStream A100", "a100-pcie-80gb", rates=moved(row.pop("bytes_per_s")), **row)
 
 
+_RTX_8000 = "quadro-rtx-8000"
+
+
 def microbenchmarks(data: Path) -> Iterator[Load]:
     """Yield mixbench and shmembench on a Quadro RTX 8000 at ten clocks, with pipe activity from DCGM."""
-    gpu = find_gpu("quadro-rtx-8000")
-    width = {"benchmark_float": 1, "benchmark_two_float": 2, "benchmark_four_float": 4}
+    # The widest accesses reach 0.95 of the peak rate. Narrower accesses took 1.04 and 1.16 times as long.
+    widths = {"benchmark_float": (1, 0.82), "benchmark_two_float": (2, 0.92), "benchmark_four_float": (4, 0.95)}
     for row in recorded_dicts(data / "power" / "rtx8000_microbenchmarks_dvfs.parquet"):
-        rates = _activity(row)
-        if row["benchmark"].startswith("mixbench"):
-            if "int" in row["kernel"]:
-                rates["issue.imad"] = rates.pop("issue.fma32")
-        elif row["benchmark"] == "shmembench" and row["DRAMA"] < 0.1:
-            # The widest accesses reach 0.95 of the peak rate. Narrower accesses took 1.04 and 1.16 times as long.
-            words = width[row["kernel"]]
-            wavefronts = gpu.sms * row["core_frequency"] * 1e6 * {1: 0.82, 2: 0.92, 4: 0.95}[words]
+        name, rates = row["benchmark"].split("-")[0], _activity(row)
+        if name == "mixbench" and "int" in row["kernel"]:
+            rates["issue.imad"] = rates.pop("issue.fma32")
+        elif name == "shmembench" and row["DRAMA"] < 0.1:
+            words, reached = widths[row["kernel"]]
+            wavefronts = find_gpu(_RTX_8000).sms * row["core_frequency"] * 1e6 * reached
             rates |= {"issue.fma32": 0.0, "shared.wavefronts": wavefronts, "issue.other": wavefronts / words}
-        else:
+        elif name != "mixbench":
             continue
-        name = row["benchmark"].split("-")[0]
-        about = f"{row['benchmark']} {row['kernel']} {row['argNo']}"
-        clock_hz, seconds = row["core_frequency"] * 1e6, row["time"] * 1e-3
-        yield Load(f"{name} RTX 8000", gpu.name, clock_hz, row["average_power"], rates, latency_s=seconds, about=about)
+        yield _of_rtx_8000(name, row, rates)
 
 
 def kernels(data: Path) -> Iterator[Load]:
     """Yield 20 kernels of benchmark suites on a Quadro RTX 8000. DCGM measured FMA, f64 and DRAM activity. Other rates
     follow from the PTX and are limited by the SM's issue rate."""
     for row in recorded_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
-        rates, clock_hz = _activity(row), row["core_frequency"] * 1e6
+        rates = _activity(row)
         counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _OPCODES.items()}
         f64 = min(row["f64"], counts[_ARITHMETIC])
         runs = max(rates["issue.fma32"] / max(counts[_ARITHMETIC] - f64, 1.0), rates["issue.f64"] / f64 if f64 else 0.0)
-        most = 4 * find_gpu("quadro-rtx-8000").sms * clock_hz / sum(counts.values())
-        rates |= {name: count * min(runs, most) for name, count in counts.items() if name != _ARITHMETIC}
-        rates["shared.wavefronts"] = row["shared"] * min(runs, most)
-        about = f"{row['benchmark']} {row['kernel']} {row['argNo']}"
-        yield Load(
-            "kernels RTX 8000", "quadro-rtx-8000", clock_hz, row["average_power"], rates,
-            latency_s=row["time"] * 1e-3, about=about,
-        )  # fmt: skip
+        runs = min(runs, 4 * find_gpu(_RTX_8000).sms * row["core_frequency"] * 1e6 / sum(counts.values()))
+        rates |= {name: count * runs for name, count in counts.items() if name != _ARITHMETIC}
+        yield _of_rtx_8000("kernels", row, rates | {"shared.wavefronts": row["shared"] * runs})
 
 
 _ARITHMETIC = "arithmetic"
@@ -169,10 +157,17 @@ _OPCODES = {
 
 
 def _activity(row: Mapping[str, Any]) -> dict[str, float]:
-    gpu = find_gpu("quadro-rtx-8000")
+    """Return the event rates that DCGM measured."""
+    gpu = find_gpu(_RTX_8000)
     clocks = gpu.sms * row["core_frequency"] * 1e6
     issued = {"issue.fma32": 2 * clocks * row["FP32A"], "issue.f64": clocks / 16 * row["FP64A"]}
     return moved(row["DRAMA"] * gpu.memory_bandwidth) | issued
+
+
+def _of_rtx_8000(name: str, row: Mapping[str, Any], rates: Mapping[str, float]) -> Load:
+    about, seconds = f"{row['benchmark']} {row['kernel']} {row['argNo']}", row["time"] * 1e-3
+    clock_hz, power_w = row["core_frequency"] * 1e6, row["average_power"]
+    return Load(f"{name} RTX 8000", _RTX_8000, clock_hz, power_w, rates, latency_s=seconds, about=about)
 
 
 def gemm_rates(

@@ -5,20 +5,61 @@
 were written for kernrec.
 """
 
+import gzip
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from evidence.recordings import clock
 from evidence.recordings.files import AbsentError, parquet_columns, present
 from kernrec.interop.read_results import read_results
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.source_files import read_text, read_toml
 from kernrec.kernel.spec_reader import kernel_from
+
+FILE = "convolution-a100.t4.json.gz"
+
+BUSY_S = 0.09
+"""Seconds of launches after which the clock rises: 100 ms in the recording, minus some work that was not recorded."""
+HOLD_S = 2.0
+"""Maximum time in seconds for which an idle GPU keeps a raised clock."""
+STEP = 1.1
+"""Ratio between times of a config's first and last launches above which the clock must have changed."""
+
+
+def raised_configs(path: Path) -> set[frozenset[tuple[str, int]]]:
+    """Return the keys (`config_key`) of configs of the recorded A100 convolution that may have run at a raised clock.
+
+    The clock rose from 765 to 1,410 MHz after launches had kept the GPU busy for 100 ms, and fell if the next config
+    took more than two seconds to compile. No model of kernels can predict such times. The times in the T4 file are in
+    milliseconds, and the measurements are in the order of measuring."""
+    with gzip.open(present(path)) as file:
+        valid = [row for row in json.load(file)["results"] if row["invalidity"] == "correct"]
+    launches_s = np.array([row["times"]["runtimes"] for row in valid]) / 1e3
+    busy_s = launches_s.sum(axis=1)
+    # Skip the first launch, which also warms up the GPU.
+    step = np.median(launches_s[:, 1:4], axis=1) / np.median(launches_s[:, -3:], axis=1)
+    stepped = np.maximum(step, 1.0 / step) > STEP
+    raised, until = set(), -np.inf
+    for row, seconds, is_marked in zip(valid, busy_s.tolist(), stepped.tolist(), strict=True):
+        end_s = datetime.fromisoformat(row["timestamp"]).timestamp()
+        if is_marked or end_s - seconds < until:
+            raised.add(config_key(row["configuration"]))
+        if seconds > BUSY_S:
+            until = end_s + HOLD_S
+    return raised
+
+
+def config_key(config: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
+    """Return a hashable key of a config, as used by `raised_configs`."""
+    return frozenset((name.lower(), int(value)) for name, value in config.items())
+
 
 Array = np.ndarray
 SPECS = Path(__file__).resolve().parent / "kernels"
@@ -73,9 +114,9 @@ def read_space(path: Path, times: str = "latency_s") -> Space:
             columns = {name: columns[name] for name in list(columns)[: list(table).index("outcome")]}
         return Space(path.name.split(".")[0], columns, measured)
     results = [result for result in read_results(present(path)).results if result.latency_s is not None]
-    if path.name == clock.FILE:
-        raised = clock.raised_configs(path)
-        results = [result for result in results if clock.config_key(result.config) not in raised]
+    if path.name == FILE:
+        raised = raised_configs(path)
+        results = [result for result in results if config_key(result.config) not in raised]
     columns = {name.lower(): np.array([float(r.config[name]) for r in results]) for name in results[0].config}
     samples = [result.samples_s or (float(result.latency_s or np.nan),) for result in results]
     measured = {
@@ -121,12 +162,12 @@ class RecordedSet:
 
     name: str
     """Name of the spec in the folder `kernels`."""
-    source: tuple[str, ...]
+    source: Sequence[str]
     """Ends of the paths of the source files. The files are concatenated in this order."""
-    recordings: tuple[Recording, ...]
+    recordings: Sequence[Recording]
     most: int = 10_000
     """Maximum number of configs to profile, because the emulator takes minutes per config of some kernels."""
-    replace: tuple[tuple[str, str], ...] = ()
+    replace: Sequence[tuple[str, str]] = ()
     """(Text in the source, replacement) pairs, applied before compilation."""
 
     def kernel(self, sources: Path | None) -> Kernel:
@@ -146,24 +187,17 @@ class RecordedSet:
         return kernel_from(read_toml(spec, spec.name), spec.name, text)
 
 
-def _read_sets() -> dict[str, RecordedSet]:
-    sets = {}
-    for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items():
-        recordings = tuple(Recording(**recording) for recording in table["recordings"])
-        replace = tuple((old, new) for old, new in table.get("replace", ()))
-        sets[name] = RecordedSet(name, tuple(table["source"]), recordings, table.get("most", 10_000), replace)
-    return sets
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SETS = {
+    name: RecordedSet(name, **table | {"recordings": [Recording(**each) for each in table["recordings"]]})
+    for name, table in _TABLES.items()
+}
 
 
-SETS = _read_sets()
-
-
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """Measured times and energies of N configs of a public kernel on one GPU."""
 
-    configs: Sequence[Config]
-    """Values of the spec's tunables, for each config."""
+    configs: list[Config]
     latency_s: Array
     energy_j: Array
     """Energy of a launch in joules, (N,), or NaN if it was not recorded."""
@@ -174,9 +208,8 @@ def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
     space = read_space(folder / recording.file, recording.times)
     for name, value in recording.columns.items():
         space = space.take(np.flatnonzero(space.tunables[name] == value))
-    count = len(space)
+    count, names = len(space), [tunable.name for tunable in kernel.tunables]
     columns = [space.tunables.get(t.name, np.full(count, t.values[0])).astype(int).tolist() for t in kernel.tunables]
-    names = [tunable.name for tunable in kernel.tunables]
-    configs = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    configs: list[Config] = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
     energy = space.measured.get("nvml_energy", np.full(count, np.nan))
     return Rows(configs, space.measured["latency_s"] * recording.unit_s, np.where(energy > 0, energy, np.nan))

@@ -1,12 +1,8 @@
-"""Read the recordings of backends from which `library_training.table` creates training data.
-
-Each op has a reader: a module in this package whose function `recordings(data, op)` returns the recorded sets. All
-readers use the functions of this module. The README of the shared data folder describes the files.
-"""
+"""Read the recordings of backends from which `library_training.table` creates training data. The README of the shared
+data folder describes the files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +15,6 @@ from kernrec.model.baselines.recorded_set import RecordedSet
 
 Array = np.ndarray
 
-OPS = ("matmul", "attention", "moe", "conv2d", "softmax", "layernorm", "elementwise")
-"""Ops that have a reader."""
-_READERS = {"matmul": "matmul", "attention": "serving_calls", "moe": "serving_calls"}
-"""Module that reads the recordings of an op. `torch_calls` reads all other ops."""
 SERVING = {"source": "ai-dynamo/aiconfigurator", "licence": "Apache-2.0"}
 SYSTEMS = {
     "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200",
@@ -36,12 +28,6 @@ DEVICES = {
 """Catalog name of the GPU, keyed by the value of `device` in the recordings of PyTorch."""
 BACKENDS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
 """Name of the backend, keyed by the value of `framework` in the recordings."""
-
-
-def recordings(data: Path, op: str) -> list[Recording]:
-    """Return the recorded sets of an op. Raises `AbsentError` if a file is missing."""
-    reader: Any = import_module(f"evidence.recordings.{_READERS.get(op, 'torch_calls')}")
-    return list(reader.recordings(data, op))
 
 
 def recording(recorded: RecordedSet, columns: Mapping[str, Any]) -> Recording:

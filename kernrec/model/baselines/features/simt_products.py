@@ -13,8 +13,6 @@ from kernrec.gpu import GPU
 from kernrec.model.baselines.bound import Device
 from kernrec.util.engine import query
 
-Array = np.ndarray
-
 _SPLITS = (1, 2, 4, 8, 16)
 _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((128, 32), (64, 64), (32, 128)),

@@ -1,0 +1,131 @@
+// Counts accesses to memory, and merges the counters of batches.
+#include "counts.h"
+
+#include <algorithm>
+
+#include "batch.h"
+#include "cost.h"
+
+namespace kernrec {
+
+namespace {
+
+constexpr const char* kBufferNames[] = {"read_sectors",   "write_sectors",   "atomic_sectors", "read_requests",
+                                        "write_requests", "atomic_requests", "read_bytes",     "write_bytes",
+                                        "atomic_bytes",   "read_passes",     "write_passes",   "atomic_passes"};
+constexpr const char* kSharedNames[] = {
+    "shared.load_wavefronts", "shared.store_wavefronts", "shared.atomic_wavefronts", "shared.load_ideal",
+    "shared.store_ideal",     "shared.atomic_ideal",     "shared.atomic_repeats",    "atomic.shared"};
+
+}  // namespace
+
+void Counts::merge(const Counts& other) {
+    const auto add = [](Counter* to, const Counter* from, size_t count) {
+        for (size_t i = 0; i < count; i++) {
+            to[i].value += from[i].value;
+            to[i].present |= from[i].present;
+        }
+    };
+    const auto add_all = [](std::vector<uint64_t>& to, const std::vector<uint64_t>& from) {
+        to.resize(std::max(to.size(), from.size()));
+        for (size_t i = 0; i < from.size(); i++) to[i] += from[i];
+    };
+    for (size_t i = 0; i < buffers.size(); i++) add(buffers[i].data(), other.buffers[i].data(), kBufferCounters);
+    add(local.data(), other.local.data(), kBufferCounters);
+    add(shared.data(), other.shared.data(), kSharedCounters);
+    add(&barriers, &other.barriers, 1);
+    for (const auto& [name, value] : other.named) named[name] += value;
+    add_all(warps, other.warps);
+    add_all(lanes, other.lanes);
+    add_all(by_warp, other.by_warp);
+}
+
+std::map<std::string, uint64_t> Counts::by_name(const std::vector<std::string>& buffer_names) const {
+    std::map<std::string, uint64_t> result = named;
+    const auto put = [&](const std::string& name, const Counter& counter) {
+        if (counter.present) result[name] = counter.value;
+    };
+    const auto put_buffer = [&](const std::string& memory, const std::string& name, const BufferCounts& counts) {
+        for (size_t i = 0; i < std::size(kBufferNames); i++) put(memory + "." + kBufferNames[i], counts[i]);
+        put("atomic." + name, counts[kAtomics]);
+        put(memory + ".atomic_turns", counts[kTurns]);
+    };
+    for (size_t i = 0; i < buffers.size(); i++) put_buffer("global." + buffer_names[i], buffer_names[i], buffers[i]);
+    put_buffer("local", "local", local);
+    for (size_t i = 0; i < std::size(kSharedNames); i++) put(kSharedNames[i], shared[i]);
+    return result;
+}
+
+void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges,
+                         bool rows_of_matrices) {
+    if (!launch.count) return;
+    const size_t which = size_t(kind);
+    const uint32_t active = __builtin_popcount(at.mask);
+    SiteCounts unused, &site = launch.checks ? launch.checks->site(ins.source) : unused;
+    site.requests++;
+    site.lanes += active;
+    site.bytes += uint64_t(active) * bytes;
+    site.atomics += kind == AccessKind::kAtomic ? active : 0;
+    switch (at.space) {
+        case Space::kGlobal: {
+            BufferCounts& buffer = counts.buffers[at.buffer];
+            const uint64_t sectors = at.same ? 1
+                                     : at.consecutive && bytes <= 32
+                                         ? uint64_t((at.addresses[kWarp - 1] >> 5) - (at.addresses[0] >> 5) + 1)
+                                         : distinct(at.addresses, at.mask, 5);
+            site.moved += sectors;
+            buffer[kSectors + which].add(sectors);
+            buffer[kRequests + which].add(1);
+            buffer[kBytes + which].add(uint64_t(active) * bytes);
+            break;
+        }
+        case Space::kShared: {
+            const bool load = kind == AccessKind::kRead && !rows_of_matrices;
+            const bool in_turn = kind == AccessKind::kAtomic && !merges;
+            const Wavefronts waves = wavefronts(at.addresses, at.mask, bytes, load, in_turn);
+            if (merges)
+                counts.shared[kRepeats].add(wavefronts(at.addresses, at.mask, bytes, load, true).count - waves.count);
+            site.moved += waves.count;
+            site.ideal += waves.ideal;
+            counts.shared[kWavefronts + which].add(waves.count);
+            counts.shared[kIdeal + which].add(waves.ideal);
+            break;
+        }
+        case Space::kLocal:
+            if (kind == AccessKind::kAtomic) break;
+            counts.local[kSectors + which].add(local_sectors(at.addresses, at.mask, bytes));
+            counts.local[kRequests + which].add(1);
+            counts.local[kBytes + which].add(uint64_t(active) * bytes);
+            break;
+        default: break;
+    }
+    if (kind == AccessKind::kAtomic) {
+        if (at.space == Space::kGlobal) counts.buffers[at.buffer][kAtomics].add(active);
+        if (at.space == Space::kShared) counts.shared[kSharedAtomics].add(active);
+        if (at.space == Space::kLocal) counts.local[kAtomics].add(active);
+    }
+}
+
+void Batch::count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind) {
+    if (moved.empty()) return;
+    std::sort(moved.begin(), moved.end(), [](const Moved& a, const Moved& b) { return a.address < b.address; });
+    if (launch.watch) watch_bulk(moved, lane, kind);
+    if (!launch.count) return;
+    uint64_t sectors = 0, bytes = 0, next = 0;  // next: first sector not counted yet
+    for (const Moved& part : moved) {
+        const uint64_t first = std::max(part.address >> 5, next), end = ((part.address + part.bytes - 1) >> 5) + 1;
+        if (end > first) sectors += end - first, next = end;
+        bytes += part.bytes;
+    }
+    BufferCounts& buffer = counts.buffers[(moved[0].address >> kBufferShift) - 1];
+    buffer[kSectors + size_t(kind)].add(sectors);
+    buffer[kRequests + size_t(kind)].add(1);
+    buffer[kBytes + size_t(kind)].add(bytes);
+}
+
+void Batch::count_bulk_shared(uint64_t bytes, AccessKind kind) {
+    constexpr const char* names[] = {"bulk.shared_read_bytes", "bulk.shared_write_bytes", "bulk.shared_atomic_bytes"};
+    if (launch.count) counts.named[names[size_t(kind)]] += bytes;
+}
+
+}  // namespace kernrec

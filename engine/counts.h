@@ -1,0 +1,45 @@
+// Counters of a batch of thread blocks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace kernrec {
+
+struct Counter {
+    uint64_t value = 0;
+    bool present = false;
+    void add(uint64_t by) {
+        value += by;
+        present = true;
+    }
+};
+
+// Counters of a buffer, or of local memory. The first four are arrays, indexed by AccessKind. Only watched launches
+// count passes of L1 and turns of atomic operations.
+enum BufferCounter { kSectors = 0, kRequests = 3, kBytes = 6, kPasses = 9, kAtomics = 12, kTurns, kBufferCounters };
+using BufferCounts = std::array<Counter, kBufferCounters>;
+
+// Counters of shared memory; the first two are arrays, indexed by AccessKind. `kRepeats` are wavefronts of atomic
+// operations that one lane could do for others.
+enum SharedCounter { kWavefronts = 0, kIdeal = 3, kRepeats = 6, kSharedAtomics, kSharedCounters };
+
+struct Counts {
+    std::vector<BufferCounts> buffers;
+    BufferCounts local;
+    std::array<Counter, kSharedCounters> shared;
+    Counter barriers;
+    std::map<std::string, uint64_t> named;
+    std::vector<uint64_t> warps, lanes;  // indexed by basic block
+    std::vector<uint64_t> by_warp;       // indexed by (basic block, warp), only in watched launches
+
+    Counts(size_t buffer_count, size_t blocks) : buffers(buffer_count), warps(blocks), lanes(blocks) {}
+    void merge(const Counts& other);
+    // Return all present counters of memory and all named counters.
+    std::map<std::string, uint64_t> by_name(const std::vector<std::string>& buffer_names) const;
+};
+
+}  // namespace kernrec

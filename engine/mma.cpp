@@ -1,0 +1,450 @@
+// mma and wmma (PTX ISA, section "Warp Level Matrix Multiply-Accumulate Instructions"). Fragments of wmma have the
+// layout of mma.sync, which tile_multiply.h describes.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+
+#include "dispatch.h"
+#include "tensor_core.h"
+#include "text.h"
+
+namespace kernrec {
+
+namespace {
+
+using Type = NumberType;
+using ShapesByType = std::map<std::string, std::set<std::string>>;
+
+// PTX ISA, section "mma", table of shapes.
+const ShapesByType kMmaShapes = {{"f16", {"m16n8k8", "m16n8k16"}},
+                                 {"bf16", {"m16n8k8", "m16n8k16"}},
+                                 {"tf32", {"m16n8k4", "m16n8k8"}},
+                                 {"e4m3", {"m16n8k16", "m16n8k32"}},
+                                 {"e5m2", {"m16n8k16", "m16n8k32"}},
+                                 {"s8", {"m8n8k16", "m16n8k16", "m16n8k32"}},
+                                 {"u8", {"m8n8k16", "m16n8k16", "m16n8k32"}},
+                                 {"s4", {"m8n8k32", "m16n8k32", "m16n8k64"}},
+                                 {"u4", {"m8n8k32", "m16n8k32", "m16n8k64"}},
+                                 {"b1", {"m8n8k128", "m16n8k128", "m16n8k256"}},
+                                 {"f64", {"m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"}}};
+
+// PTX ISA, section "Warp-level Matrix Shape".
+const std::set<std::string> kWideShapes = {"m16n16k16", "m32n8k16", "m8n32k16"};
+const ShapesByType kWmmaInputs = {{"f16", kWideShapes}, {"bf16", kWideShapes},  {"s8", kWideShapes},
+                                  {"u8", kWideShapes},  {"tf32", {"m16n16k8"}}, {"f64", {"m8n8k4"}},
+                                  {"s4", {"m8n8k32"}},  {"u4", {"m8n8k32"}},    {"b1", {"m8n8k128"}}};
+const ShapesByType kWmmaSums = {{"f16", kWideShapes},
+                                {"f32", {"m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8"}},
+                                {"s32", {"m16n16k16", "m32n8k16", "m8n32k16", "m8n8k32", "m8n8k128"}},
+                                {"f64", {"m8n8k4"}}};
+
+bool has_shape(const ShapesByType& shapes, const std::string& type, const std::string& shape) {
+    const auto entry = shapes.find(type);
+    return entry != shapes.end() && entry->second.count(shape);
+}
+
+bool contains(const Modifiers& modifiers, const char* name) {
+    return std::find(modifiers.begin(), modifiers.end(), name) != modifiers.end();
+}
+
+Modifiers without(const Modifiers& modifiers, const std::set<std::string>& names) {
+    Modifiers rest;
+    for (const std::string& modifier : modifiers)
+        if (!names.count(modifier)) rest.push_back(modifier);
+    return rest;
+}
+
+bool one_of(Type type, std::initializer_list<Type> types) {
+    return std::find(types.begin(), types.end(), type) != types.end();
+}
+
+int registers_of(Type type, int elements) { return elements * element_bits(type) / (32 * register_bits(type)); }
+
+// A product, and the registers of whole fragments, including repeated registers.
+struct Multiply {
+    MatrixMultiply product;
+    int a, b, c, d;
+    std::vector<Row> scales;  // for A and B: factors, byte, thread
+};
+
+// Parse m<number>n<number>k<number>, and the types of D, A, B and C.
+MatrixMultiply product_of(const std::string& shape, const std::string* types, const Modifiers& modifiers) {
+    const size_t n = shape.find('n'), k = shape.find('k');
+    return {parse_int(shape.substr(1, n - 1)),
+            parse_int(shape.substr(n + 1, k - n - 1)),
+            parse_int(shape.substr(k + 1)),
+            number_type(types[1]),
+            number_type(types[2]),
+            number_type(types[3]),
+            number_type(types[0]),
+            contains(modifiers, "satfinite"),
+            contains(modifiers, "xor")};
+}
+
+Multiply with_registers(const MatrixMultiply& product) {
+    const int packing = product.packed ? 2 : 1;
+    return {product,
+            registers_of(product.a, product.m * product.k) / packing,
+            registers_of(product.b, product.k * product.n) / packing,
+            registers_of(product.c, product.m * product.n),
+            registers_of(product.d, product.m * product.n),
+            {}};
+}
+
+// Parse the modifiers of `mma.sync`: all shapes and types without `.kind` and sparsity.
+MatrixMultiply mma_form(const Modifiers& modifiers) {
+    const Modifiers marks = without(modifiers, {"xor", "and", "popc"});
+    const size_t first = marks.size() > 5 && marks[5] == "satfinite" ? 6 : 5;
+    if (marks.size() != first + 4 || marks[0] != "sync" || marks[1] != "aligned" || marks[3] != "row" ||
+        marks[4] != "col")
+        refuse();
+    const std::string &shape = marks[2], &a = marks[first + 1], &b = marks[first + 2];
+    const MatrixMultiply form = product_of(shape, &marks[first], modifiers);
+    if (!sums_in(form.a, form.c) || !sums_in(form.a, form.d)) refuse();
+    if (!has_shape(kMmaShapes, a, shape) || !may_multiply(form.a, form.b))
+        refuse("shape " + shape + " of ." + a + " and ." + b);
+    const bool counts_bits = contains(modifiers, "popc");
+    if ((form.a == Type::kB1) != counts_bits || (counts_bits && form.counts_xor == contains(modifiers, "and")))
+        refuse();
+    return form;
+}
+
+// Parse mma on numbers of 4 to 8 bits, with or without block scaling (PTX ISA, section "mma", "Block Scaling"):
+// sync.aligned.m16n8kK.row.col.kind::K[.block_scale[.scale_vec::V]].d.a.b.c[.scale]
+MatrixMultiply scaled_mma_form(const Modifiers& modifiers) {
+    if (modifiers.size() < 11 || modifiers[0] != "sync" || modifiers[1] != "aligned" || modifiers[3] != "row" ||
+        modifiers[4] != "col" || modifiers[5] != "kind")
+        refuse();
+    const std::string& kind = modifiers[6];
+    const bool plain = kind == "f8f6f4", packed = kind == "mxf4" || kind == "mxf4nvf4";
+    if (!(plain || packed || kind == "mxf8f6f4") || modifiers[2] != (packed ? "m16n8k64" : "m16n8k32")) refuse();
+    Modifiers marks(modifiers.begin() + 7, modifiers.end());
+    int factors = 0;
+    Type scale = Type::kUe8m0;
+    if (!plain) {
+        if (marks[0] != "block_scale") refuse("no block scaling");
+        const bool states = marks[1] == "scale_vec";
+        const std::string stated = states ? marks[2] : kind == "mxf8f6f4" ? "1X" : kind == "mxf4" ? "2X" : "";
+        factors = stated == "1X" ? 1 : stated == "2X" ? 2 : stated == "4X" ? 4 : 0;
+        if (!factors || (marks.back() != "ue8m0" && marks.back() != "ue4m3")) refuse("scale factors");
+        scale = number_type(marks.back());
+        marks = Modifiers(marks.begin() + (states ? 3 : 1), marks.end() - 1);
+    }
+    if (marks.size() != 4) refuse();
+    MatrixMultiply form = product_of(modifiers[2], marks.data(), {});
+    form.packed = packed;
+    form.factors = factors;
+    form.scale = scale;
+    const auto is_small = [](Type type) { return is_narrow(type) || type == Type::kE4m3 || type == Type::kE5m2; };
+    const auto is_sum = [](Type type) { return one_of(type, {Type::kF16, Type::kF32}); };
+    if (!is_small(form.a) || !is_small(form.b) || !is_sum(form.c) || !is_sum(form.d) ||
+        (!plain && form.d != Type::kF32) || (packed && (form.a != Type::kE2m1 || form.b != Type::kE2m1)))
+        refuse();
+    return form;
+}
+
+// Return the rows of a fragment's registers, all with the register width of the type.
+std::vector<Row> fragment(Decoder& decoder, const Operand& operand, Type type, int registers, bool write) {
+    const uint32_t width = uint32_t(register_bits(type));
+    const std::string register_type = width == 64 ? "b64" : "b32";
+    std::vector<Row> rows;
+    for (const Operand& item : elements(operand)) {
+        const bool is_register = item.kind == OperandKind::kRegister;
+        if (is_register && decoder.plain(item).width != width) rows.clear();
+        else rows.push_back(write ? decoder.write(item, register_type) : decoder.read(item, register_type));
+    }
+    if (int(rows.size()) != registers)
+        refuse("a fragment of ." + std::string(number_name(type)) + " takes " + std::to_string(registers) +
+               " registers of " + std::to_string(width) + " bits");
+    return rows;
+}
+
+// Multiply registers of f64, which are arrays of 32 `uint64_t`.
+void multiply_f64(const MatrixMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
+                  const uint64_t* const* c, uint64_t* const* d) {
+    alignas(64) double numbers_a[256], numbers_b[128], sums[128];
+    for (int r = 0; r < form.m * form.k / 32; ++r) std::memcpy(numbers_a + 32 * r, a[r], 256);
+    for (int r = 0; r < 8 * form.k / 32; ++r)
+        for (int lane = 0; lane < 32; ++lane)
+            numbers_b[(4 * r + lane % 4) * 8 + lane / 4] = bit_cast<double>(b[r][lane]);
+    multiply_tile_f64({numbers_a, form.m, form.k, 4}, numbers_b, sums);
+    for (int r = 0; r < form.m * 8 / 32; ++r)
+        for (int lane = 0; lane < 32; ++lane) {
+            const double sum = sums[64 * (r / 2) + 2 * lane + r % 2] + bit_cast<double>(c[r][lane]);
+            d[r][lane] = bit_cast<uint64_t>(sum);
+        }
+}
+
+// Multiply eight columns of B at a time.
+void multiply_columns(const MatrixMultiply& form, const uint32_t* const* a, const uint32_t* const* b,
+                      const uint32_t* const* c, uint32_t* const* d, const ScaleFactors* scales) {
+    if (form.n == 8) return multiply_fragments({form, a, b, c, d, scales});
+    // D may share registers with C, B or A, so write the results after all tiles.
+    uint32_t results[64][kWarp];
+    uint32_t* targets[64];
+    const int of_b = registers_of(form.b, 8 * form.k), of_c = registers_of(form.c, 8 * form.m);
+    const int of_d = registers_of(form.d, 8 * form.m), tiles = form.n / 8;
+    for (int i = 0; i < tiles * of_d; ++i) targets[i] = results[i];
+    for (int i = 0; i < tiles; ++i) multiply_fragments({form, a, b + i * of_b, c + i * of_c, targets + i * of_d});
+    for (int i = 0; i < tiles * of_d; ++i) std::memcpy(d[i], results[i], sizeof results[i]);
+}
+
+// `ins.list` contains the registers of A, B, C and D in sequence.
+void multiply(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<Multiply>(ins);
+    const MatrixMultiply& product = form.product;
+    batch.require_whole_warps(ins);
+    const size_t b = size_t(form.a), c = b + size_t(form.b), d = c + size_t(form.c);
+    uint64_t warps = 0;
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
+        ++warps;
+        if (product.a == Type::kF64) {  // there is only one tile
+            const Fragments<uint64_t> all(batch, ins.list, first);
+            return multiply_f64(product, all.from(0), all.from(b), all.from(c), all.from(d));
+        }
+        const Fragments<uint32_t> all(batch, ins.list, first);
+        ScaleFactors scales[2];
+        for (size_t i = 0; 3 * i < form.scales.size(); ++i) {
+            const Row* rows = &form.scales[3 * i];
+            scales[i] = {batch.row<uint32_t>(rows[0]) + first, batch.row<uint16_t>(rows[1])[first],
+                         batch.row<uint16_t>(rows[2])[first]};
+        }
+        multiply_columns(product, all.from(0), all.from(b), all.from(c), all.from(d), scales);
+    });
+    const uint64_t operations = uint64_t(2) * uint64_t(product.m) * uint64_t(product.n) * uint64_t(product.k);
+    if (warps) count_operations(batch, "mma", product.a, operations * warps, product.packed);
+}
+
+void emit_multiply(Decoder& decoder, const Source& ins, Multiply form) {
+    if (ins.operands.size() < 4) refuse();
+    const MatrixMultiply& product = form.product;
+    std::vector<Row> rows;
+    const auto add = [&](size_t operand, Type type, int registers) {
+        const std::vector<Row> more = fragment(decoder, ins.operands[operand], type, registers, operand == 0);
+        rows.insert(rows.end(), more.begin(), more.end());
+    };
+    add(1, product.a, form.a);
+    add(2, product.b, form.b);
+    add(3, product.c, form.c);
+    add(0, product.d, form.d);
+    for (size_t i = 4; i + 1 < ins.operands.size(); i += 2) {
+        const Operand& place = ins.operands[i + 1];
+        if (place.kind != OperandKind::kVector || place.items.size() != 2)
+            refuse("byte and thread of the scale factors");
+        form.scales.push_back(decoder.read(ins.operands[i], "u32"));
+        for (const Operand& item : place.items) form.scales.push_back(decoder.read(item, "u16"));
+    }
+    emit_form(decoder, multiply, std::move(form)).list = std::move(rows);
+}
+
+const Registration kMma({"mma"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() < 4) refuse();
+    const MatrixMultiply form = ins.has("kind") ? scaled_mma_form(ins.modifiers) : mma_form(ins.modifiers);
+    if (ins.operands.size() != (form.factors ? 8u : 4u))
+        refuse(std::to_string(ins.operands.size() - 4) + " operands of scale factors");
+    emit_multiply(decoder, ins, with_registers(form));
+});
+
+// --- wmma ---
+
+void check_wmma_shape(const std::string& shape, const std::string& type, bool is_sum) {
+    if (!has_shape(is_sum ? kWmmaSums : kWmmaInputs, type, shape)) refuse("shape " + shape + " of ." + type);
+}
+
+// Registers of a fragment of A or B of f16, which repeats elements.
+constexpr int kHalfRegisters = 8;
+
+Multiply wmma_multiply_form(const Modifiers& modifiers) {
+    const bool counts_bits = contains(modifiers, "popc") || contains(modifiers, "xor") || contains(modifiers, "and");
+    const Modifiers marks =
+        without(modifiers, {"mma", "sync", "aligned", "rn", "rz", "rm", "rp", "xor", "and", "popc", "satfinite"});
+    if (marks.size() < 5 || !contains(modifiers, "sync")) refuse();
+    Modifiers types(marks.begin() + 3, marks.end());
+    if (types.size() == 2) types = {types[0], "f16", "f16", types[1]};  // f16 forms do not name A and B
+    if (types.size() != 4 || (types[1] == "b1") != counts_bits) refuse();
+    const std::string& shape = marks[2];
+    check_wmma_shape(shape, types[1], false);
+    check_wmma_shape(shape, types[3], true);
+    check_wmma_shape(shape, types[0], true);
+    Multiply form = with_registers(product_of(shape, types.data(), modifiers));
+    const MatrixMultiply& product = form.product;
+    if (!may_multiply(product.a, product.b) || !sums_in(product.a, product.c) || !sums_in(product.a, product.d))
+        refuse("shape " + shape + " of ." + types[1] + " and ." + types[2]);
+    if (product.a == Type::kF16) form.a = form.b = kHalfRegisters;
+    return form;
+}
+
+// Adjacent elements in memory that each lane of a warp moves at once.
+struct Piece {
+    std::array<int, kWarp> row;
+    std::array<int, kWarp> column;
+    int first_element;  // index in a lane's fragment
+    int elements;
+};
+
+// `wmma.load` and `wmma.store`.
+struct Move {
+    bool store;
+    char operand;  // a, b, c or d
+    Type type;
+    bool by_row;  // elements of a row are adjacent in memory
+    int registers;  // registers of the fragment
+    int distinct;  // registers with distinct elements
+    uint32_t default_stride;  // elements between rows or columns of a contiguous matrix
+    std::vector<Piece> pieces;
+
+    int per_register() const { return register_bits(type) / element_bits(type); }
+};
+
+std::vector<Piece> pieces_of(const Move& form, const MatrixMultiply& product) {
+    const int m = product.m, n = product.n, k = product.k, p = form.per_register();
+    const bool is_sum = form.operand == 'c' || form.operand == 'd', is_b = form.operand == 'b';
+    const int step = is_sum ? 2 : p;
+    const bool together = is_sum ? form.by_row : form.by_row == (form.operand == 'a');
+    const int outer = (is_b ? n : m) / 8, inner = is_sum ? n / 8 : k / (4 * p);
+    std::vector<Piece> pieces;
+    for (int number = 0; number < outer * inner; ++number) {
+        const int i = is_b ? number / inner : number % outer, j = is_b ? number % inner : number / outer;
+        for (int e = 0; e < (together ? 1 : step); ++e) {
+            Piece piece{};
+            piece.first_element = number * step + e;
+            piece.elements = together ? step : 1;
+            for (int lane = 0; lane < int(kWarp); ++lane) {
+                const int g = lane / 4, t = lane % 4;
+                const int across = 8 * i + g, along = is_sum ? 8 * j + 2 * t + e : 4 * p * j + p * t + e;
+                piece.row[lane] = is_b ? along : across;
+                piece.column[lane] = is_b ? across : along;
+            }
+            pieces.push_back(piece);
+        }
+    }
+    return pieces;
+}
+
+Move move_form(const Modifiers& modifiers) {
+    Move form{};
+    form.store = modifiers[0] == "store";
+    if (modifiers.size() < 5 || modifiers[1].size() != 1 || !contains(modifiers, "sync")) refuse();
+    form.operand = modifiers[1][0];
+    form.by_row = contains(modifiers, "row");
+    const auto shape = std::find_if(modifiers.begin() + 2, modifiers.end() - 1, [](const std::string& modifier) {
+        return modifier.size() > 1 && modifier[0] == 'm' && modifier[1] >= '0' && modifier[1] <= '9';
+    });
+    const std::string operands = form.store ? "d" : "abc", &type = modifiers.back();
+    if (operands.find(form.operand) == std::string::npos || form.by_row == contains(modifiers, "col")) refuse();
+    form.type = number_type(type);
+    check_wmma_shape(shape == modifiers.end() - 1 ? "" : *shape, type, form.operand == 'c' || form.operand == 'd');
+    if (one_of(form.type, {Type::kS4, Type::kU4, Type::kB1}) && form.by_row != (form.operand == 'a'))
+        refuse("a matrix " + modifiers[1] + " of ." + type + " by " + (form.by_row ? "row" : "col"));
+    const std::string types[] = {type, type, type, type};
+    const MatrixMultiply product = product_of(*shape, types, {});
+    const int height = form.operand == 'b' ? product.k : product.m;
+    const int width = form.operand == 'a' ? product.k : product.n;
+    form.distinct = registers_of(form.type, height * width);
+    const bool repeats = form.type == Type::kF16 && (form.operand == 'a' || form.operand == 'b');
+    form.registers = repeats ? kHalfRegisters : form.distinct;
+    form.default_stride = uint32_t(form.by_row ? width : height);
+    form.pieces = pieces_of(form, product);
+    return form;
+}
+
+// `ins.a` and `ins.immediate` are the address, `ins.b` the stride in elements (none for contiguous), `ins.c` a row for
+// the addresses of one piece, and `ins.list` the registers.
+void move(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<Move>(ins);
+    batch.require_whole_warps(ins);
+    const int bits = element_bits(form.type), p = form.per_register();
+    const uint32_t register_bytes = uint32_t(register_bits(form.type)) / 8;
+    const AccessKind kind = form.store ? AccessKind::kWrite : AccessKind::kRead;
+    uint64_t* addresses = batch.row<uint64_t>(ins.c);
+    Instruction moved = ins;
+    moved.a = ins.c;
+    moved.immediate = 0;
+    for (const Piece& piece : form.pieces) {
+        each_lane(batch, ins, [&](uint32_t lane) {
+            const int64_t stride = ins.b ? batch.row<uint32_t>(ins.b)[lane] : form.default_stride;
+            const int row = piece.row[lane % kWarp], column = piece.column[lane % kWarp];
+            const int64_t element = form.by_row ? row * stride + column : column * stride + row;
+            addresses[lane] = address_at(batch, ins, lane) + uint64_t(element * bits / 8);
+        });
+        const uint32_t bytes = uint32_t(piece.elements * bits / 8);
+        const uint32_t unit = piece.elements == p && p > 1 ? 4 : uint32_t(bits / 8), units = bytes / unit;
+        const std::vector<Resolved>& all = batch.access(moved, bytes, kind);
+        for (const Resolved& at : all) {
+            for (uint32_t i = 0; i < units; ++i) {
+                const int element = piece.first_element + int(i) * piece.elements / int(units);
+                const uint32_t shift = uint32_t(element % p) * uint32_t(bits) / 8;
+                // Several registers may hold the same element; a load fills all of them.
+                const int stop = form.store ? element / p + 1 : form.registers;
+                for (int r = element / p; r < stop; r += form.distinct) {
+                    uint8_t* row =
+                        batch.row<uint8_t>(ins.list[size_t(r)]) + size_t(at.warp) * kWarp * register_bytes + shift;
+                    for (const uint32_t lane : LanesOf(at.mask)) {
+                        uint8_t *value = row + register_bytes * lane, *place = at.places[lane] + unit * i;
+                        std::memcpy(form.store ? place : value, form.store ? value : place, unit);
+                    }
+                }
+            }
+            batch.count_access(moved, at, bytes, kind);
+        }
+        batch.watch(all, bytes, unit, kind);
+        if (batch.races()) batch.check_races(moved, all, bytes, form.store, false);
+    }
+}
+
+const Registration kWmma({"wmma"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.size() < 5 || ins.operands.size() < 2) refuse();
+    if (ins.modifiers[0] != "load" && ins.modifiers[0] != "store") {
+        if (ins.operands.size() != 4) refuse();
+        return emit_multiply(decoder, ins, wmma_multiply_form(ins.modifiers));
+    }
+    const Move form = move_form(ins.modifiers);
+    const auto [base, offset] = decoder.address(ins.operands[form.store ? 0 : 1]);
+    std::vector<Row> rows = fragment(decoder, ins.operands[form.store ? 1 : 0], form.type, form.registers, !form.store);
+    const Row stride = ins.operands.size() > 2 ? decoder.read(ins.operands[2], "u32") : Row{};
+    const Row addresses = decoder.scratch(64);
+    Instruction& made = emit_form(decoder, move, form);
+    made.list = std::move(rows);
+    made.a = base;
+    made.b = stride;
+    made.c = addresses;
+    made.immediate = offset;
+    made.space = space_of(ins);
+    made.unit = 4;
+});
+
+}  // namespace
+
+bool sums_in(Type a, Type d) {
+    switch (a) {
+        case Type::kF16:
+        case Type::kE4m3:
+        case Type::kE5m2: return one_of(d, {Type::kF16, Type::kF32});
+        case Type::kBf16:
+        case Type::kTf32: return d == Type::kF32;
+        case Type::kF64: return d == Type::kF64;
+        case Type::kS8:
+        case Type::kU8:
+        case Type::kS4:
+        case Type::kU4:
+        case Type::kB1: return d == Type::kS32;
+        default: return false;
+    }
+}
+
+bool may_multiply(Type a, Type b) {
+    const auto both = [&](Type first, Type second) { return one_of(a, {first, second}) && one_of(b, {first, second}); };
+    return a == b || both(Type::kE4m3, Type::kE5m2) || both(Type::kS8, Type::kU8) || both(Type::kS4, Type::kU4);
+}
+
+void count_operations(Batch& batch, const char* unit, Type type, uint64_t operations, bool packed) {
+    // Types with half the bits take half the time.
+    const bool is_integer = type <= Type::kU8, is_small = element_bits(type, packed) <= 8;
+    const std::string counted = is_integer ? "i8" : is_small ? "f16" : number_name(type);
+    const int counted_bits = is_integer ? 8 : is_small ? 16 : element_bits(type);
+    const std::string metric = unit + ("." + counted);
+    batch.count(metric.c_str(), operations * uint64_t(element_bits(type, packed)) / uint64_t(counted_bits));
+}
+
+}  // namespace kernrec

@@ -1,0 +1,51 @@
+// Reductions that combine an element in memory, or of another lane, with a value: `atom`, `red`, `cp.reduce`,
+// `red.async`, `sured`, `redux`.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <type_traits>
+
+namespace kernrec {
+
+enum class Reduction : uint8_t { kNone, kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor, kExch, kCas };
+constexpr const char* kReductions[] = {"", "add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"};
+
+// Return the reduction of a name, up to `last`, or kNone.
+inline Reduction reduction_of(const std::string& name, Reduction last = Reduction::kXor) {
+    for (size_t i = 1; i <= size_t(last); ++i)
+        if (name == kReductions[i]) return Reduction(i);
+    return Reduction::kNone;
+}
+
+// Return the new value of an element. A minimum or maximum prefers numbers over NaN. `c` is the value that `.cas`
+// stores.
+template <class T>
+T reduced(Reduction reduction, T old, T b, T c = T()) {
+    if constexpr (std::is_floating_point_v<T>) {
+        switch (reduction) {
+            case Reduction::kAdd: return old + b;
+            case Reduction::kMin: return std::isnan(b) || old < b ? old : b;
+            case Reduction::kMax: return std::isnan(b) || old > b ? old : b;
+            default: return b;
+        }
+    } else {
+        using U = std::make_unsigned_t<T>;
+        switch (reduction) {
+            case Reduction::kAdd: return T(U(U(old) + U(b)));
+            case Reduction::kMin: return old < b ? old : b;
+            case Reduction::kMax: return old > b ? old : b;
+            case Reduction::kInc: return old >= b ? T(0) : T(U(U(old) + 1));
+            case Reduction::kDec: return old == 0 || old > b ? b : T(U(U(old) - 1));
+            case Reduction::kAnd: return old & b;
+            case Reduction::kOr: return old | b;
+            case Reduction::kXor: return old ^ b;
+            case Reduction::kCas: return old == b ? c : old;
+            default: return b;
+        }
+    }
+}
+
+}  // namespace kernrec
