@@ -301,9 +301,9 @@ def print_collected(collected: "CollectResult", request: "CollectRequest") -> No
             ("lowest energy", result.lowest_energy, "energy_j", "J"),
         ):
             if measurement is not None:
-                config = config_text(measurement.identity.config)
+                config = config_text(measurement.config)
                 value = human(getattr(measurement, cost), unit)
-                print(f"  {what}  {value:>8}  {measurement.identity.kernel} {config}")
+                print(f"  {what}  {value:>8}  {measurement.kernel} {config}")
     failures: dict[str, tuple[int, str]] = {}
     for result in collected.results:
         for kind, count in result.failures.items():

@@ -54,7 +54,7 @@ class SharedProblems(Chooser):
 
     def begin(self, earlier: Iterable[Measurement]) -> None:
         for measurement in earlier:
-            if (key := measurement.identity.problem.key) in self._results:
+            if (key := measurement.problem.key) in self._results:
                 self._results[key].add_earlier(measurement)
                 self._earlier[key].append(measurement)
 
@@ -66,7 +66,7 @@ class SharedProblems(Chooser):
         return replace(planned, share=share, earlier=tuple(self._earlier.pop(planned.problem.key)))
 
     def learn(self, measurement: Measurement) -> None:
-        if (result := self._results.get(measurement.identity.problem.key)) is not None:
+        if (result := self._results.get(measurement.problem.key)) is not None:
             result.add_new(measurement)
 
     def done(self, visit: PlannedProblem, seconds: float) -> None:
@@ -91,8 +91,8 @@ def collect_on(
             kinds[gpu] = chooser_of(on_gpu)
         for problem in kinds[gpu].recalled:
             earlier = earlier_measurements(request.database, problem, gpu)
-            ended = (each for each in earlier if not each.origin.block_open)  # Repeat unfinished blocks.
-            kinds[gpu].begin(each for each in ended if each.device.limits == limits)
+            ended = (each for each in earlier if not each.block_open)  # Repeat unfinished blocks.
+            kinds[gpu].begin(each for each in ended if each.limits == limits)
         return kinds[gpu]
 
     try:

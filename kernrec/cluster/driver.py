@@ -306,7 +306,7 @@ class Driver:
         device.rows += rows
         for row in rows:
             self._kinds[gpu].chooser.learn(row)
-            tier = row.protocol.tier
+            tier = row.tier
             self._counts[gpu, visit.problem.key, tier] += 1
             done = self._counts[gpu, visit.problem.key, tier]
             total = max(done, visit.most or len(visit.tasks)) if tier is Tier.SCREEN else done

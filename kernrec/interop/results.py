@@ -7,7 +7,7 @@ the file's first result. So importing a file again adds no duplicates, even if t
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import sqrt
 from typing import Any
@@ -16,20 +16,7 @@ from kernrec.errors import UsageError
 from kernrec.interop.json_document import finite
 from kernrec.op import Problem
 from kernrec.store import content_hash
-from kernrec.store.measurement import (
-    CodeInfo,
-    DeviceReport,
-    EnergyReport,
-    LatencyReport,
-    MeasuredDevice,
-    Measurement,
-    MeasurementIdentity,
-    MeasurementOrigin,
-    Outcome,
-    ProblemRecord,
-    ProtocolInfo,
-    Tier,
-)
+from kernrec.store.measurement import Measurement, Outcome, Tier
 from kernrec.util.human import human
 from kernrec.util.normal import DEVIATIONS
 
@@ -103,7 +90,10 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class ForeignResult:
-    """Result of another tool for one config, in SI units."""
+    """Result of another tool for one config, in SI units.
+
+    The fields are columns of the table `measurement`, except those in `_NO_COLUMNS`.
+    """
 
     config: Mapping[str, Scalar]
     outcome: Outcome
@@ -130,6 +120,9 @@ class ForeignResult:
     """SM clock during the run in Hz, or None if the tool does not report it."""
     launch: tuple[tuple[int, ...], tuple[int, ...], float | None] | None = None
     """Grid, block and dynamic shared memory (bytes or None) of a launch, or None if the tool records tunables."""
+
+
+_NO_COLUMNS = ("samples_s", "kernel", "sm_clock_hz", "launch")
 
 
 @dataclass(frozen=True)
@@ -160,6 +153,13 @@ def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
+_SAME = (
+    "registers", "smem_bytes", "power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz", "energy_j", "power_w",
+    "energy_method",
+)  # fmt: skip
+"""Fields of `ForeignResult` that are also columns of a measurement."""
+
+
 def to_measurements(
     file: ForeignResults, problem: Problem, gpu: str, kernel: str, kernel_hash: str | None = None, recorder: str = ""
 ) -> Iterator[Measurement]:
@@ -179,57 +179,46 @@ def to_measurements(
         "config": dict(first.config),
         "at": first.measured_at.isoformat(),
     }
-    session = f"{file.tool} {content_hash(first_result)}"
-    kernel_hash = kernel_hash or external_hash(kernel, file.tunables, file.tool)
-    measured_by = f"{file.tool}, {recorder}" if recorder else file.tool
-    record, protocol = ProblemRecord.of(problem), ProtocolInfo(0, Tier.FINAL)
+    common = {
+        "gpu": gpu,
+        "kernel": kernel,
+        "kernel_hash": kernel_hash or external_hash(kernel, file.tunables, file.tool),
+        "problem": problem,
+        "protocol_version": 0,
+        "tier": Tier.FINAL,
+        "session": f"{file.tool} {content_hash(first_result)}",
+        "measured_by": f"{file.tool}, {recorder}" if recorder else file.tool,
+        "device": file.device,
+    }
     for result in file.results:
-        yield Measurement(
-            MeasurementIdentity(gpu, kernel, kernel_hash, dict(result.config), record),
-            protocol,
-            MeasurementOrigin(session, result.measured_at, measured_by),
-            Outcome(result.outcome),
-            result.error,
-            code=CodeInfo(registers=result.registers, smem_bytes=result.smem_bytes),
-            device=MeasuredDevice(
-                device=file.device,
-                power_limit_w=result.power_limit_w,
-                locked_sm_clock_hz=result.locked_sm_clock_hz,
-                locked_memory_clock_hz=result.locked_memory_clock_hz,
-            ),
-            report=DeviceReport(
-                _latency_report(result),
-                EnergyReport(energy_j=result.energy_j, power_w=result.power_w, energy_method=result.energy_method),
-            ),
-        )
+        columns = {name: value for name, value in vars(result).items() if name not in _NO_COLUMNS}
+        yield Measurement.from_columns(columns | _statistics(result) | common)
 
 
-def _latency_report(result: ForeignResult) -> LatencyReport:
-    """Return the reported latency with statistics of its samples. Raise `UsageError` if the samples contradict it."""
+def _statistics(result: ForeignResult) -> dict[str, Any]:
+    """Return columns with statistics of a result's samples. Raise `UsageError` if they contradict its latency."""
     value, samples = result.latency_s, result.samples_s
-    if value is None:
-        return LatencyReport()
-    report = LatencyReport(latency_s=value)
-    if samples:
-        if not min(samples) * 0.999 <= value <= max(samples) * 1.001:
-            raise UsageError(
-                f"a latency of {human(value, 's')} contradicts its samples, which are {human(min(samples), 's')} to"
-                f" {human(max(samples), 's')}"
-            )
-        middle = statistics.median(samples)
-        mad = statistics.median(abs(sample - middle) for sample in samples)
-        outliers = sum(abs(sample - middle) > 5 * mad for sample in samples)
-        report = replace(
-            report, latency_samples_s=samples, latency_n=len(samples), latency_mad_s=mad, latency_outliers=outliers
+    if value is None or not samples:
+        return {}
+    if not min(samples) * 0.999 <= value <= max(samples) * 1.001:
+        raise UsageError(
+            f"a latency of {human(value, 's')} contradicts its samples, which are {human(min(samples), 's')} to"
+            f" {human(max(samples), 's')}"
         )
-    if len(samples) > 1:
-        deciles = statistics.quantiles(samples, n=10, method="inclusive")
-        half = DEVIATIONS * statistics.stdev(samples) / sqrt(len(samples))
-        report = replace(
-            report, latency_q10_s=deciles[0], latency_q90_s=deciles[-1], latency_low_s=max(value - half, value * 1e-3),
-            latency_high_s=value + half,
-        )  # fmt: skip
-    return report
+    middle = statistics.median(samples)
+    mad = statistics.median(abs(sample - middle) for sample in samples)
+    columns = {
+        "latency_samples_s": samples,
+        "latency_n": len(samples),
+        "latency_mad_s": mad,
+        "latency_outliers": sum(abs(sample - middle) > 5 * mad for sample in samples),
+    }
+    if len(samples) == 1:
+        return columns
+    deciles = statistics.quantiles(samples, n=10, method="inclusive")
+    half = DEVIATIONS * statistics.stdev(samples) / sqrt(len(samples))
+    ends = {"latency_low_s": max(value - half, value * 1e-3), "latency_high_s": value + half}
+    return columns | ends | {"latency_q10_s": deciles[0], "latency_q90_s": deciles[-1]}
 
 
 def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:

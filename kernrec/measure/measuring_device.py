@@ -71,7 +71,7 @@ class MeasuringDevice:
     def earlier(self, database: Path, problem: Problem) -> list[Measurement]:
         """Return this device's own measurements of a problem from a database."""
         rows = earlier_measurements(database, problem, self.gpu)
-        return [measurement for measurement in rows if measurement.device.device_uuid_hash == self.uuid_hash]
+        return [measurement for measurement in rows if measurement.device_uuid_hash == self.uuid_hash]
 
 
 def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:

@@ -4,20 +4,18 @@ The candidate configs of a problem are called contenders. They are the configs t
 kernrec cannot predict the configs of a recording, the contenders are a random sample of these configs.
 """
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.kernel import Config, Kernel, config_text, find_kernel
+from kernrec.kernel import Config, Kernel, find_kernel
 from kernrec.measure.campaign.plan import Task, check_memory
 from kernrec.measure.device.replay import Recording
 from kernrec.measure.request import WantedProblem
 from kernrec.measure.request_on_gpu import RequestOnGpu
-from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.op import Problem
 from kernrec.recommender.candidates import CandidateSet, candidate_set
 from kernrec.recommender.contenders import (
@@ -25,19 +23,13 @@ from kernrec.recommender.contenders import (
     ProblemContenders,
     contenders_of,
     key_of,
-    measured_of,
-    noise_between,
-    side_by_side,
     unpredicted,
 )
 from kernrec.recommender.context import Context, GpuContext
-from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.infeasible import why_not
-from kernrec.recommender.request import Objective
-from kernrec.store.measurement import Measurement, Outcome
 
 MOST_UNPREDICTED = 128
 """Maximum number of contenders for a problem without predictions."""
@@ -201,81 +193,3 @@ def _tables(recording: Recording, context: GpuContext, kernels: Mapping[str, Ker
         raise KernrecError(f"there is no prediction of {missing[0]}")
     of_problem = [kernels[there] for there in recording.kernel_hashes.values()]
     return [context.kernel_table(kernel, recording.problem) for kernel in of_problem]
-
-
-@dataclass(frozen=True)
-class ChangedAnswer:
-    """A problem for which the refinement has changed the best config."""
-
-    name: str
-    before: str
-    after: str
-    faster: float
-    """Expected decrease of the problem's cost, as a fraction."""
-
-
-class Knowledge:
-    """Joint posterior of the costs of all contenders, updated from stored rows and new measurements."""
-
-    def __init__(self, subject: RefineSubject, on_gpu: RequestOnGpu) -> None:
-        self.subject = subject
-        self._objective = on_gpu.request.objective
-        self.posterior = JointPosterior(side_by_side(subject.contenders), on_gpu.request.seed)
-        context = on_gpu.databases.on(on_gpu.gpu)
-        for problem in range(len(subject.wanted)):
-            self._take_rows(problem, context, on_gpu.request.point)
-        self.posterior.rescale()
-
-    def config_text(self, problem: int, contender: int) -> str:
-        """Return a contender as text: the name of its kernel, followed by its config."""
-        kernel, config = self.subject.contenders[problem].keys[contender]
-        return f"{kernel} {config_text(dict(config))}"
-
-    def _take_rows(self, problem: int, context: GpuContext, point: OperatingPoint) -> None:
-        """Learn from the stored rows of a problem, except rows of other versions of a kernel."""
-        contenders, hashes = self.subject.contenders[problem], self.subject.hashes[problem]
-        evidence = context.evidence(self.subject.wanted[problem].problem, list(hashes))
-        rows = [row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)]
-        rows = [row for row in rows if applies(row, context.gpu, point)]
-        for row in measured_of(contenders, rows, self._objective):
-            self.posterior.add(problem, row)
-        for failed in evidence.failed:
-            place = contenders.place(key_of(failed.kernel, failed.config))
-            if place is not None and failed.kernel_hash == hashes.get(failed.kernel):
-                self.posterior.exclude(problem, place)
-
-    def measured(self, problem: int, measurement: Measurement) -> Measured | None:
-        """Return the cost in a new measurement, or None if the measurement adds no cost.
-
-        A measurement adds no cost if it failed, lacks the objective's cost, or measured a config that is no contender.
-        For latency, only a contender's first measurement adds a cost. A failed config is no longer a contender.
-        """
-        identity = measurement.identity
-        place = self.subject.contenders[problem].place(key_of(identity.kernel, identity.config))
-        if place is None:
-            return None
-        if measurement.outcome != Outcome.OK:
-            if measurement.outcome != Outcome.QUARANTINED:
-                self.posterior.exclude(problem, place)
-            return None
-        latency_s, energy_j = measurement.latency_s, measurement.energy_j
-        report = measurement.report
-        if self._objective is Objective.LATENCY:
-            if any(row.contender == place for row in self.posterior.measured(problem)):
-                return None
-            low, high = report.latency.latency_low_s, report.latency.latency_high_s
-            cost = latency_s
-        else:
-            low, high = report.energy.energy_low_j, report.energy.energy_high_j
-            cost = energy_j and latency_s and self._objective.value_of(latency_s, energy_j)
-        return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
-
-    def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best contender has changed. `before` has the index of each problem's old best."""
-        for problem, old in enumerate(before):
-            new = self.posterior.choice(problem)
-            if new != old:
-                mean, _ = self.posterior.expectation(problem)
-                better = 1.0 - math.exp(min(0.0, float(mean[new] - mean[old])))
-                texts = self.config_text(problem, old), self.config_text(problem, new)
-                yield ChangedAnswer(self.subject.wanted[problem].name, *texts, better)

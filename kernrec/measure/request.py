@@ -45,8 +45,6 @@ class WantedProblem:
     name: str
     problem: Problem
     count: float = 1.0
-    layout_free: bool = False
-    """Always False, because the problem fixes the layout."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from functools import cached_property
 
+from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.plan import PlannedProblem, plan_library, plan_recordings
-from kernrec.measure.device.replay import Recording, load_requested
+from kernrec.measure.device.replay import Recording, load_recordings
 from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
 from kernrec.op import Problem
 from kernrec.op.workload import Layer
@@ -47,11 +48,14 @@ class RequestOnGpu:
         problems, these are all recorded problems. Raise `UsageError` if none of the requested problems was recorded."""
         assert self.request.recording is not None
         keys = {key: each for each in self.request.wanted for key in _recorded_keys(each)}
-        recordings = load_requested(self.request.recording, self.gpu.name, keys or None)
-        by_key = {each.problem.key: each for each in recordings}
+        by_key = {each.problem.key: each for each in load_recordings(self.request.recording, self.gpu.name)}
         if not keys:
             return [(WantedProblem(key, each.problem), each) for key, each in by_key.items()]
-        return [(_named(each, by_key[key].problem), by_key[key]) for key, each in keys.items() if key in by_key]
+        chosen = [(_named(each, by_key[key].problem), by_key[key]) for key, each in keys.items() if key in by_key]
+        if not chosen:
+            examples = ", ".join(list(by_key)[:3])
+            raise UsageError(f"{self.request.recording} holds none of the requested problems; it holds {examples}")
+        return chosen
 
     def planned(self) -> list[PlannedProblem]:
         """Plan the measurements of the requested problems. Raise `UsageError` if no config can run a problem, or a
@@ -72,6 +76,6 @@ def _named(wanted: Layer | WantedProblem, problem: Problem) -> WantedProblem:
 
 def _recorded_keys(wanted: Layer | WantedProblem) -> list[str]:
     problem = wanted.problem
-    layouts = problem.definition.layouts if wanted.layout_free else ()
+    layouts = problem.definition.layouts if isinstance(wanted, Layer) and wanted.layout_free else ()
     bare = problem.key.removesuffix(problem.layout)
     return list(dict.fromkeys([problem.key, *(bare + layout for layout in layouts)]))

@@ -19,7 +19,6 @@ from kernrec.model.search.genetic_search import GeneticSearch
 from kernrec.op import Problem
 from kernrec.recommender.request import Objective
 from kernrec.recommender.select import pareto_front
-from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement, Outcome
 
 WEIGHTS = {
@@ -145,8 +144,7 @@ class SearchRounds(Chooser):
         return replace(self.planned, tasks=tasks, most=None, search=None, energy=energy, finals=False, earlier=earlier)
 
     def learn(self, measurement: Measurement) -> None:
-        identity = measurement.identity
-        place = self._place.get((identity.kernel, identity.kernel_hash, canonical_json(dict(identity.config))))
+        place = self._place.get(measurement.config_key)
         if place is None:
             return
         self._rows[place].append(measurement)

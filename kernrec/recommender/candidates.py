@@ -81,8 +81,7 @@ class KernelCandidates:
         """Smallest and largest number of emulated blocks of any config's first launch; 0 if blocks were not sampled."""
         if not self.table.kernel.sampled:
             return 0, 0
-        profiles = self.table.launches[0].profiles
-        blocks = profiles.counts[:, profiles.metrics.index("blocks.sampled"), 0]
+        blocks = self.table.launches[0].profiles.column("blocks.sampled")
         return int(blocks.min()), int(blocks.max())
 
     def launch_times(self, position: int) -> list[LaunchTime]:

@@ -362,10 +362,7 @@ class GpuRecommender:
                     yield from candidate_sets(Space(tables, context.models), new, points)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected loss from running the top recommendation instead of the best config.
-
-        A Pareto front has two losses (latency, energy). An answer without recommendations has none.
-        """
+        """Return the expected losses of an answer with recommendations; see `Recommender.regrets`."""
         from kernrec.recommender.contenders import answer_regrets
 
         self._check(answer.query)

@@ -4,7 +4,7 @@ DuckDB computes the keys of millions of rows, but may format a number differentl
 differs from DuckDB's, kernrec computes the key again with `rows.row_key`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +57,8 @@ def add_rows(
         for table, files in sources.items():
             kinds = columns(connection, table)
             key = next(iter(kinds))
-            source = f"({_with_all(connection, files, kinds)})"
+            present = [name for name, *_ in connection.execute(f"DESCRIBE FROM {files}").fetchall()]
+            source = f"(SELECT {all_columns(kinds, present)} FROM {files})"
             rows = f"FROM {source} AS there"
             stored = connection.execute(f"SELECT count(*) FROM {source} SEMI JOIN db.{table} USING ({key})").fetchall()
             if stored[0][0]:
@@ -103,11 +104,9 @@ def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[st
         connection.execute("DETACH checked")
 
 
-def _with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
-    """Return an SQL query for all columns in `kinds`. A column is NULL if the SQL table `source` lacks it."""
-    there = {name for name, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
-    columns = (f'"{name}"' if name in there else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
-    return f"SELECT {', '.join(columns)} FROM {source}"
+def all_columns(kinds: Mapping[str, str], present: Collection[str]) -> str:
+    """Return an SQL list of the columns in `kinds`. Columns that are not `present` are NULL."""
+    return ", ".join(f'"{name}"' if name in present else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
 
 
 def _same_key_other_content(

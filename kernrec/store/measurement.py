@@ -1,21 +1,19 @@
 """Define `Measurement`: the outcome of one config of a kernel on one device.
 
-Each part of a measurement is a class, whose simple fields are columns of the table `measurement` (`db/schema`).
+Its fields are the columns of the table `measurement` (`db/schema`). Groups of them are base classes.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from datetime import datetime
 from enum import StrEnum
-from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.op import Problem
+from kernrec.store.rows import canonical_json
 from kernrec.util.light_dataclass import dataclass
-
-_Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
@@ -89,24 +87,28 @@ class NumericCheck:
 
 
 @dataclass(frozen=True)
-class DeviceReport:
+class DeviceReport(LatencyReport, EnergyReport, GpuState, NumericCheck):
     """Results that only the measuring process knows: costs, state of the GPU and numeric errors."""
 
-    latency: LatencyReport = LatencyReport()
-    energy: EnergyReport = EnergyReport()
-    state: GpuState = GpuState()
-    check: NumericCheck = NumericCheck()
     launches: int | None = None
     """Number of launches in the last measuring window."""
     input_footprint: float | None = None
     """Size of all inputs and outputs, divided by the size of the L2 cache."""
 
     def as_json(self) -> dict[str, Any]:
-        return as_json(self)
+        """Return the columns that are not None, as JSON values keyed by column name."""
+        values = {name: value for name, value in vars(self).items() if value is not None}
+        for name in values.keys() & {"config", "event_reasons"}:
+            values[name] = dict(values[name])
+        if "problem" in values:
+            values["problem"] = vars(values["problem"]) | {"dims": dict(values["problem"].dims)}
+        if isinstance(values.get("measured_at"), datetime):
+            values["measured_at"] = values["measured_at"].isoformat()
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "DeviceReport":
-        return build(cls, {name: report_value(name, value) for name, value in values.items()})
+        return cls(**{name: report_value(name, value) for name, value in values.items()})
 
 
 def report_value(name: str, value: Any) -> Any:
@@ -119,58 +121,6 @@ def report_value(name: str, value: Any) -> Any:
         except ValueError:
             return value
     return value
-
-
-@cache
-def _parts(owner: Any) -> Mapping[str, type]:
-    return {item.name: item.type for item in fields(owner) if is_dataclass(item.type) and item.name != "problem"}  # type: ignore[misc]
-
-
-@cache
-def column_names(owner: Any) -> tuple[str, ...]:
-    """Return the column names of a record class, in order. Nested records are replaced by their columns."""
-    parts = _parts(owner)
-    names: list[str] = []
-    for item in fields(owner):
-        names += column_names(parts[item.name]) if item.name in parts else [item.name]
-    return tuple(names)
-
-
-def columns_of(record: Any) -> dict[str, Any]:
-    """Return the values of a record's columns, including those of nested records, keyed by column name."""
-    parts = _parts(type(record))  # type: ignore[arg-type]  # mypy takes the class for an instance
-    columns: dict[str, Any] = {}
-    for name, value in vars(record).items():
-        if name in parts:
-            columns |= columns_of(value)
-        else:
-            columns[name] = value
-    return columns
-
-
-def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
-    """Build a record from the values of its columns, keyed by column name. Absent fields get their defaults."""
-    parts = _parts(owner)  # type: ignore[arg-type]
-    arguments = {}
-    for item in fields(owner):  # type: ignore[arg-type]  # of a dataclass
-        if item.name not in parts:
-            if item.name in columns:
-                arguments[item.name] = columns[item.name]
-        elif any(name in columns for name in column_names(parts[item.name])):
-            arguments[item.name] = build(parts[item.name], columns)
-    return owner(**arguments)
-
-
-def as_json(record: Any) -> dict[str, Any]:
-    """Return the columns of a record that are not None, as JSON values keyed by column name."""
-    values = {name: value for name, value in columns_of(record).items() if value is not None}
-    for name in values.keys() & {"config", "event_reasons"}:
-        values[name] = dict(values[name])
-    if "problem" in values:
-        values["problem"] = vars(values["problem"]) | {"dims": dict(values["problem"].dims)}
-    if isinstance(values.get("measured_at"), datetime):
-        values["measured_at"] = values["measured_at"].isoformat()
-    return values
 
 
 NEWEST_PROTOCOL = 1
@@ -215,52 +165,6 @@ class ProblemRecord:
     @classmethod
     def of(cls, problem: Problem) -> "ProblemRecord":
         return cls(**problem.as_dict())
-
-
-@dataclass(frozen=True)
-class MeasurementIdentity:
-    """The config, kernel, problem and GPU of a measurement."""
-
-    gpu: str
-    """Name of the GPU in the GPU catalog."""
-    kernel: str
-    kernel_hash: str
-    config: Mapping[str, Any]
-    problem: ProblemRecord
-
-
-@dataclass(frozen=True)
-class ProtocolInfo:
-    """Version of the measuring protocol, and thoroughness of a measurement."""
-
-    protocol_version: int
-    """Version of kernrec's protocol, or 0 if another program measured."""
-    tier: Tier
-    selection_probability: float | None = None
-    """Probability with which the config was selected for this tier, or None if it was not selected at random."""
-
-
-@dataclass(frozen=True)
-class MeasurementOrigin:
-    """Time of a measurement, its position in a session, and the program that measured."""
-
-    session: str
-    measured_at: datetime
-    """Time in UTC without a time zone."""
-    measured_by: str | None = None
-    block: int | None = None
-    """Number of the block in the session. A block lies between two runs of the reference kernels."""
-    position: int | None = None
-    reference_age_s: float | None = None
-    """Seconds since the last run of the reference kernels."""
-    reference_latency: float | None = None
-    """Latency of the reference kernels, relative to the start of the session."""
-    reference_energy: float | None = None
-    """Energy of the reference kernels, relative to the start of the session."""
-    block_open: bool | None = None
-    """True if the session ended before the block's second reference run, so that drift is unknown. Else None."""
-    replayed: bool | None = None
-    """True if the row comes from replaying a recording, else None."""
 
 
 @dataclass(frozen=True)
@@ -318,33 +222,50 @@ class MeasuredDevice:
         return self.power_limit_w, self.locked_sm_clock_hz, self.locked_memory_clock_hz, bool(self.mig)
 
 
-@dataclass(frozen=True)
-class Measurement:
+@dataclass(frozen=True, kw_only=True)
+class Measurement(DeviceReport, MeasuredDevice, InputInfo, CodeInfo):
     """One row of the measurement log."""
 
-    identity: MeasurementIdentity
-    protocol: ProtocolInfo
-    origin: MeasurementOrigin
+    gpu: str
+    """Name of the GPU in the GPU catalog."""
+    kernel: str
+    kernel_hash: str
+    config: Mapping[str, Any]
+    problem: ProblemRecord
     outcome: Outcome
     error: str | None = None
-    code: CodeInfo = CodeInfo()
-    inputs: InputInfo = InputInfo()
-    device: MeasuredDevice = MeasuredDevice()
-    report: DeviceReport = DeviceReport()
+    protocol_version: int
+    """Version of kernrec's protocol, or 0 if another program measured."""
+    tier: Tier
+    selection_probability: float | None = None
+    """Probability with which the config was selected for this tier, or None if it was not selected at random."""
+    session: str
+    measured_at: datetime
+    """Time in UTC without a time zone."""
+    measured_by: str | None = None
+    """Program that measured."""
+    block: int | None = None
+    """Number of the block in the session. A block lies between two runs of the reference kernels."""
+    position: int | None = None
+    reference_age_s: float | None = None
+    """Seconds since the last run of the reference kernels."""
+    reference_latency: float | None = None
+    """Latency of the reference kernels, relative to the start of the session."""
+    reference_energy: float | None = None
+    """Energy of the reference kernels, relative to the start of the session."""
+    block_open: bool | None = None
+    """True if the session ended before the block's second reference run, so that drift is unknown. Else None."""
+    replayed: bool | None = None
+    """True if the row comes from replaying a recording, else None."""
 
     @property
-    def latency_s(self) -> float | None:
-        """Median latency of one launch sequence in seconds, or None if nothing was timed."""
-        return self.report.latency.latency_s
-
-    @property
-    def energy_j(self) -> float | None:
-        """Energy of one launch sequence in joules, or None if energy was not measured."""
-        return self.report.energy.energy_j
+    def config_key(self) -> tuple[str, str, str]:
+        """Kernel, hash of the kernel, and canonical text of the config."""
+        return self.kernel, self.kernel_hash, canonical_json(dict(self.config))
 
     def columns(self) -> dict[str, Any]:
         """Return the values of all columns, keyed by column name."""
-        return columns_of(self)
+        return dict(vars(self))
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> "Measurement":
@@ -355,17 +276,14 @@ class Measurement:
         """
         if unknown_names := columns.keys() - set(_NAMES):
             raise unknown("column of measurement", sorted(unknown_names)[0], list(_NAMES))
-        values = {name: _value(name, value) for name, value in columns.items()}
+        values: dict[str, Any] = dict.fromkeys(_REQUIRED)
+        values |= {name: _value(name, value) for name, value in columns.items()}
         if not isinstance(values.get("config"), Mapping) or not isinstance(values.get("problem"), ProblemRecord):
             raise UsageError("a measurement needs `config` (the tunables' values) and `problem` (a Problem)")
-        return build(cls, dict.fromkeys(_REQUIRED) | values)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the columns that are not None, as JSON values that `from_columns` can read."""
-        return as_json(self)
+        return cls(**values)
 
 
-_NAMES = column_names(Measurement)
+_NAMES = tuple(item.name for item in fields(Measurement))
 _REQUIRED = (
     "gpu", "kernel", "kernel_hash", "config", "problem", "protocol_version", "tier", "session", "measured_at", "outcome"
 )  # fmt: skip

@@ -164,7 +164,7 @@ def read_untrusted(task: str, path: Path, folder: Path | None = None, **request:
 
 
 def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str) -> list[dict[str, Any]]:
-    """Check all rows of groups of untrusted Parquet files, and write them to a folder like `read_file.read_database`.
+    """Check all rows of groups of untrusted Parquet files, and write them to a folder like `FileReader.read_database`.
 
     Args:
         groups: For each group, the paths of its files, keyed by table name. Nobody else may write to the folders of
@@ -173,7 +173,7 @@ def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Pat
         title: Name of the files, for messages.
 
     Returns:
-        The result of `read_file.read_segments`. The file `exchange.SOURCES` lists the groups of each measurement.
+        The result of `FileReader.read_segments`. The file `exchange.SOURCES` lists the groups of each measurement.
 
     Raises:
         UsageError: A file cannot be read, or a row is refused.

@@ -19,7 +19,7 @@ from kernrec.errors import UsageError
 from kernrec.store.connection import connect, connect_memory, make_folder, one_line, transaction
 from kernrec.store.rows import rewrite_keys
 from kernrec.util.cache import CacheEntry, cached
-from kernrec.util.files import scratch_folder
+from kernrec.util.files import scratch_folder, write_whole
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -127,10 +127,7 @@ def make_file(path: Path) -> None:
         except UsageError as error:
             raise UsageError(f"{path} cannot be made: {error}") from None
         try:
-            with new.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            write_whole(new, content, shared=True)
             _place(new, path)
         except OSError as error:
             raise duckdb.IOException(str(error)) from None

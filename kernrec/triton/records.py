@@ -15,20 +15,7 @@ from kernrec import paths
 from kernrec.kernel import Kernel
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
-from kernrec.store.measurement import (
-    CodeInfo,
-    DeviceReport,
-    EnergyReport,
-    LatencyReport,
-    MeasuredDevice,
-    Measurement,
-    MeasurementIdentity,
-    MeasurementOrigin,
-    Outcome,
-    ProblemRecord,
-    ProtocolInfo,
-    Tier,
-)
+from kernrec.store.measurement import EnergyReport, MeasuredDevice, Measurement, Outcome, ProblemRecord, Tier
 from kernrec.store.stack import pulled_database
 from kernrec.version import __version__
 
@@ -113,19 +100,26 @@ def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
     problem = kernel.definition.problem()
     session = f"{SESSION} {trial.tuning_hash} {trial.proposed} {uuid.uuid4().hex[:12]}"
     now = datetime.now(UTC).replace(tzinfo=None)
-    origin = MeasurementOrigin(session, now, f"{compiler} autotune, kernrec {__version__}")
     device = MeasuredDevice(device=machine.name, device_uuid_hash=machine.uuid_hash, **machine.settings())
     record = ProblemRecord.of(problem)
     rows = [
         Measurement(
-            MeasurementIdentity(machine.gpu.name, kernel.name, kernel.hash, dict(config), record),
-            ProtocolInfo(0, Tier.FINAL),
-            origin,
-            Outcome.OK if result.latency_s else Outcome.CONSTRAINT if result.compiled else Outcome.COMPILE,
-            result.error,
-            code=CodeInfo(compiler=compiler),
-            device=device,
-            report=DeviceReport(LatencyReport(latency_s=result.latency_s), result.energy),
+            gpu=machine.gpu.name,
+            kernel=kernel.name,
+            kernel_hash=kernel.hash,
+            config=dict(config),
+            problem=record,
+            outcome=Outcome.OK if result.latency_s else Outcome.CONSTRAINT if result.compiled else Outcome.COMPILE,
+            error=result.error,
+            protocol_version=0,
+            tier=Tier.FINAL,
+            session=session,
+            measured_at=now,
+            measured_by=f"{compiler} autotune, kernrec {__version__}",
+            compiler=compiler,
+            latency_s=result.latency_s,
+            **vars(result.energy),
+            **vars(device),
         )
         for config, result in trial.results
     ]

@@ -16,7 +16,7 @@ _MANY = 64
 """Number of instances after which a class gets its own `__init__`, which is worth it from about 100 on."""
 
 
-def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
+def _light(*, frozen: bool, eq: bool = True, kw_only: bool = False) -> Callable[[_Class], _Class]:
     assert frozen, "only frozen classes are made without generated code"
 
     def decorate(cls: _Class) -> _Class:
@@ -33,7 +33,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
             described = {name: field for name in names if isinstance(field := values.get(name), dataclasses.Field)}
             setattr(cls, _FIELDS, _LaterFields(cls, described))
         methods: dict[str, Any] = {"__repr__": _repr, "__setattr__": _refuse, "__delattr__": _refuse}
-        methods["__init__"] = _init(cls, names, described)
+        methods["__init__"] = _init(cls, names, described, kw_only)
         methods["__match_args__"] = names
         if eq:
             compared = [name for name in names if name not in described or described[name].compare]
@@ -88,14 +88,16 @@ else:
     dataclass = _light
 
 
-def _init(cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasses.Field[Any]"]) -> Callable[..., None]:
+def _init(
+    cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasses.Field[Any]"], kw_only: bool
+) -> Callable[..., None]:
     every, count = frozenset(names), len(names)
     finish = hasattr(cls, "__post_init__")
     instances = iter(range(_MANY))
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
         if next(instances, None) is None and cls.__dict__["__init__"] is __init__:
-            type.__setattr__(cls, "__init__", _own_init(getattr(cls, _FIELDS), finish))
+            type.__setattr__(cls, "__init__", _own_init(getattr(cls, _FIELDS), finish, kw_only))
         values = self.__dict__
         if len(args) == count and not named:
             values.update(zip(names, args))  # noqa: B905 - `strict` takes longer than the check above
@@ -109,10 +111,10 @@ def _init(cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasse
     return __init__
 
 
-def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool) -> Callable[..., None]:
+def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool, kw_only: bool) -> Callable[..., None]:
     """Return a generated `__init__` for these fields, which is faster than the shared one."""
     scope: dict[str, Any] = {"_MISSING": dataclasses.MISSING}
-    taken, lines = ["self"], ["_fields = self.__dict__"]
+    taken, lines = ["self", *["*"] * kw_only], ["_fields = self.__dict__"]
     for name, field in fields.items():
         value = name
         if field.default_factory is not dataclasses.MISSING:

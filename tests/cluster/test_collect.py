@@ -61,7 +61,7 @@ def test_cluster_measures_every_config_once(tmp_path):
     assert set(times_measured(rows).values()) == {1}
     best = result.results[0].best
     assert best is not None
-    assert best.identity.config["x"] == CONFIGS - 2  # latency falls up to x = 77, and CONFIGS - 1 cannot run
+    assert best.config["x"] == CONFIGS - 2  # latency falls up to x = 77, and CONFIGS - 1 cannot run
     assert not list(tmp_path.rglob("*.journal*"))
 
 

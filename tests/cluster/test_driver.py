@@ -151,7 +151,7 @@ def test_failed_gpu_is_named_with_its_node_and_another_measures_its_configs(clus
     (_, lost), (other, again) = cluster.visits[:2]
     assert other == "second"
     assert again.tasks is lost.tasks
-    assert [measured.identity.config["a"] for measured in again.earlier] == [0, 1, 2]  # the others are repeated
+    assert [measured.config["a"] for measured in again.earlier] == [0, 1, 2]  # the others are repeated
 
 
 def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
@@ -161,7 +161,7 @@ def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     assert notes == [
         "rtx3090 on node: lost: its node died; another GPU measures the rest of its configs, and this one is restarted"
     ]
-    earlier = [measured.identity.config["a"] for measured in cluster.visits[1][1].earlier]
+    earlier = [measured.config["a"] for measured in cluster.visits[1][1].earlier]
     assert earlier == [0, 1]  # rows of the open block are measured again
     cluster.opened = {"first": opened(), "second": GpuLost("lost: it does not start")}
     cluster._new = None
@@ -225,12 +225,12 @@ def test_each_config_is_measured_once_even_if_gpus_die(moves, most):
 
     def work(visit: PlannedProblem, count: int) -> PlannedProblem:
         """Measure up to `count` of a visit's remaining configs; return what another GPU needs to continue."""
-        tried = {row.identity.config["a"] for row in visit.earlier}
+        tried = {row.config["a"] for row in visit.earlier}
         left = [task for task in visit.tasks if task.config["a"] not in tried]
         assert visit.most is not None
         rows = [measured(task) for task in left[: min(count, visit.most - len(tried))]]
         for row in rows:
-            times[row.identity.problem.key, row.identity.config["a"]] += 1
+            times[row.problem.key, row.config["a"]] += 1
             shared.learn(row)
         return replace(visit, earlier=(*visit.earlier, *rows))
 

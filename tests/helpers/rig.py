@@ -63,7 +63,7 @@ def acknowledge(database: str, count: int, acks: Connection, most_bytes: int | N
 
     def report(progress: Progress) -> None:
         if progress.measurement is not None:
-            acks.send(progress.measurement.identity.config["i"])
+            acks.send(progress.measurement.config["i"])
 
     try:
         collect(Path(database), target(count), report)
@@ -101,10 +101,6 @@ class WorkerHere(WorkerClient):
     @property
     def alive(self) -> bool:
         return self.session is not None
-
-    @property
-    def pid(self) -> int | None:
-        return os.getpid() if self.alive else None
 
     def _start_process(self) -> None:
         self.session = WorkerSession()

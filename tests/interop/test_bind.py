@@ -134,7 +134,7 @@ def test_mapped_columns_are_imported_in_si_units(database, kernel, write):
     path = write("block,t,time (us)\n32,1,500\n64,2,250\n", "rows.csv")
     mapped = [MappedColumn.parse(text) for text in ("latency_s=time (us)*1e-6", "bx=block", "tile=t")]
     import_results(database, path, StatedProblem(), "rtx3090", kernel, mapped=tuple(mapped))
-    times = sorted((dict(m.identity.config)["bx"], m.latency_s) for m in database.measurements())
+    times = sorted((dict(m.config)["bx"], m.latency_s) for m in database.measurements())
     assert times == [(32, pytest.approx(5e-4)), (64, pytest.approx(2.5e-4))]
 
 

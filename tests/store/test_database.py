@@ -13,7 +13,7 @@ from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.connection import exchange_folder
 from kernrec.store.exchange import add_rows
-from kernrec.store.intake.read_file import read_database
+from kernrec.store.intake.read_file import FileReader
 from kernrec.store.reader import Limits
 from kernrec.store.share.withdraw import retraction_rows
 from tests.helpers.depth import few_examples
@@ -210,7 +210,7 @@ def test_merge_is_a_set_union(tmp_path_factory, contents, order):
     for path in files(tmp_path_factory, contents):
         folders.append(path.with_suffix(".rows"))
         folders[-1].mkdir()
-        read_database(path, folders[-1], Limits.of(path.stat().st_size))
+        FileReader(path, folders[-1], Limits.of(path.stat().st_size)).read_database()
         with Database.open(path) as database:
             keys.append({table: {row[f"{table}_id"] for row in database.rows(table)} for table in MERGED})
     merged = keys_after_merging(folders[i] for i in order)

@@ -20,7 +20,7 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.connection import connect_memory
 from kernrec.store.exchange import key_expression
-from kernrec.store.intake.read_file import read_database
+from kernrec.store.intake.read_file import FileReader
 from kernrec.store.reader import Limits, read_untrusted
 from kernrec.store.rows import columns, insert
 from kernrec.store.schema import migrate
@@ -59,7 +59,7 @@ def refused(path: Path) -> str:
     folder = path.parent / "taken"
     folder.mkdir()
     with pytest.raises(UsageError) as caught:
-        read_database(path, folder, Limits.of(path.stat().st_size))
+        FileReader(path, folder, Limits.of(path.stat().st_size)).read_database()
     line = str(caught.value)
     assert "\n" not in line
     assert str(path) in line
@@ -356,7 +356,7 @@ def test_reader_out_of_memory_is_reported_in_one_line(theirs, monkeypatch, read)
 
 def test_more_rows_than_a_file_can_hold_are_refused(honest, tmp_path, refuses):
     few = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**32, file_bytes=2**26, rows=1)
-    refuses(lambda: read_database(honest, tmp_path, few))
+    refuses(lambda: FileReader(honest, tmp_path, few).read_database())
 
 
 @pytest.mark.slow

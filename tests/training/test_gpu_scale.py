@@ -27,12 +27,12 @@ def truth(tmp_path_factory):
     path = tmp_path_factory.mktemp("truth") / "all.duckdb"
     make_measured_database(path, PROBLEMS, CONFIGS, factor=1.3)
     with Database.open(path) as database:
-        rows = sorted(database.measurements(), key=lambda row: (rows_of(row), str(row.identity.config)))
+        rows = sorted(database.measurements(), key=lambda row: (rows_of(row), str(row.config)))
     return [taking(row, 1.25 if rows_of(row) > LARGE else 1.0) for row in rows]
 
 
 def rows_of(row: Measurement) -> int:
-    return int(row.identity.problem.dims["m"])
+    return int(row.problem.dims["m"])
 
 
 def taking(row: Measurement, factor: float, **columns: object) -> Measurement:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 
@@ -25,16 +26,7 @@ from kernrec.measure.campaign.results import CampaignSettings, ProblemHistory, P
 from kernrec.measure.campaign.schedule import Schedule, ScheduledMeasurement
 from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
-from kernrec.store.measurement import (
-    CodeInfo,
-    Measurement,
-    MeasurementIdentity,
-    MeasurementOrigin,
-    Outcome,
-    ProblemRecord,
-    ProtocolInfo,
-    Tier,
-)
+from kernrec.store.measurement import CodeInfo, Measurement, Outcome, ProblemRecord, Tier
 
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 """Fractions of a problem's time at which screening ends and at which coarse energy measurements end."""
@@ -252,7 +244,14 @@ class Campaign:
         run, task = self._present_run, item.task
         if item.tier == Tier.SCREEN and not item.again:
             self._screened += 1
-        before = self._origin()
+        block, drift, settings = self._blocks.present, self._blocks.drift, self._settings
+        before: dict[str, Any] = {
+            "block": block.number,
+            "position": len(block.items),
+            "reference_age_s": max(0.0, self.session.clock() - block.since_s),
+            "reference_latency": drift.latency,
+            "reference_energy": drift.energy,
+        }
         device = self.session.opened_info.measured_device(self.session.idle_w)
         code = CodeInfo() if variant is None else variant.code
         best_s = None if run.result.best is None else run.result.best.latency_s
@@ -264,21 +263,25 @@ class Campaign:
         except MeasurementFailure as failure:
             report, outcome, error = failure.report, failure.outcome, str(failure)
         measurement = Measurement(
-            identity=MeasurementIdentity(
-                self.session.opened_info.gpu,
-                task.kernel_name,
-                task.kernel_hash,
-                task.config,
-                ProblemRecord.of(task.problem),
-            ),
-            protocol=ProtocolInfo(self._settings.protocol_version, item.tier, item.probability),
-            origin=replace(before, measured_at=self._now()),
+            gpu=self.session.opened_info.gpu,
+            kernel=task.kernel_name,
+            kernel_hash=task.kernel_hash,
+            config=task.config,
+            problem=ProblemRecord.of(task.problem),
             outcome=outcome,
             error=error,
-            code=code,
-            inputs=self._settings.inputs,
-            device=device,
-            report=report,
+            protocol_version=settings.protocol_version,
+            tier=item.tier,
+            selection_probability=item.probability,
+            session=settings.session,
+            measured_at=self._now(),
+            measured_by=settings.measured_by,
+            replayed=settings.replayed or None,
+            **before,
+            **vars(code),
+            **vars(settings.inputs),
+            **vars(device),
+            **vars(report),
         )
         self._journal.append({"row": measurement.as_json()})
         self._blocks.present.items.append(item)
@@ -290,20 +293,6 @@ class Campaign:
         # Do not read the clock again, because the user may set it during the campaign.
         began, began_s = self._began
         return began + timedelta(seconds=time.monotonic() - began_s)
-
-    def _origin(self) -> MeasurementOrigin:
-        block, drift, settings = self._blocks.present, self._blocks.drift, self._settings
-        return MeasurementOrigin(
-            session=settings.session,
-            measured_at=self._now(),
-            measured_by=settings.measured_by,
-            block=block.number,
-            position=len(block.items),
-            reference_age_s=max(0.0, self.session.clock() - block.since_s),
-            reference_latency=drift.latency,
-            reference_energy=drift.energy,
-            replayed=settings.replayed or None,
-        )
 
     @property
     def _present_run(self) -> _ProblemRun:

@@ -194,7 +194,7 @@ class DeviceSession:
 
     def is_present(self, measurement: Measurement) -> bool:
         """Return whether the GPU still has the power limit, clock limits and MIG mode of a measurement."""
-        return measurement.device.limits == self.opened_info.measured_device().limits
+        return measurement.limits == self.opened_info.measured_device().limits
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
         """Measure a config in the worker. `best_s` is the lowest latency in seconds on this problem so far, or None if

@@ -101,7 +101,7 @@ def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Mea
     return [
         measurement
         for measurement in measurements
-        if measurement.outcome != Outcome.QUARANTINED and measurement.protocol.protocol_version in _OUR_PROTOCOLS
+        if measurement.outcome != Outcome.QUARANTINED and measurement.protocol_version in _OUR_PROTOCOLS
     ]
 
 
@@ -126,7 +126,7 @@ def _readable(
             continue
         try:
             measurement = Measurement.from_columns(dict(record["row"]))
-            block = measurement.origin.session, measurement.origin.block
+            block = measurement.session, measurement.block
             hash(block)
         except (UsageError, TypeError, ValueError, KeyError, AttributeError):
             damaged.append(record)
@@ -134,7 +134,7 @@ def _readable(
         if measurement.outcome == Outcome.OK and block in drifted:
             measurement = replace(measurement, outcome=Outcome.QUARANTINED, error=drifted[block])
         elif measurement.outcome == Outcome.OK and block not in closed:
-            measurement = replace(measurement, origin=replace(measurement.origin, block_open=True))
+            measurement = replace(measurement, block_open=True)
         yield record, measurement
 
 

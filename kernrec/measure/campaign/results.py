@@ -6,7 +6,6 @@ from statistics import median
 from kernrec.errors import UsageError
 from kernrec.measure.protocol import measure_config
 from kernrec.measure.protocol.measure_config import FINALS
-from kernrec.store import canonical_json
 from kernrec.store.measurement import InputInfo, Measurement, Outcome, Tier
 
 
@@ -143,9 +142,7 @@ class ProblemHistory:
         return self._length
 
     def add(self, measurement: Measurement) -> None:
-        identity = measurement.identity
-        key = identity.kernel, identity.kernel_hash, canonical_json(dict(identity.config))
-        self._measurements.setdefault(key, []).append(measurement)
+        self._measurements.setdefault(measurement.config_key, []).append(measurement)
         self._length += 1
 
     def has(self, key: ConfigKey) -> bool:
@@ -159,9 +156,9 @@ class ProblemHistory:
         second session has measured the config, so that a series of interrupted runs makes progress.
         """
         measurements = self._measurements.get(key, ())
-        alone = len({measurement.origin.session for measurement in measurements}) < 2
+        alone = len({measurement.session for measurement in measurements}) < 2
         return sum(
-            (not tiers or measurement.protocol.tier in tiers) and not (alone and bool(measurement.origin.block_open))
+            (not tiers or measurement.tier in tiers) and not (alone and bool(measurement.block_open))
             for measurement in measurements
         )
 
@@ -172,7 +169,7 @@ class ProblemHistory:
             value
             for measurement in self._measurements.get(key, ())
             if measurement.outcome == Outcome.OK
-            and (not tiers or measurement.protocol.tier in tiers)
+            and (not tiers or measurement.tier in tiers)
             and (value := getattr(measurement, cost))
         ]
         return median(values) if values else None

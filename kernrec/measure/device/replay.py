@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -113,20 +113,6 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
     if chosen not in gpus:
         raise unknown(f"GPU in {path}", chosen, gpus)
     return (chosen,)
-
-
-def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) -> list[Recording]:
-    """Return the recordings of the problems with the given keys, or of all problems if `keys` is None.
-
-    If `gpu` is None, the database must have recordings of only one GPU. Raise `UsageError` if none of the problems was
-    recorded.
-    """
-    recordings = load_recordings(path, gpu)
-    requested = [recording for recording in recordings if keys is None or recording.problem.key in keys]
-    if not requested:
-        examples = ", ".join(recording.problem.key for recording in recordings[:3])
-        raise UsageError(f"{path} holds none of the requested problems; it holds {examples}")
-    return requested
 
 
 def load_recordings(path: Path, gpu: str | None) -> list[Recording]:

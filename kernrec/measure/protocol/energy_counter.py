@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernrec.measure.device.interface import SensorReading
 from kernrec.util.normal import DEVIATIONS
 
 LEAST_TICKS = 10
@@ -22,19 +23,6 @@ WRAP_J = 2.0**32 / 1000.0
 SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
 """Clock event reasons that make a measurement invalid. `SwPowerCap` is not included, because the power limit is a
 setting."""
-
-
-@dataclass(frozen=True)
-class CounterTicks:
-    """Updates of the energy counter: the times at which new values were first read, and the values."""
-
-    time_s: np.ndarray
-    energy_j: np.ndarray
-
-    @property
-    def period_s(self) -> float | None:
-        """Median time between updates, or None if there are fewer than two updates."""
-        return float(np.median(np.diff(self.time_s))) if len(self.time_s) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -62,27 +50,19 @@ def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
     return energy
 
 
-def find_ticks(time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray) -> CounterTicks | None:
-    """Return the counter's updates after the first reading, or None if the counter fell."""
-    energy = unwrapped(np.asarray(energy_j, dtype=np.float64))
-    if energy is None:
-        return None
-    moved = np.flatnonzero(np.diff(energy) > 0) + 1
-    return CounterTicks(np.asarray(time_s, dtype=np.float64)[moved], energy[moved])
-
-
 def power_from_ticks(
     time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> PowerSlope | None:
     """Return the mean power in a time window: the slope of the least-squares line through the energy counter's updates.
     Return None if the window has fewer than ten updates."""
-    updates = find_ticks(time_s, energy_j)
-    if updates is None:
+    time, energy = np.asarray(time_s, dtype=np.float64), unwrapped(np.asarray(energy_j, dtype=np.float64))
+    if energy is None:
         return None
-    inside = (updates.time_s >= start_s) & (updates.time_s <= end_s)
-    if inside.sum() < LEAST_TICKS:
+    updates = np.flatnonzero(np.diff(energy) > 0) + 1
+    updates = updates[(time[updates] >= start_s) & (time[updates] <= end_s)]
+    if len(updates) < LEAST_TICKS:
         return None
-    t, e = updates.time_s[inside], updates.energy_j[inside]
+    t, e = time[updates], energy[updates]
     t_off, e_off = t - t.mean(), e - e.mean()
     spread = float((t_off**2).sum())
     power = float((t_off * e_off).sum()) / spread
@@ -90,7 +70,7 @@ def power_from_ticks(
         return None
     residual = e_off - power * t_off
     error = DEVIATIONS * float(np.sqrt((residual**2).sum() / (len(t) - 2) / spread))
-    return PowerSlope(power, power - error, power + error, len(t), CounterTicks(t, e).period_s or 0.0)
+    return PowerSlope(power, power - error, power + error, len(t), float(np.median(np.diff(t))))
 
 
 def mean_power(
@@ -105,6 +85,17 @@ def mean_power(
         return None
     mean = float(((power[1:] + power[:-1]) / 2.0 * np.diff(time)).sum() / (time[-1] - time[0]))
     return mean if mean > 0.0 else None
+
+
+def powers(readings: Sequence[SensorReading], start_s: float, end_s: float) -> tuple[PowerSlope | None, float | None]:
+    """Return the mean power in a time window, from the energy counter and from the power sensor. A value is None if
+    there are too few readings."""
+    slope = None
+    if all(reading.energy_j is not None for reading in readings):
+        energy_j = [reading.energy_j or 0.0 for reading in readings]
+        slope = power_from_ticks([reading.time_s for reading in readings], energy_j, start_s, end_s)
+    power = [(reading.time_s, reading.power_w) for reading in readings if reading.power_w is not None]
+    return slope, mean_power([t for t, _ in power], [p for _, p in power], start_s, end_s)
 
 
 def is_trusted(ratio: float | None) -> bool:

@@ -205,7 +205,8 @@ def measure_config(
         for _ in range(1 + REPEATS):
             report, slowdown = _measure_once(device, loaded, tier, best_s, probe)
             if slowdown is None:
-                return replace(report, check=check, input_footprint=loaded.footprint_bytes / device.info.l2_bytes)
+                footprint = loaded.footprint_bytes / device.info.l2_bytes
+                return replace(report, **vars(check), input_footprint=footprint)
         text = f"clocks were lowered ({slowdown}) in each of {1 + REPEATS} measurements"
         raise MeasurementFailure(Outcome.QUARANTINED, text)
     finally:
@@ -229,7 +230,7 @@ def _measure_once(
     trace.append(device.read_sensors())
     state = _gpu_state(trace, clock_hz)
     assert state.event_reasons is not None
-    report = DeviceReport(latency, energy, state, launches=launches)
+    report = DeviceReport(**vars(latency), **vars(energy), **vars(state), launches=launches)
     return report, next((name for name in energy_counter.SLOWDOWNS if state.event_reasons.get(name, 0.0) > 0.0), None)
 
 
@@ -240,13 +241,13 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
         return NumericCheck()
     if errors.unwritten:
         text = f"{errors.unwritten} elements of the output were not written, or are NaN"
-        report = DeviceReport(check=NumericCheck(checked_against=errors.reference))
+        report = DeviceReport(checked_against=errors.reference)
         raise MeasurementFailure(Outcome.INCORRECT, text, report=report)
     check = NumericCheck(errors.largest, errors.tolerance or None, errors.reference)
     if not errors.largest <= errors.tolerance:
         most = f"at most {errors.tolerance:.3g} is allowed" if errors.tolerance else "whole numbers have to be equal"
         text = f"error {errors.largest:.3g} of the output's scale, {most}"
-        raise MeasurementFailure(Outcome.INCORRECT, text, report=DeviceReport(check=check))
+        raise MeasurementFailure(Outcome.INCORRECT, text, report=DeviceReport(**vars(check)))
     return check
 
 
@@ -319,12 +320,7 @@ def measure_energy(
         device.rest(POLL_S)
     busy_s = loaded.between_marks()
     trace += readings
-    times = [reading.time_s for reading in readings]
-    slope = None
-    if all(reading.energy_j is not None for reading in readings):
-        slope = energy_counter.power_from_ticks(times, [reading.energy_j or 0.0 for reading in readings], begin, end)
-    power = [(reading.time_s, reading.power_w) for reading in readings if reading.power_w is not None]
-    integrated = energy_counter.mean_power([t for t, _ in power], [p for _, p in power], begin, end)
+    slope, integrated = energy_counter.powers(readings, begin, end)
     return EnergyWindow(busy_s / launches, launches, end - begin, slope, integrated)
 
 

@@ -33,19 +33,14 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 def probe_sensors(device: Device) -> Probe:
     """Probe the sensors of a GPU when it is idle and under load. This takes about eight seconds."""
     idle = read_idle_sensors(device, IDLE_S)
-    loaded: list[SensorReading] = []
     reference = device.references()["compute"]
     try:
         launch_s = median(reference.times(LEAST_SAMPLES))
-        window = measure_energy(device, reference, launch_s, _LOAD_S, loaded)
+        window = measure_energy(device, reference, launch_s, _LOAD_S, [])
     finally:
         reference.close()
-    tick_s = None
-    if window.slope is not None:
-        ticks = energy_counter.find_ticks([each.time_s for each in loaded], [each.energy_j or 0.0 for each in loaded])
-        tick_s = None if ticks is None else ticks.period_s
     return Probe(
-        tick_s=tick_s,
+        tick_s=window.slope.period_s if window.slope else None,
         ratio=window.slope.power_w / window.integrated_w if window.slope and window.integrated_w else None,
         idle_w=idle_power(idle),
         load_w=window.slope.power_w if window.slope else window.integrated_w,
@@ -64,13 +59,8 @@ def read_idle_sensors(device: Device, seconds: float) -> list[SensorReading]:
 
 def idle_power(readings: list[SensorReading]) -> float | None:
     """Return the mean power in watts of an idle GPU, from the energy counter if it had enough updates."""
-    times = [reading.time_s for reading in readings]
-    if all(reading.energy_j is not None for reading in readings):
-        energy_j = [reading.energy_j or 0.0 for reading in readings]
-        if (slope := energy_counter.power_from_ticks(times, energy_j, times[0], times[-1])) is not None:
-            return slope.power_w
-    power = [(reading.time_s, reading.power_w) for reading in readings if reading.power_w is not None]
-    return energy_counter.mean_power([t for t, _ in power], [p for _, p in power], times[0], times[-1])
+    slope, mean_w = energy_counter.powers(readings, readings[0].time_s, readings[-1].time_s)
+    return mean_w if slope is None else slope.power_w
 
 
 def measure_references(device: Device, probe: Probe, with_energy: bool) -> dict[str, dict[str, float]]:

@@ -45,21 +45,14 @@ class WorkerClient:
         """Answer to the `open` request, which describes the device."""
         self.device_s = 0.0
         """Total duration of all requests in seconds, on the device's own clock."""
-        self.starts = 0
-        """Number of worker processes that this client has started."""
 
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
     def start(self) -> None:
         """Start a worker process and open the device in it. Raise `KernrecError` if that fails."""
         self._start_process()
-        self.starts += 1
         try:
             self.info = self._request({"do": "open", **self._opening}, START_LIMIT_S)
         except MeasurementFailure as failure:

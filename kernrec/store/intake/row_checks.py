@@ -73,11 +73,12 @@ _MOST_NAMED = 3
 _FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UTC)
 
 
-def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout) -> None:
-    """Raise `UsageError` if a row of `db.<table>` is not valid. The message names the fault and some of the rows."""
+def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, title: str) -> None:
+    """Raise `UsageError` if a row of `db.<table>` is not valid. The message names the file `title`, the fault and some
+    of the rows."""
     for problem, rows in faults(connection, table, layout):
         some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
-        raise UsageError(f"rows of the table {table} {problem} ({some})")
+        raise UsageError(f"{title}: rows of the table {table} {problem} ({some})")
 
 
 def faults(

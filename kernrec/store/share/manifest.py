@@ -141,14 +141,11 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
         if not isinstance(provenance, dict) or len(provenance) > 20:
             raise ValueError("its provenance is not an object")
         manifest = Manifest(
-            tuple(map(_segment, listed(document, "segments", _MOST_SEGMENTS))),
-            tuple(_matching(each, "file", _MODEL) for each in listed(document, "models", _MOST_SEGMENTS)),
-            _created_at(document),
-            _matching(document, "made_by", TEXT),
-            _matching(document, "licence", TEXT),
-            {_checked(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
-            _whole(document, "schema", 10_000),
-            _matching(document, "owner", _OWNER),
+            segments=tuple(map(_segment, listed(document, "segments", _MOST_SEGMENTS))),
+            models=tuple(_matching(each, "file", _MODEL) for each in listed(document, "models", _MOST_SEGMENTS)),
+            provenance={_checked(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
+            schema=_whole(document, "schema", 10_000),
+            **_signed_texts(document, licence=TEXT, owner=_OWNER),
         )
         if {table: document["rows"].get(table, 0) for table in TABLES} != manifest.rows:
             raise ValueError("its rows are not the sum of its segments' rows")
@@ -174,10 +171,7 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
                 ]
                 for session in sessions
             },
-            _created_at(document),
-            _matching(document, "made_by", TEXT),
-            _matching(document, "reason", TEXT),
-            _matching(document, "owner", _HASH),
+            **_signed_texts(document, reason=TEXT, owner=_HASH),
             by_key=old,
         )
 
@@ -225,10 +219,12 @@ def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) 
     return _checked(document[name], pattern, name)
 
 
-def _created_at(document: Mapping[str, Any]) -> str:
-    text = _matching(document, "created_at", _TIME)
-    datetime.fromisoformat(text)
-    return text
+def _signed_texts(document: Mapping[str, Any], **patterns: re.Pattern[str]) -> dict[str, Any]:
+    """Return the texts of a document that match the patterns, with its creation time and its program."""
+    patterns |= {"created_at": _TIME, "made_by": TEXT}
+    texts = {name: _matching(document, name, pattern) for name, pattern in patterns.items()}
+    datetime.fromisoformat(texts["created_at"])
+    return texts
 
 
 def _checked(value: Any, pattern: re.Pattern[str], name: str) -> str:

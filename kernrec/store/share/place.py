@@ -3,11 +3,11 @@
 import io
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
-from kernrec.errors import UsageError, file_errors
+from kernrec.errors import KernrecError, UsageError, file_errors
 from kernrec.util.files import open_input, write_whole
 
 MANIFEST, INDEX = "manifest.json", "index.json"
@@ -64,6 +64,14 @@ def bundle_names(names: Iterable[str]) -> list[str]:
     return chosen
 
 
+def writable_names(place: Place) -> list[str]:
+    """Return the names of a place's files. Raise `UsageError` if the place is a remote of kernrec 0.1."""
+    names = place.names()
+    if any(map(OLD.fullmatch, names)):
+        raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is read-only; push to a new place")
+    return names
+
+
 def stays(name: str) -> bool:
     """Return whether a file of this name never changes, because the name contains a hash of the content."""
     return not _CHANGES.fullmatch(name)
@@ -82,7 +90,7 @@ class Folder:
             if path.is_symlink() or not path.is_file():
                 raise MissingFileError(f"{self.title} has no {name}")
             with open_input(path) as file:
-                yield from pieces(file, most, f"{name} of {self.title}")
+                yield from bounded(file.read, most, f"{name} of {self.title}")
 
     def write(self, name: str, source: Path) -> None:
         path = self.path / checked_name(name)
@@ -113,7 +121,7 @@ class ZipFile:
         archive = self._opened()
         try:
             with archive.open(checked_name(name)) as file:
-                yield from pieces(file, most, f"{name} of {self.title}")
+                yield from bounded(file.read, most, f"{name} of {self.title}")
         except KeyError:
             raise MissingFileError(f"{self.title} has no {name}") from None
         except UsageError:
@@ -173,11 +181,17 @@ def place_at(path: Path) -> Folder | ZipFile:
     return ZipFile(path)
 
 
-def pieces(file: IO[bytes], most: int, title: str) -> Iterator[bytes]:
-    """Yield the content of an open file in pieces. Raise `UsageError` if it is longer than `most` bytes."""
-    size = 0
-    while piece := file.read(_CHUNK):
-        size += len(piece)
-        if size > most:
-            raise UsageError(f"{title} is larger than {most} bytes")
+def bounded(read: Callable[[int], bytes], most: int, title: str, stated: int | None = None) -> Iterator[bytes]:
+    """Yield the pieces of a file that `read` returns, until it returns none. `stated` is the file's size according to a
+    server, if known. Raise `UsageError` if the file is larger than `most` or `stated` bytes, and `KernrecError` if it
+    is smaller than `stated`. Messages use `title` as the name of the file."""
+    limit, received = most if stated is None else stated, 0
+    if limit > most:
+        raise UsageError(f"{title} is larger than {most} bytes")
+    while piece := read(_CHUNK):
+        received += len(piece)
+        if received > limit:
+            raise UsageError(f"{title} is larger than {limit} bytes")
         yield piece
+    if stated is not None and received < stated:
+        raise KernrecError(f"{title} was cut short by its server")

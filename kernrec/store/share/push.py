@@ -19,7 +19,7 @@ from kernrec.store.reader import checked_segments
 from kernrec.store.share.bundle import Bundle, write_bundle, write_content
 from kernrec.store.share.manifest import TABLES, bundle_name
 from kernrec.store.share.outgoing import Outgoing, Selection, keep_fresh, likeness_key, outgoing, secret_of
-from kernrec.store.share.place import BUNDLE, INDEX, OLD, WITHDRAWAL, Folder, Place, ZipFile, files_below
+from kernrec.store.share.place import BUNDLE, INDEX, WITHDRAWAL, Folder, Place, ZipFile, files_below, writable_names
 from kernrec.store.share.pull import LARGEST_BUNDLE, PullReport, take_new
 from kernrec.store.share.pulled import add_bundles, settle, working_on
 from kernrec.store.share.withdraw import publish, withdrawn_here
@@ -54,9 +54,7 @@ def push(
     Raises:
         KernrecError: The place cannot be reached or written, or other people's kernrec would refuse the rows.
     """
-    names = place.names()
-    if any(map(OLD.fullmatch, names)):
-        raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is read-only; push to a new place")
+    names = writable_names(place)
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
         # A push with this key may have been killed before it noted its bundles here, so pull them first.
         take_new(place, path, {signer.key}, names)

@@ -29,6 +29,7 @@ from kernrec.store.share.place import (
     Folder,
     MissingFileError,
     Place,
+    bounded,
     bundle_names,
     checked_name,
     stays,
@@ -38,7 +39,6 @@ from kernrec.util.optional import import_optional
 SILENCE_S = 30.0
 """Seconds without data after which a read fails."""
 _TRIES, _PAUSE_S = 3, 1.0
-_PIECE = 2**16
 _TRANSIENT = (429, 500, 502, 503, 504)
 
 
@@ -66,17 +66,8 @@ class WebServer:
         about = f"{checked_name(name)} of {self.title}"
         try:
             with self._opened(name) as response:
-                size = int(response.headers.get("Content-Length") or -1)
-                if size > most:
-                    raise UsageError(f"{about} is larger than {most} bytes")
-                received = 0
-                while piece := response.read1(_PIECE):
-                    received += len(piece)
-                    if received > (most if size < 0 else size):
-                        raise UsageError(f"{about} is larger than stated, or than {most} bytes")
-                    yield piece
-            if received < size:
-                raise KernrecError(f"{about} was cut short by its server")
+                length = response.headers.get("Content-Length")
+                yield from bounded(response.read1, most, about, int(length) if length else None)
         except TimeoutError:
             raise KernrecError(f"{self.title}: {self._host} sent nothing for {SILENCE_S:g} s") from None
         except (OSError, HTTPException, ValueError) as error:
@@ -120,7 +111,6 @@ SCHEMES = ("s3", "gs", "https", "http")
 _WEB = ("https", "http")
 _CLIENT = {"timeout": "10m", "read_timeout": f"{SILENCE_S:g}s", "connect_timeout": "10s", "allow_http": True}
 _RETRY = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
-_CHUNK = 2**20
 
 
 def checked_url(text: str) -> str:
@@ -183,14 +173,8 @@ class ObjectStore:
     def read(self, name: str, most: int) -> Iterator[bytes]:
         with _reaching(self.title, checked_name(name)):
             result = self._obstore.get(self._store, name)
-            if (size := result.meta["size"]) > most:
-                raise UsageError(f"{name} of {self.title} is larger than {most} bytes")
-            received = 0
-            for piece in result.stream(_CHUNK):
-                received += len(piece)
-                if received > size:
-                    raise UsageError(f"{name} of {self.title} is larger than its stated size")
-                yield bytes(piece)
+            stream = iter(result.stream())
+            yield from bounded(lambda _: bytes(next(stream, b"")), most, f"{name} of {self.title}", result.meta["size"])
 
     def write(self, name: str, source: Path) -> None:
         mode = "create" if stays(checked_name(name)) else "overwrite"

@@ -21,7 +21,7 @@ from kernrec.store.rows import Row
 from kernrec.store.share.bundle import write_content
 from kernrec.store.share.manifest import MOST_WITHDRAWN, Withdrawal
 from kernrec.store.share.outgoing import MADE_BY, likeness_key, now
-from kernrec.store.share.place import BUNDLE, OLD, Place
+from kernrec.store.share.place import BUNDLE, Place, writable_names
 from kernrec.store.share.pull import take_new
 from kernrec.store.share.pulled import apply_withdrawal, settle, working_on
 from kernrec.util.files import scratch_folder
@@ -85,9 +85,7 @@ def withdraw_there(
     Raises:
         UsageError: The user has not pushed such measurements, or the place is a remote of kernrec 0.1.
     """
-    names = place.names()
-    if any(map(OLD.fullmatch, names)):
-        raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is read-only; push to a new place")
+    names = writable_names(place)
     with working_on(path := paths.pulled()), scratch_folder() as folder:
         take_new(place, path, {signer.key}, names)
         rows: list[Row] = []

@@ -80,7 +80,7 @@ def test_interrupted_config_is_measured_first_in_the_next_run(tmp_path):
 
     def report(progress: Progress) -> None:
         if progress.measurement is not None:
-            measured.append(progress.measurement.identity.config["i"])
+            measured.append(progress.measurement.config["i"])
 
     with Journal(database) as journal:
         run = campaign(journal, report, stopping=lambda: len(measured) == 3)

@@ -54,7 +54,8 @@ def test_killed_child_loses_at_most_the_config_in_flight(tmp_path):
 
     def report(progress: rig.Progress) -> None:
         run = holder[0]
-        pid = run.session.client.pid
+        process = run.session.client._process
+        pid = process.pid if process else None
         if pid is not None and pid not in pids and len(killed) < CHILD_KILLS and random.random() < 0.3:
             pids.add(pid)
             killed.append(pid)

@@ -28,7 +28,7 @@ def test_rows_of_an_interrupted_measurement_block_are_kept_and_marked():
         row(block=0), {"closed": 0, "session": "s"}, row(block=1), row(block=1, outcome="timeout", error="slow"),
         {"closed": 1, "session": "another"},
     ]  # fmt: skip
-    rows = [(m.outcome, m.error, m.origin.block_open) for m in measurements_of(records)]
+    rows = [(m.outcome, m.error, m.block_open) for m in measurements_of(records)]
     assert rows == [("ok", None, None), ("ok", None, True), ("timeout", "slow", None)]
 
 

@@ -38,8 +38,8 @@ def test_replayed_times_have_the_recorded_noise(tmp_path):
     report = measure_config(
         device, ConfigUnderTest("recorded", best.config, recording.problem), Tier.SCREEN, None, Probe()
     )
-    assert set(report.latency.latency_samples_s) <= set(best.samples_s)
-    assert report.latency.latency_s == pytest.approx(float(np.median(best.samples_s)), rel=0.02)
+    assert set(report.latency_samples_s) <= set(best.samples_s)
+    assert report.latency_s == pytest.approx(float(np.median(best.samples_s)), rel=0.02)
 
 
 @pytest.mark.every(2)
@@ -52,7 +52,7 @@ def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path):
         assert row["replayed"] is True
     (result,) = done.results
     assert result.best is not None
-    assert result.best.identity.config == BEST
+    assert result.best.config == BEST
     assert done.error is None
     tiers = {tier: _rows(tmp_path / "k.duckdb", tier=tier) for tier in ("screen", "coarse", "final")}
     assert len(tiers["screen"]) == 200
@@ -66,7 +66,7 @@ def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path):
     truth = {key: outcome for r in load_recordings(recording, None) for key, outcome in r.outcomes.items()}
     joules = {key: row.power_w * np.median(row.samples_s) for key, row in truth.items() if row.outcome == "ok"}
     assert result.lowest_energy is not None
-    least = joules["recorded", canonical_json(dict(result.lowest_energy.identity.config))]
+    least = joules["recorded", canonical_json(dict(result.lowest_energy.config))]
     assert least <= 1.02 * min(joules.values())
     with Database.open(tmp_path / "k.duckdb") as opened:
         configs = {row["config_id"]: str(row["tunables"]) for row in opened.rows("config")}
@@ -91,7 +91,7 @@ def test_resumed_campaign_continues_with_promising_configs(tmp_path):
     recording = make_recording(tmp_path / "r.duckdb", 400, energy=False)
     (result,) = _collect(recording, tmp_path / "k.duckdb", effort=EFFORTS["quick"]).results
     assert result.best is not None
-    assert abs(result.best.identity.config["x"] - BEST["x"]) <= 2
+    assert abs(result.best.config["x"] - BEST["x"]) <= 2
 
 
 @pytest.mark.every(3)

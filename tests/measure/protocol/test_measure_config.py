@@ -14,7 +14,6 @@ from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, GpuSet
 from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel, SimulatedSensors, constant_time
 from kernrec.measure.protocol.energy_counter import (
     WRAP_J,
-    find_ticks,
     is_trusted,
     mean_power,
     power_from_ticks,
@@ -232,7 +231,6 @@ def test_energy_counter_that_falls_without_overflow_is_rejected():
     energy[400:] -= 200.0
     assert unwrapped(energy) is None
     assert power_from_ticks(time, energy, 0.5, 3.0) is None
-    assert find_ticks(time, energy) is None
 
 
 @given(st.floats(10.0, 700.0), st.floats(10.0, 700.0))

@@ -186,7 +186,7 @@ def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Pat
     person.measure(rows)
     before = set(folder.glob("*/*.zip"))
     made_at = datetime(2026, 3, 2, 12, len(before))
-    session = f"session = '{rows[0].origin.session}'"
+    session = f"session = '{rows[0].session}'"
     with (
         patch("kernrec.store.share.outgoing.now", return_value=made_at.isoformat()),
         patch.object(Selection, "condition", lambda _: session),
