@@ -8,7 +8,6 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
-from kernrec.model.analytical.spread import SOURCES
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.answer import described
 from kernrec.recommender.baselines import Baseline
@@ -119,7 +118,7 @@ def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
     picked, _ = rows_of(candidates, query)
     ((_, (number, _, row, latency, energy, *_), *_), _) = described(candidates, picked, query.objective)
     table, point = candidates.ranked.kernels[number].table, candidates.points[picked[0][0]]
-    costs = table.config(row), latency[:3], energy[:3], point.limit_w(candidates.gpu), str(SOURCES[latency[3]])
+    costs = table.config(row), latency[:3], energy[:3], point.limit_w(candidates.gpu), str(latency[3])
     return candidates.problem, table.kernel.name, *costs, ""
 
 
