@@ -44,8 +44,6 @@ class Decoder {
         if (!program_.lane_address) program_.lane_address = new_row(64);
     }
     BasicBlock& block() { return *block_; }
-    const Launch& launch() const { return launch_; }
-    const Program& program() const { return program_; }
 
     // Append an operation of the current instruction, with its guard.
     Instruction& emit(Run run, Row d = {}, Row a = {}, Row b = {}, Row c = {}, Row e = {});
