@@ -262,9 +262,7 @@ const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "
 // Asynchronous copies
 
 void commit_copies(Batch& batch, const Instruction& ins) {
-    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        for (const uint32_t bit : LanesOf(mask)) batch.committed[first + bit]++;
-    });
+    each_lane(batch, ins, [&](uint32_t lane) { batch.committed[lane]++; });
 }
 
 void wait_for_copies(Batch& batch, const Instruction& ins) {

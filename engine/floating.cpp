@@ -248,8 +248,7 @@ struct FmaLanes : Vectorized<FmaLanes<ftz>, 3> {
             if (!mask) continue;
             float result[kWarp];
             warp(result, a + first, b + first, c + first);
-            if (mask == ~0u) std::memcpy(d + first, result, sizeof result);
-            else put(d + first, result, mask);
+            put(d + first, result, mask);
         }
     }
 };

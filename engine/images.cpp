@@ -298,23 +298,18 @@ std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins
     return accesses;
 }
 
-void load_surface(Batch& batch, const Instruction& ins) {
-    const auto& form = form_of<ImageForm>(ins);
-    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, AccessKind::kRead))
-        for (size_t i = 0; i < form.targets.size(); i++) {
-            uint64_t value = 0;
-            if (!at.outside) std::memcpy(&value, at.bytes + i * form.unit, form.unit);
-            if (form.targets[i]) batch.put_value(form.targets[i], at.lane, value);
-        }
-}
+uint8_t* bytes_of(uint64_t& value) { return reinterpret_cast<uint8_t*>(&value); }
 
-void store_surface(Batch& batch, const Instruction& ins) {
+template <bool stores>
+void move_surface(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<ImageForm>(ins);
-    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, AccessKind::kWrite))
-        for (size_t i = 0; i < form.targets.size() && !at.outside; i++) {
+    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, stores ? AccessKind::kWrite : AccessKind::kRead))
+        for (size_t i = 0; i < form.targets.size(); i++) {
             if (!form.targets[i]) continue;
-            const uint64_t value = batch.value(form.targets[i], at.lane);
-            std::memcpy(at.bytes + i * form.unit, &value, form.unit);
+            uint8_t* const place = at.bytes + i * form.unit;
+            uint64_t value = stores ? batch.value(form.targets[i], at.lane) : 0;
+            if (!at.outside) std::memcpy(stores ? place : bytes_of(value), stores ? bytes_of(value) : place, form.unit);
+            if (!stores) batch.put_value(form.targets[i], at.lane, value);
         }
 }
 
@@ -356,22 +351,16 @@ std::vector<Row> surface_registers(Decoder& decoder, const Operand& operand, uin
     return rows;
 }
 
-const Registration kSurfaceLoad({"suld"}, [](Decoder& decoder, const Source& ins) {
+const Registration kSurfaceMove({"suld", "sust"}, [](Decoder& decoder, const Source& ins) {
     if (ins.operands.size() != 2) refuse();
-    ImageForm form = surface_form(decoder, ins, ins.operands[1]);
+    const bool loads = ins.opcode == "suld";
+    const Operand& registers = ins.operands[loads ? 0 : 1];
+    ImageForm form = surface_form(decoder, ins, ins.operands[loads ? 1 : 0]);
     form.unit = unit_of(ins);
-    for (const Operand& item : elements(ins.operands[0]))
-        if (item.kind != OperandKind::kNone && item.kind != OperandKind::kRegister) refuse();
-    form.targets = surface_registers(decoder, ins.operands[0], form.unit);
-    emit_form(decoder, load_surface, std::move(form));
-});
-
-const Registration kSurfaceStore({"sust"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() != 2) refuse();
-    ImageForm form = surface_form(decoder, ins, ins.operands[0]);
-    form.unit = unit_of(ins);
-    form.targets = surface_registers(decoder, ins.operands[1], form.unit);
-    emit_form(decoder, store_surface, std::move(form));
+    for (const Operand& item : elements(registers))
+        if (loads && item.kind != OperandKind::kNone && item.kind != OperandKind::kRegister) refuse();
+    form.targets = surface_registers(decoder, registers, form.unit);
+    emit_form(decoder, loads ? move_surface<false> : move_surface<true>, std::move(form));
 });
 
 const Registration kSurfaceReduction({"sured"}, [](Decoder& decoder, const Source& ins) {

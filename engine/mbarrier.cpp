@@ -10,7 +10,7 @@ namespace {
 
 Space shared_or_generic(const Source& ins) { return ins.has("shared") ? Space::kShared : Space::kGeneric; }
 
-enum class Action { kInitialize, kInvalidate, kExpect, kComplete };
+enum class Action { kInitialize, kInvalidate, kExpect, kComplete, kArrive };
 
 // Form of `mbarrier`: an access of 8 bytes, and the count of each lane, or one for all.
 struct BarrierForm {
@@ -20,39 +20,29 @@ struct BarrierForm {
     uint32_t default_count = 0;
     bool expects = false, releases = true, drops = false, completes = true;
     Row state;  // for an arrival: receives the barrier's previous word
-
-    uint32_t count_of(Batch& batch, uint32_t lane) const {
-        return count ? uint32_t(batch.value(count, lane)) : default_count;
-    }
 };
 
 void act_on_barriers(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<BarrierForm>(ins);
     Mbarriers& barriers = batch.work().mbarriers;
+    PhaseRaces* races = form.releases ? batch.phase_races() : nullptr;
+    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // lanes of a warp that arrive together release once
     const bool changes = form.action == Action::kInitialize || form.action == Action::kInvalidate;
     for (const LanePlace& use : barriers_of(batch, form.barrier, changes)) {
-        const uint32_t count = form.count_of(batch, use.lane);
+        const uint32_t count = form.count ? uint32_t(batch.value(form.count, use.lane)) : form.default_count;
         switch (form.action) {
             case Action::kInitialize: barriers.initialize(use, count); break;
             case Action::kInvalidate: barriers.invalidate(use); break;
             case Action::kExpect: barriers.expect(use, count); break;
             case Action::kComplete: barriers.expect(use, -int64_t(count)); break;
+            case Action::kArrive: {
+                if (form.expects) barriers.expect(use, count);
+                if (races && released.insert({use.warp(), use.place.key(), barriers.completed_phases()}).second)
+                    races->release(use.warp(), batch.flat(use.place));
+                const uint64_t word = barriers.arrive(use, form.expects ? 1 : count, form.drops, form.completes);
+                if (form.state) batch.row<uint64_t>(form.state)[use.lane] = word;
+            }
         }
-    }
-}
-
-void arrive(Batch& batch, const Instruction& ins) {
-    const auto& form = form_of<BarrierForm>(ins);
-    Mbarriers& barriers = batch.work().mbarriers;
-    PhaseRaces* races = form.releases ? batch.phase_races() : nullptr;
-    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // lanes of a warp that arrive together release once
-    for (const LanePlace& use : barriers_of(batch, form.barrier)) {
-        const uint32_t count = form.count_of(batch, use.lane);
-        if (form.expects) barriers.expect(use, count);
-        if (races && released.insert({use.warp(), use.place.key(), barriers.completed_phases()}).second)
-            races->release(use.warp(), batch.flat(use.place));
-        const uint64_t word = barriers.arrive(use, form.expects ? 1 : count, form.drops, form.completes);
-        if (form.state) batch.row<uint64_t>(form.state)[use.lane] = word;
     }
 }
 
@@ -129,14 +119,12 @@ const Registration kMbarrier({"mbarrier"}, [](Decoder& decoder, const Source& in
     form.releases = !ins.has("relaxed");
     form.drops = kind == "arrive_drop";
     form.completes = !ins.has("noComplete");
-    if (arrives) {
-        emit_form(decoder, arrive, form);
-        return;
-    }
-    if (kind == "inval") form.action = Action::kInvalidate;
-    else if (kind == "expect_tx") form.action = Action::kExpect;
-    else if (kind == "complete_tx") form.action = Action::kComplete;
-    else if (kind != "init") refuse();
+    static const std::map<std::string, Action> kActions = {
+        {"init", Action::kInitialize},      {"inval", Action::kInvalidate}, {"expect_tx", Action::kExpect},
+        {"complete_tx", Action::kComplete}, {"arrive", Action::kArrive},    {"arrive_drop", Action::kArrive}};
+    const auto action = kActions.find(kind);
+    if (action == kActions.end()) refuse();
+    form.action = action->second;
     emit_form(decoder, act_on_barriers, form);
 });
 

@@ -10,8 +10,6 @@
 
 namespace kernrec {
 
-using std::size_t;
-
 struct Resolved;
 
 constexpr uint32_t kPiece = 16;  // bytes tracked together
