@@ -259,8 +259,6 @@ const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "
                              "griddepcontrol", "bar"},
                             [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
 
-// Asynchronous copies
-
 void commit_copies(Batch& batch, const Instruction& ins) {
     each_lane(batch, ins, [&](uint32_t lane) { batch.committed[lane]++; });
 }

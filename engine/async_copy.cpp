@@ -191,8 +191,6 @@ std::vector<CopyRun> shared_runs(const TensorMap& map, uint32_t start) {
     return runs;
 }
 
-// --- Reductions ---
-
 uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t value) {
     const auto as = [&](auto number) {
         using T = decltype(number);
@@ -221,8 +219,6 @@ uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t val
         default: return value;
     }
 }
-
-// --- Bulk copies ---
 
 std::vector<uint8_t> CopySide::read() const {
     size_t size = 0;

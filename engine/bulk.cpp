@@ -73,7 +73,6 @@ void prepare_linear(Batch& batch, const BulkForm& form, BulkCopy& copy) {
     copy.type = form.type;
 }
 
-// Return the box of a tensor in global memory.
 CopySide box_side(Batch& batch, uint32_t lane, const TensorMap& map, const std::vector<CopyRun>& runs, bool write) {
     CopySide made;
     made.element_bytes = map.element->bytes;

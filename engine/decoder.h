@@ -17,8 +17,6 @@ class Decoder {
     void decode();
     uint32_t source = 0;
 
-    // Functions for builders.
-
     // Return the row of an operand of a PTX type. A narrower type reads the low part of a wider register.
     Row read(const Operand& operand, std::string_view type);
     // Return the row of a destination. A wider register receives the extended result after the instruction.
@@ -31,7 +29,6 @@ class Decoder {
     std::pair<Row, int64_t> address(const Operand& operand);
     Row constant(uint32_t width, uint64_t bits);
     Row scratch(uint32_t width);
-    // Read a clock into a row.
     Row clock(const Operand& operand, const std::string& name);
     Row carry(uint32_t which);
     // Return the row of a value that an operation reads lane by lane: a constant, or a register at least as wide as the
@@ -63,7 +60,6 @@ class Decoder {
     void refuse_when_run(const std::string& text);
     void watch_warpgroup_registers(uint32_t first, uint32_t stop);
     void find_unassigned();
-    // Set the guard of the current instruction: its predicate, and whether it is inverted.
     void guard(Row& predicate, bool& inverted);
     std::vector<bool> watched_;  // indexed by register: whether wgmma.mma_async uses it
 
@@ -102,7 +98,6 @@ uint32_t width_of(std::string_view type);
 
 // Return the operation that converts integers of `from` bits to rows of `to` bits, with extension or truncation.
 Run cast_run(uint32_t from, uint32_t to, bool is_signed);
-// Return the operation that copies a row of this width.
 Run copy_run(uint32_t width);
 
 // Call a function with a value of the integer type that `type` names, which must be one of `Types`.

@@ -37,7 +37,6 @@ struct Fragments {
     Word* const* from(size_t i) const { return registers + i; }
 };
 
-// Operation without an effect.
 inline void nothing(Batch&, const Instruction&) {}
 
 // Builders in other files, such as for `cp.async.bulk` and `cp.async.mbarrier.arrive`.

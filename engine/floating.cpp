@@ -25,7 +25,6 @@ struct Bfloat {
     uint16_t bits;
 };
 
-// Convert f32 to f16 with ties to even.
 uint16_t f32_to_f16(float value) {
     uint32_t bits = bit_cast<uint32_t>(value);
     const uint32_t sign = bits >> 16 & 0x8000;
@@ -204,7 +203,6 @@ constexpr auto kRelu = [](auto a) {
     return std::isnan(number) ? a : rounded<decltype(a)>(number > 0 ? number : decltype(value(a))(0));
 };
 
-// Apply an operation to two numbers in one register.
 template <const auto& op, class T, class Word>
 struct Pairs {
     static T part(Word word, uint32_t half) {
@@ -253,7 +251,6 @@ struct FmaLanes : Vectorized<FmaLanes<ftz>, 3> {
     }
 };
 
-// Return the operation on f32 or f64.
 template <const auto& op, int sources>
 Run of_wide_type(const std::string& type, bool ftz) {
     if (type == "f32" && ftz) return lanewise<kOp<Ftz<op, true>>, float, sources>();
@@ -262,7 +259,6 @@ Run of_wide_type(const std::string& type, bool ftz) {
     refuse("the type ." + type);
 }
 
-// Return the operation on any floating-point type.
 template <const auto& op, int sources>
 Run of_type(const std::string& type, bool ftz) {
     const auto narrow = [&](auto flushes) -> Run {

@@ -95,7 +95,6 @@ int32_t saturated(int64_t value) { return int32_t(std::clamp<int64_t>(value, INT
 constexpr auto kAddSat = [](int32_t a, int32_t b) { return saturated(int64_t(a) + b); };
 constexpr auto kSubSat = [](int32_t a, int32_t b) { return saturated(int64_t(a) - b); };
 
-// Apply an operation to both halves of 32 bits.
 template <const auto& op, class T>
 struct Halves {
     template <class... S>
@@ -105,7 +104,6 @@ struct Halves {
     }
 };
 
-// Return the operation on integers of a PTX type.
 template <const auto& op, int sources>
 Run of_type(const std::string& type) {
     if (type == "u16x2") return lanewise<kOp<Halves<op, uint16_t>>, uint32_t, sources>();
@@ -117,7 +115,6 @@ void expect_operands(const Source& ins, size_t count) {
     if (ins.operands.size() != count) refuse(std::to_string(ins.operands.size()) + " operands");
 }
 
-// Emit an operation whose operands all have one type.
 void same_type(Decoder& decoder, const Source& ins, Run run, const std::string& type) {
     decoder.emit_typed(run, std::vector<std::string_view>(ins.operands.size(), type));
 }
@@ -285,8 +282,6 @@ void carrying(Decoder& decoder, const Source& ins) {
 namespace {
 
 const Registration kCarrying({"addc", "subc", "madc"}, carrying);
-
-// Bits
 
 constexpr auto kShl = [](auto a, uint32_t b) {
     using T = decltype(a);

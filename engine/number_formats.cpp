@@ -58,7 +58,6 @@ bool is_signed(NumberType type) {
            type == NumberType::kS64;
 }
 
-// Return the lowest `count` bits.
 uint64_t low_bits(uint64_t bits, int count) { return count == 64 ? bits : bits & ((uint64_t(1) << count) - 1); }
 
 int64_t sign_extended(uint64_t bits, int count) { return int64_t(bits << (64 - count)) >> (64 - count); }
@@ -95,7 +94,6 @@ bool rounds_away(Rounding rounding, bool negative, bool odd, bool above_half, bo
     return false;
 }
 
-// Return the format of a floating-point type with a sign bit.
 const FloatFormat& float_format(NumberType type) {
     const bool has_format = type >= NumberType::kF16 && type <= NumberType::kE2m1;
     return kFormats[size_t(has_format ? type : NumberType::kF32) - size_t(NumberType::kF16)];

@@ -84,7 +84,6 @@ constexpr int number_bits(NumberType type) {
 // Return the type of a PTX name, or throw Unsupported. Bit types (b8 to b64) are unsigned integers.
 NumberType number_type(const std::string& name);
 
-// Return the PTX name of a type.
 const char* number_name(NumberType type);
 
 // Return the exact value of a code of any floating-point type.
@@ -103,7 +102,6 @@ inline float f16_to_f32(uint16_t bits) {
 
 inline float bf16_to_f32(uint16_t bits) { return bit_cast<float>(uint32_t(bits) << 16); }
 
-// Round a number to f16, ties to even.
 inline uint16_t f64_to_f16(double value) { return uint16_t(from_double(NumberType::kF16, value)); }
 
 // Return a table of the values of all codes of a format with at most 8 bits.

@@ -157,8 +157,6 @@ void RegisterPool::check_granted(const Batch& batch) const {
     }
 }
 
-// --- All of it ---
-
 void Pending::start_batch() {
     mbarriers.start_batch();
     engine.clear();

@@ -57,7 +57,6 @@ class Mbarriers {
     uint64_t arrive(const LanePlace& use, int64_t count, bool drops = false, bool completes = true);
     // Increase the number of arrivals for which this phase waits (cp.async.mbarrier.arrive without .noinc).
     void await_more(const LanePlace& use, int64_t count);
-    // Return whether the phase with this parity is complete.
     bool passed(const LanePlace& use, uint32_t parity) const { return phase(use).parity != parity; }
     BarrierPhase phase(const LanePlace& use) const;
     uint64_t completed_phases() const { return completed_; }
@@ -78,8 +77,6 @@ class Mbarriers {
 // Return the barriers in shared memory that lanes use. Throw Fault if a lane is not ordered after a barrier's
 // initialization. `changes` is true if the lanes initialize or invalidate barriers.
 std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes = false);
-
-// --- Other asynchronous work ---
 
 // While an object of this class exists, attribute errors to another instruction.
 class AsInstruction {
@@ -178,7 +175,6 @@ struct Pending {
     void end_batch();
     // Start a bulk copy. Barriers count it, or it is part of its thread's open group.
     void start(const std::shared_ptr<BulkCopy>& copy);
-    // Finish a bulk copy that barriers count.
     void finish(BulkCopy& copy);
 
     Batch& batch;

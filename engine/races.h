@@ -35,7 +35,6 @@ class TensorReads {
           stored_(size_t(pieces_per_block) * blocks) {}
 
     void start_batch();
-    // Record that the threads of a block passed a barrier.
     void pass_barrier(uint32_t block);
     // Record that warps of a block make visible their own stores, and those of other warps before a barrier.
     void fence(uint32_t block, const std::vector<uint32_t>& warps);

@@ -90,7 +90,6 @@ Run comparison(const std::string& name, const std::string& type, bool ftz, bool 
 
 constexpr auto kFirst = [](uint32_t a, uint32_t) { return a; };
 
-// Compare two operands into a scratch predicate.
 Row compared(Decoder& decoder, const Source& ins, const std::string& name, const std::string& type, bool ftz,
              bool upper) {
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
