@@ -167,7 +167,6 @@ void multicast(Batch& batch, const BulkForm& form, BulkCopy& copy) {
 std::shared_ptr<BulkCopy> prepared(Batch& batch, const BulkForm& form, uint32_t lane) {
     auto copy = std::make_shared<BulkCopy>();
     copy->lane = lane;
-    copy->site = batch.source;
     copy->reduction = form.reduction;
     form.tensor ? prepare_tensor(batch, form, *copy) : prepare_linear(batch, form, *copy);
     if (!form.has_barrier) return copy;
@@ -184,19 +183,11 @@ void start_bulk(Batch& batch, const Instruction& ins) {
     std::vector<std::shared_ptr<BulkCopy>> copies;
     each_lane(batch, ins, [&](uint32_t lane) { copies.push_back(prepared(batch, form, lane)); });
     const AccessKind kind = form.reduction == Reduction::kNone ? AccessKind::kWrite : AccessKind::kAtomic;
-    std::vector<LanePlace> barriers;
     for (const std::shared_ptr<BulkCopy>& copy : copies) {
         copy->source.count(batch, copy->lane, AccessKind::kRead);
         for (const CopySide& target : copy->targets) target.count(batch, copy->lane, kind);
-        batch.work().start(copy);
-        barriers.insert(barriers.end(), copy->barriers.begin(), copy->barriers.end());
     }
-    if (barriers.empty()) return;
-    batch.work().engine.start(
-        [&batch, copies] {
-            for (const std::shared_ptr<BulkCopy>& copy : copies) batch.work().finish(*copy);
-        },
-        barriers);
+    batch.work().start(copies);
 }
 
 void commit_bulk(Batch& batch, const Instruction& ins) {

@@ -167,31 +167,26 @@ void store_async(Batch& batch, const Instruction& ins) {
     const std::vector<LanePlace> targets = batch.shared_places(form.target, whole, true);
     if (targets.empty()) return;
     const std::vector<LanePlace> uses = barriers_of(batch, form.barrier);
-    PhaseRaces* races = form.reduction == Reduction::kNone ? batch.phase_races() : nullptr;
-    std::vector<uint64_t> values;
+    std::vector<std::shared_ptr<BulkCopy>> copies;
     for (size_t i = 0; i < targets.size(); i++) {
-        const size_t place = batch.flat(targets[i].place);
-        if (races) races->begin_write(ins.source, targets[i].warp(), {place, place + bytes}, batch.flat(uses[i].place));
-        for (const Row& row : form.sources) values.push_back(batch.value(row, targets[i].lane));
+        BulkCopy& copy = *copies.emplace_back(std::make_shared<BulkCopy>());
+        copy.lane = targets[i].lane;
+        copy.bytes = bytes;
+        copy.reduction = form.reduction;
+        copy.type = form.type;
+        copy.barriers = {uses[i]};
+        for (const Row& row : form.sources) {
+            const uint64_t value = batch.value(row, copy.lane);
+            const auto* first = reinterpret_cast<const uint8_t*>(&value);
+            copy.data.insert(copy.data.end(), first, first + form.unit);
+        }
+        copy.fetched = true;
+        CopySide& target = copy.targets.emplace_back();
+        target.element_bytes = form.unit;
+        target.runs = {{batch.bytes_at(targets[i].place), bytes}};
+        target.span = {batch.flat(targets[i].place), batch.flat(targets[i].place) + bytes};
     }
-    batch.work().engine.start(
-        [&batch, &form, targets, uses, values, races, bytes] {
-            size_t next = 0;
-            for (const LanePlace& target : targets)
-                for (size_t i = 0; i < form.sources.size(); i++) {
-                    uint8_t* at = batch.bytes_at(target.place) + i * form.unit;
-                    uint64_t old = 0;
-                    std::memcpy(&old, at, form.unit);
-                    const uint64_t made = reduce(form.reduction, form.type, old, values[next++]);
-                    std::memcpy(at, &made, form.unit);
-                }
-            for (size_t i = 0; i < targets.size() && races; i++) {
-                const size_t place = batch.flat(targets[i].place);
-                races->end_write({place, place + bytes}, batch.flat(uses[i].place));
-            }
-            for (const LanePlace& use : uses) batch.work().mbarriers.expect(use, -int64_t(bytes));
-        },
-        uses);
+    batch.work().start(copies);
     batch.count("bulk.shared_write_bytes", uint64_t(bytes) * targets.size());
 }
 

@@ -173,9 +173,8 @@ struct Pending {
     void start_batch();
     // Call this when all threads exited. Finish remaining work; throw Fault if a copy still uses shared memory.
     void end_batch();
-    // Start a bulk copy. Barriers count it, or it is part of its thread's open group.
-    void start(const std::shared_ptr<BulkCopy>& copy);
-    void finish(BulkCopy& copy);
+    // Start the copies of an instruction. Barriers count them, or they are part of their threads' open groups.
+    void start(const std::vector<std::shared_ptr<BulkCopy>>& copies);
 
     Batch& batch;
     Mbarriers mbarriers;
@@ -187,7 +186,9 @@ struct Pending {
     TensorOperations tensor;
 
   private:
-    std::list<const BulkCopy*> under_way_;  // copies that barriers count, in the order of their start
+    void begin(BulkCopy& copy);
+    void finish(BulkCopy& copy);
+    std::list<const BulkCopy*> under_way_;  // copies from memory that barriers count, in the order of their start
 };
 
 }  // namespace kernrec
