@@ -218,13 +218,7 @@ void decode_linear(Decoder& decoder, const Source& ins, const std::vector<Operan
     form.size = decoder.value(operands[2], "u32");
     decode_ends(decoder, ins, operands, 3, form);
     if (form.reduction == Reduction::kNone) return;
-    static const std::map<std::string, NumberType> types = {
-        {"f16", NumberType::kF16}, {"bf16", NumberType::kBf16}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32},
-        {"u64", NumberType::kU64}, {"s64", NumberType::kS64},   {"f32", NumberType::kF32}, {"f64", NumberType::kF64},
-        {"b32", NumberType::kU32}, {"b64", NumberType::kU64}};
-    const auto type = types.find(ins.type());
-    if (type == types.end()) refuse("a reduction of ." + ins.type());
-    form.type = type->second;
+    form.type = type_among(ins.type(), {"f16", "bf16", "f32", "f64", "u32", "s32", "b32", "u64", "s64", "b64"});
     form.unit = uint32_t(number_bits(form.type)) / 8;
     if (ins.type().find('f') != std::string::npos && form.reduction > Reduction::kMax) refuse();
 }

@@ -173,17 +173,14 @@ void decode_place(Decoder& decoder, const Source& ins, const Operand& place, con
 }
 
 void decode_results(Decoder& decoder, const Source& ins, const Operand& results, ImageForm& form) {
-    static const std::map<std::string, NumberType> types = {
-        {"f32", NumberType::kF32}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32}, {"f16x2", NumberType::kF16}};
     if (ins.modifiers.size() < 2 || results.kind != OperandKind::kVector) refuse();
-    const auto type = types.find(ins.modifiers[ins.modifiers.size() - 2]);
-    if (type == types.end()) refuse();
-    form.type = type->second;
-    form.packed = type->first == "f16x2";
+    const std::string& type = ins.modifiers[ins.modifiers.size() - 2];
+    form.packed = type == "f16x2";
+    form.type = form.packed ? NumberType::kF16 : type_among(type, {"f32", "u32", "s32"});
     if (results.items.size() != (form.packed ? 2u : 4u)) refuse(std::to_string(results.items.size()) + " results");
     for (const Operand& item : results.items)
-        form.targets.push_back(
-            item.kind == OperandKind::kNone ? Row{} : decoder.write(item, form.packed ? "b32" : type->first));
+        form.targets.push_back(item.kind == OperandKind::kNone ? Row{}
+                                                               : decoder.write(item, form.packed ? "b32" : type));
 }
 
 std::vector<Row> vector_rows(Decoder& decoder, const Operand& operand, uint32_t axes, const char* type) {
@@ -364,20 +361,17 @@ const Registration kSurfaceMove({"suld", "sust"}, [](Decoder& decoder, const Sou
 });
 
 const Registration kSurfaceReduction({"sured"}, [](Decoder& decoder, const Source& ins) {
-    static const std::pair<const char*, NumberType> types[] = {{"b32", NumberType::kU32}, {"b64", NumberType::kU64},
-                                                               {"u32", NumberType::kU32}, {"s32", NumberType::kS32},
-                                                               {"u64", NumberType::kU64}, {"s64", NumberType::kS64}};
     if (ins.operands.size() != 2 || ins.modifiers.size() < 2) refuse();
     const std::string& name = ins.modifiers[1];
     if (name != "add" && name != "min" && name != "max" && name != "and" && name != "or") refuse();
     ImageForm form = surface_form(decoder, ins, ins.operands[0]);
     form.reduction = reduction_of(name);
-    const char* type = nullptr;
-    for (const auto& [known, number] : types)
-        if (!type && ins.has(known)) type = known, form.type = number;
-    if (!type) refuse();
+    constexpr const char* names[] = {"b32", "b64", "u32", "s32", "u64", "s64"};
+    const auto* const type = std::find_if(std::begin(names), std::end(names), [&](auto each) { return ins.has(each); });
+    if (type == std::end(names)) refuse();
+    form.type = number_type(*type);
     form.unit = uint32_t(number_bits(form.type)) / 8;
-    form.targets = {decoder.value(ins.operands[1], type)};
+    form.targets = {decoder.value(ins.operands[1], *type)};
     decoder.note_atomic(Space::kGlobal);
     emit_form(decoder, reduce_surface, std::move(form));
 });

@@ -191,21 +191,16 @@ void store_async(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kAsyncStore({"st.async", "red.async"}, [](Decoder& decoder, const Source& ins) {
-    static const std::map<std::string, NumberType> types = {
-        {"b32", NumberType::kU32}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32}, {"b64", NumberType::kU64},
-        {"u64", NumberType::kU64}, {"s64", NumberType::kS64}, {"f32", NumberType::kF32}, {"f64", NumberType::kF64}};
-    const auto type = types.find(ins.modifiers.back());
-    if (!ins.has("shared") || !ins.has("cluster") || !ins.has("mbarrier") || type == types.end() ||
-        ins.operands.size() != 3)
-        refuse();
+    const std::string& type = ins.type();
+    if (!ins.has("shared") || !ins.has("cluster") || !ins.has("mbarrier") || ins.operands.size() != 3) refuse();
     AsyncStore form;
     for (const std::string& mark : ins.modifiers)
         if (const Reduction found = reduction_of(mark); found != Reduction::kNone) form.reduction = found;
     const bool is_red = ins.opcode == "red";
-    if (is_red != (form.reduction != Reduction::kNone) || (is_red && type->first[0] == 'f')) refuse();
-    form.type = type->second;
+    if (is_red != (form.reduction != Reduction::kNone) || (is_red && type[0] == 'f')) refuse();
+    form.type = type_among(type, {"b32", "u32", "s32", "b64", "u64", "s64", "f32", "f64"});
     form.unit = uint32_t(number_bits(form.type)) / 8;
-    for (const Operand& item : elements(ins.operands[1])) form.sources.push_back(decoder.value(item, type->first));
+    for (const Operand& item : elements(ins.operands[1])) form.sources.push_back(decoder.value(item, type));
     if (form.bytes() > 16) refuse("more than 16 bytes");
     form.target = decoder.access(ins.operands[0], Space::kShared);
     form.barrier = decoder.access(ins.operands[2], Space::kShared);
