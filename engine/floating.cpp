@@ -519,11 +519,6 @@ const Registration kConvert({"cvt"}, [](Decoder& decoder, const Source& ins) {
     std::vector<std::string> marks(ins.modifiers.begin(), ins.modifiers.end() - 2);
     const std::string &from = ins.type(), &to = ins.modifiers[ins.modifiers.size() - 2];
     const bool eight = to == "e4m3x2" || to == "e5m2x2" || from == "e4m3x2" || from == "e5m2x2";
-    const bool integers = is_integer_type(from) && is_integer_type(to);
-    if (!eight && integers && width_of(to) == width_of(from) && !ins.has("sat")) {
-        decoder.emit_typed(copy_run(width_of(to)), {to, to});
-        return;
-    }
     if (!eight && ins.operands.size() == 2)
         if (const Run run = fast_conversion(to, from, marks)) return decoder.emit_typed(run, {to, from});
     const Conversion form = conversion_form(ins.modifiers);

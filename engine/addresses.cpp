@@ -1,4 +1,4 @@
-// Accesses of instructions to memory: addresses, the bytes they refer to, and their errors.
+// Addresses of instructions: the bytes that they refer to, and errors.
 #include <algorithm>
 #include <iterator>
 #include <optional>
