@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace kernrec {
@@ -258,6 +259,11 @@ const float* small_float_values(NumberType type) {
 }
 
 Conversion conversion_form(const Modifiers& modifiers) {
+    static const std::map<std::string, Rounding> kRoundings = {{"rn", Rounding::kNearestEven},
+                                                               {"rna", Rounding::kNearestAway},
+                                                               {"rz", Rounding::kZero},
+                                                               {"rm", Rounding::kDown},
+                                                               {"rp", Rounding::kUp}};
     if (modifiers.size() < 2) refuse();
     Conversion form{};
     std::string to = modifiers[modifiers.size() - 2], from = modifiers.back();
@@ -274,21 +280,14 @@ Conversion conversion_form(const Modifiers& modifiers) {
     bool satfinite = false, rounds = false;
     for (size_t i = 0; i + 2 < modifiers.size(); ++i) {
         const std::string& mark = modifiers[i];
-        const std::string mode = mark.substr(0, 2);
+        const bool integral = mark.size() == 3 && mark.back() == 'i';
+        const auto rounding = kRoundings.find(integral ? mark.substr(0, 2) : mark);
         if (mark == "ftz") form.flushes = true;
         else if (mark == "sat") form.saturates = true;
         else if (mark == "relu") form.relu = true;
         else if (mark == "satfinite") satfinite = true;
-        else if (mark == "rna") form.rounding = Rounding::kNearestAway, rounds = true;
-        else if ((mode == "rn" || mode == "rz" || mode == "rm" || mode == "rp") &&
-                 (mark.size() == 2 || mark.substr(2) == "i")) {
-            form.rounding = mode == "rn"   ? Rounding::kNearestEven
-                            : mode == "rz" ? Rounding::kZero
-                            : mode == "rm" ? Rounding::kDown
-                                           : Rounding::kUp;
-            form.to_integral = mark.size() == 3;
-            rounds = true;
-        } else refuse();
+        else if (rounding == kRoundings.end()) refuse();
+        else form.rounding = rounding->second, form.to_integral = integral, rounds = true;
     }
     const bool eight_to = has_eight_bits(form.to), eight_from = has_eight_bits(form.from);
     if (eight_to || eight_from) {
