@@ -96,6 +96,11 @@ void touch_warpgroup_registers(Batch& batch, const Instruction& ins);
 
 uint32_t width_of(std::string_view type);
 
+// Integer forms of arithmetic instructions: with the type of the instruction, and with carries (addc, add.cc).
+bool is_integer_type(const std::string& type);
+void integer_arithmetic(Decoder& decoder, const Source& ins);
+void carrying(Decoder& decoder, const Source& ins);
+
 // Return the operation that converts integers of `from` bits to rows of `to` bits, with extension or truncation.
 Run cast_run(uint32_t from, uint32_t to, bool is_signed);
 Run copy_run(uint32_t width);

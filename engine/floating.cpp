@@ -12,10 +12,6 @@
 
 namespace kernrec {
 
-bool is_integer_type(const std::string& type);
-void integer_arithmetic(Decoder& decoder, const Source& ins);
-void carrying(Decoder& decoder, const Source& ins);
-
 namespace {
 
 struct Half {

@@ -132,12 +132,6 @@ void wide(Decoder& decoder, const Source& ins, bool plus) {
     decoder.emit_typed(run, types);
 }
 
-}  // namespace
-
-bool is_integer_type(const std::string& type) { return type[0] == 'u' || type[0] == 's'; }
-
-namespace {
-
 constexpr auto kBrev = [](auto a) {
     decltype(a) result = 0;
     for (uint32_t bit = 0; bit < 8 * sizeof a; bit++) result = decltype(a)(result << 1 | (a >> bit & 1));
@@ -161,27 +155,6 @@ const std::map<std::string, Family> kFamilies = {
     {"mul", {of_type<kLow, 2>, 2}},         {"mul.hi", {of_type<kHigh, 2>, 2}}, {"mad", {of_type<kMad, 3>, 3}},
     {"mad.hi", {of_type<kMadHigh, 3>, 3}},  {"mul24", {of_type<kLow24, 2>, 2}}, {"mad24", {of_type<kMad24, 3>, 3}},
     {"cnot", {of_type<kCnot, 1>, 1, true}}, {"brev", {brev_run, 1, true}}};
-
-}  // namespace
-
-void integer_arithmetic(Decoder& decoder, const Source& ins) {
-    const std::string &opcode = ins.opcode, &type = ins.type();
-    const bool multiplies = opcode.rfind("mul", 0) == 0 || opcode.rfind("mad", 0) == 0;
-    const auto family = kFamilies.find(opcode + (ins.has("hi") ? ".hi" : ""));
-    if (family == kFamilies.end()) refuse();
-    const auto& [run, sources, of_bits] = family->second;
-    expect_operands(ins, sources + 1);
-    if (ins.has("sat")) {
-        if (type != "s32" || ins.modifiers.size() != 2 || (opcode != "add" && opcode != "sub")) refuse();
-        return same_type(decoder, ins,
-                         opcode == "add" ? lanewise<kAddSat, int32_t, 2>() : lanewise<kSubSat, int32_t, 2>(), type);
-    }
-    if (ins.has("wide") && (opcode == "mul" || opcode == "mad")) return wide(decoder, ins, sources == 3);
-    if (ins.modifiers.size() > 1 && opcode != "div" && !multiplies) refuse();
-    same_type(decoder, ins, run(of_bits && type[0] == 'b' ? "u" + type.substr(1) : type), type);
-}
-
-namespace {
 
 const Registration kInteger({"mul24", "mad24", "rem", "sad", "cnot", "brev"}, integer_arithmetic);
 
@@ -249,37 +222,6 @@ struct CarryFlag {
         return subtract ? a < b || U(first - more) > first : first < a || U(first + more) < first;
     }
 };
-
-}  // namespace
-
-// addc subc madc, and add sub mad with .cc.
-void carrying(Decoder& decoder, const Source& ins) {
-    const std::string& type = ins.type();
-    const std::string operation = ins.opcode.substr(0, 3);
-    const bool carried = ins.opcode.back() == 'c', sets = ins.has("cc"), multiplies = operation == "mad";
-    const bool subtract = operation == "sub", is_wide = type == "u64" || type == "s64";
-    if (!is_wide && type != "u32" && type != "s32") refuse();
-    expect_operands(ins, multiplies ? 4 : 3);
-    Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
-    if (multiplies) {
-        const Row c = decoder.read(ins.operands[3], type), product = decoder.scratch(width_of(type));
-        decoder.emit(ins.has("hi") ? of_type<kHigh, 2>(type) : of_type<kLow, 2>(type), product, a, b);
-        a = product;
-        b = c;
-    }
-    const auto runs_of = [](auto of_64_bits, auto subtracts, auto has_carry) {
-        using U = std::conditional_t<of_64_bits, uint64_t, uint32_t>;
-        return std::pair<Run, Run>{Lanewise<kOp<CarryResult<subtracts, has_carry>>, U, U, U, uint32_t>::run,
-                                   Lanewise<kOp<CarryFlag<subtracts, has_carry>>, uint32_t, U, U, uint32_t>::run};
-    };
-    const auto [result, flag] = by_flags(runs_of, is_wide, subtract, carried);
-    const Row carry = decoder.carry(0), next = decoder.carry(1), d = decoder.write(ins.operands[0], type);
-    if (sets) decoder.emit(flag, next, a, b, carry);
-    decoder.emit(result, d, a, b, carry);
-    if (sets) decoder.emit(copy_run(32), carry, next);
-}
-
-namespace {
 
 const Registration kCarrying({"addc", "subc", "madc"}, carrying);
 
@@ -482,4 +424,50 @@ const Registration kDifferences({"vabsdiff4"}, [](Decoder& decoder, const Source
 });
 
 }  // namespace
+
+bool is_integer_type(const std::string& type) { return type[0] == 'u' || type[0] == 's'; }
+
+void integer_arithmetic(Decoder& decoder, const Source& ins) {
+    const std::string &opcode = ins.opcode, &type = ins.type();
+    const bool multiplies = opcode.rfind("mul", 0) == 0 || opcode.rfind("mad", 0) == 0;
+    const auto family = kFamilies.find(opcode + (ins.has("hi") ? ".hi" : ""));
+    if (family == kFamilies.end()) refuse();
+    const auto& [run, sources, of_bits] = family->second;
+    expect_operands(ins, sources + 1);
+    if (ins.has("sat")) {
+        if (type != "s32" || ins.modifiers.size() != 2 || (opcode != "add" && opcode != "sub")) refuse();
+        return same_type(decoder, ins,
+                         opcode == "add" ? lanewise<kAddSat, int32_t, 2>() : lanewise<kSubSat, int32_t, 2>(), type);
+    }
+    if (ins.has("wide") && (opcode == "mul" || opcode == "mad")) return wide(decoder, ins, sources == 3);
+    if (ins.modifiers.size() > 1 && opcode != "div" && !multiplies) refuse();
+    same_type(decoder, ins, run(of_bits && type[0] == 'b' ? "u" + type.substr(1) : type), type);
+}
+
+void carrying(Decoder& decoder, const Source& ins) {
+    const std::string& type = ins.type();
+    const std::string operation = ins.opcode.substr(0, 3);
+    const bool carried = ins.opcode.back() == 'c', sets = ins.has("cc"), multiplies = operation == "mad";
+    const bool subtract = operation == "sub", is_wide = type == "u64" || type == "s64";
+    if (!is_wide && type != "u32" && type != "s32") refuse();
+    expect_operands(ins, multiplies ? 4 : 3);
+    Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
+    if (multiplies) {
+        const Row c = decoder.read(ins.operands[3], type), product = decoder.scratch(width_of(type));
+        decoder.emit(ins.has("hi") ? of_type<kHigh, 2>(type) : of_type<kLow, 2>(type), product, a, b);
+        a = product;
+        b = c;
+    }
+    const auto runs_of = [](auto of_64_bits, auto subtracts, auto has_carry) {
+        using U = std::conditional_t<of_64_bits, uint64_t, uint32_t>;
+        return std::pair<Run, Run>{Lanewise<kOp<CarryResult<subtracts, has_carry>>, U, U, U, uint32_t>::run,
+                                   Lanewise<kOp<CarryFlag<subtracts, has_carry>>, uint32_t, U, U, uint32_t>::run};
+    };
+    const auto [result, flag] = by_flags(runs_of, is_wide, subtract, carried);
+    const Row carry = decoder.carry(0), next = decoder.carry(1), d = decoder.write(ins.operands[0], type);
+    if (sets) decoder.emit(flag, next, a, b, carry);
+    decoder.emit(result, d, a, b, carry);
+    if (sets) decoder.emit(copy_run(32), carry, next);
+}
+
 }  // namespace kernrec

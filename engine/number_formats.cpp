@@ -193,6 +193,17 @@ uint64_t converted_nan(const Conversion& conversion, double value, uint64_t bits
     return (wide >> 63) << format.sign_shift() | format.infinity | quiet | payload;
 }
 
+// Convert to e4m3 or e5m2: saturate at the largest finite number; NaN keeps its sign (PTX ISA, section "cvt",
+// `.satfinite`).
+uint32_t to_eight_bits(NumberType to, double value, bool relu) {
+    const FloatFormat& format = float_format(to);
+    const uint32_t sign = uint32_t(std::signbit(value)) << 7;
+    if (std::isnan(value)) return sign | uint32_t(format.nan);
+    if (relu && value <= 0) return 0;
+    if (std::isinf(value)) return sign | uint32_t(format.largest);
+    return uint32_t(round_to_format(exact(value), format, Rounding::kNearestEven, true));
+}
+
 }  // namespace
 
 NumberType number_type(const std::string& name) {
@@ -334,21 +345,6 @@ uint64_t convert(const Conversion& conversion, uint64_t bits) {
     if (conversion.flushes && to == NumberType::kF32 && (result & 0x7F800000) == 0) result &= 0x80000000;
     return result;
 }
-
-namespace {
-
-// Convert to e4m3 or e5m2: saturate at the largest finite number; NaN keeps its sign (PTX ISA, section "cvt",
-// `.satfinite`).
-uint32_t to_eight_bits(NumberType to, double value, bool relu) {
-    const FloatFormat& format = float_format(to);
-    const uint32_t sign = uint32_t(std::signbit(value)) << 7;
-    if (std::isnan(value)) return sign | uint32_t(format.nan);
-    if (relu && value <= 0) return 0;
-    if (std::isinf(value)) return sign | uint32_t(format.largest);
-    return uint32_t(round_to_format(exact(value), format, Rounding::kNearestEven, true));
-}
-
-}  // namespace
 
 uint32_t convert_pair(const Conversion& conversion, uint32_t high, uint32_t low) {
     if (!has_eight_bits(conversion.to))

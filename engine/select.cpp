@@ -8,8 +8,6 @@
 
 namespace kernrec {
 
-bool is_integer_type(const std::string& type);
-
 namespace {
 
 enum class Test { kEq, kNe, kLt, kLe, kGt, kGe, kEqu, kNeu, kLtu, kLeu, kGtu, kGeu, kNum, kNan };
