@@ -1,9 +1,7 @@
 // Loads, stores, atomic operations, asynchronous copies, and moves of matrices (PTX ISA, sections 9.7.9 and 9.7.13).
 #include <algorithm>
 #include <array>
-#include <cmath>
 
-#include "cost.h"
 #include "dispatch.h"
 #include "handovers.h"
 #include "number_formats.h"

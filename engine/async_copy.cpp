@@ -2,7 +2,6 @@
 #include "async_copy.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <stdexcept>
 

@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <memory>
-#include <set>
 
 #include "checks.h"
 #include "counts.h"

@@ -1,7 +1,6 @@
 #include "decoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <set>
 

@@ -1,7 +1,6 @@
 // Converts PTX instructions to operations, with one builder per opcode, registered by the file that implements it.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <type_traits>
 

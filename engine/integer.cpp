@@ -1,6 +1,5 @@
 // Integer arithmetic, logic and bit operations (PTX ISA, sections 9.7.1, 9.7.2 and 9.7.8). Arithmetic wraps.
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 
 #include "decoder.h"
