@@ -44,6 +44,10 @@ struct Vectorized {
         Operation::each(batch, ins, std::make_index_sequence<sources>{});
     }
     static void run(Batch& batch, const Instruction& ins) { kAvx2 ? avx2(batch, ins) : plain(batch, ins); }
+
+  private:
+    friend Operation;
+    Vectorized() = default;
 };
 
 // d = op(a, b, c, e), with one source per type.
