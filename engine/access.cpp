@@ -1,9 +1,7 @@
 // Loads, stores, atomic operations, asynchronous copies, and moves of matrices (PTX ISA, sections 9.7.9 and 9.7.13).
 #include <algorithm>
 #include <array>
-#include <cmath>
 
-#include "cost.h"
 #include "dispatch.h"
 #include "handovers.h"
 #include "number_formats.h"
@@ -259,12 +257,8 @@ const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "
                              "griddepcontrol", "bar"},
                             [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
 
-// Asynchronous copies
-
 void commit_copies(Batch& batch, const Instruction& ins) {
-    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        for (const uint32_t bit : LanesOf(mask)) batch.committed[first + bit]++;
-    });
+    each_lane(batch, ins, [&](uint32_t lane) { batch.committed[lane]++; });
 }
 
 void wait_for_copies(Batch& batch, const Instruction& ins) {

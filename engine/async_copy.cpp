@@ -2,7 +2,6 @@
 #include "async_copy.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -23,24 +22,6 @@ Number load_at(const uint8_t* bytes) {
     return value;
 }
 
-}  // namespace
-
-// --- Addresses in a cluster ---
-
-uint64_t map_to_rank(uint64_t address, uint32_t rank) {
-    constexpr uint64_t kAbove = ~((uint64_t(1) << (kRankShift + kRankBits)) - 1);  // window bits of a generic address
-    return (address & kAbove) | (address & ((1u << kRankShift) - 1)) | (uint64_t(rank) + 1) << kRankShift;
-}
-
-uint32_t rank_of_address(uint64_t address, uint32_t own_rank) {
-    const uint32_t above = uint32_t(address >> kRankShift) & ((1u << kRankBits) - 1);
-    return above ? above - 1 : own_rank;
-}
-
-// --- Tensor maps ---
-
-namespace {
-
 constexpr uint64_t kHalfNan = 0x7FFF, kFloatNan = 0x7FFFFFFF;
 const TensorElement kElements[] = {
     {"u8", 1, 0, {}},
@@ -58,16 +39,6 @@ const TensorElement kElements[] = {
     {"tf32", 4, 0, {}},  // .ftz
 };
 
-}  // namespace
-
-uint64_t TensorMap::elements() const {
-    uint64_t count = 1;
-    for (uint32_t axis = 0; axis < rank; ++axis) count *= moved(axis);
-    return count;
-}
-
-namespace {
-
 // Format numbers like a Python tuple: "(1, 2)", "(1,)".
 template <class Numbers>
 std::string tuple_text(const Numbers& numbers, uint32_t count) {
@@ -77,6 +48,26 @@ std::string tuple_text(const Numbers& numbers, uint32_t count) {
 }
 
 }  // namespace
+
+// --- Addresses in a cluster ---
+
+uint64_t map_to_rank(uint64_t address, uint32_t rank) {
+    constexpr uint64_t kAbove = ~((uint64_t(1) << (kRankShift + kRankBits)) - 1);  // window bits of a generic address
+    return (address & kAbove) | (address & ((1u << kRankShift) - 1)) | (uint64_t(rank) + 1) << kRankShift;
+}
+
+uint32_t rank_of_address(uint64_t address, uint32_t own_rank) {
+    const uint32_t above = uint32_t(address >> kRankShift) & ((1u << kRankBits) - 1);
+    return above ? above - 1 : own_rank;
+}
+
+// --- Tensor maps ---
+
+uint64_t TensorMap::elements() const {
+    uint64_t count = 1;
+    for (uint32_t axis = 0; axis < rank; ++axis) count *= moved(axis);
+    return count;
+}
 
 void TensorMap::check() const {
     // CUDA Driver API, `cuTensorMapEncodeTiled`, lists these limits.
@@ -191,8 +182,6 @@ std::vector<CopyRun> shared_runs(const TensorMap& map, uint32_t start) {
     return runs;
 }
 
-// --- Reductions ---
-
 uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t value) {
     const auto as = [&](auto number) {
         using T = decltype(number);
@@ -221,8 +210,6 @@ uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t val
         default: return value;
     }
 }
-
-// --- Bulk copies ---
 
 std::vector<uint8_t> CopySide::read() const {
     size_t size = 0;

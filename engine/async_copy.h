@@ -30,7 +30,6 @@ uint32_t rank_of_address(uint64_t address, uint32_t own_rank);
 constexpr uint32_t kTensorMapBytes = 128;
 constexpr uint32_t kMostRank = 5;
 
-// Type of a tensor's elements.
 struct TensorElement {
     const char* name;  // without `.ftz`
     uint32_t bytes;
@@ -69,7 +68,6 @@ TensorMap tensor_map_at(Batch& batch, uint32_t lane, uint64_t address);
 // `tensormap.replace`: replace one field of a map in memory. Return whether the field exists.
 bool replace_tensor_map_field(uint8_t* bytes, const std::string& field, int64_t ordinal, uint64_t value);
 
-// Contiguous part of a copy.
 struct CopyRun {
     int64_t offset;  // bytes from the start of the tensor, or of shared memory
     uint32_t bytes;
@@ -83,10 +81,7 @@ std::vector<CopyRun> row_runs(TensorMap map, const std::array<int32_t, kMostRank
 // Return the locations of a box's elements in shared memory, starting at byte `start`.
 std::vector<CopyRun> shared_runs(const TensorMap& map, uint32_t start);
 
-// Return the new bits of an element in memory.
 uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t value);
-
-// --- Bulk copies ---
 
 // One side of a bulk copy: locations of its elements, in the order of the copy.
 struct CopySide {
@@ -111,7 +106,6 @@ struct CopySide {
     }
 };
 
-// Copy that a thread started.
 struct BulkCopy {
     CopySide source;
     std::vector<CopySide> targets;    // for a multicast, one target per block, at equal offsets

@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <memory>
-#include <set>
 
 #include "checks.h"
 #include "counts.h"
@@ -28,7 +27,6 @@ struct Resolved {
     uint8_t* places[kWarp];
 };
 
-// Some lanes of a warp.
 struct WarpMask {
     uint32_t warp, mask;
 };
@@ -104,14 +102,12 @@ class Batch {
     void check_races(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                      bool is_copy = false);
     bool races() const { return races_ != nullptr; }
-    // Return the checks for errors, or null.
     Checks* checks() { return checks_.get(); }
     RaceDetector* race_detector() { return races_.get(); }
     // Return the race detector for kernels ordered by barriers in shared memory, or null.
     PhaseRaces* phase_races() { return phase_races_; }
     // Return the detector of global memory races between blocks that use release and acquire, or null.
     Handovers* handovers() { return handovers_.get(); }
-    // Return the asynchronous work: copies, and matmuls that use warpgroups or tensor memory.
     Pending& work() { return *work_; }
 
     // Return the locations of the running lanes' shared memory accesses; throw Fault if an address is not in shared
@@ -143,7 +139,6 @@ class Batch {
 
     // Record accesses of watched blocks: `bytes` per lane, in elements of `unit` bytes.
     void watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t unit, AccessKind kind);
-    // Return the watch of a warp's thread block, or null.
     BlockWatch* watch_of(uint32_t warp);
     void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, int64_t address, uint32_t bytes);
     void watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind);
@@ -162,8 +157,6 @@ class Batch {
     };
     std::vector<std::vector<Copies>> pending;
     std::vector<uint32_t> committed;  // number of groups that each lane committed
-
-    // Memory
 
     // Return the shared memory of the thread block at a batch position.
     uint8_t* shared(uint32_t block) { return shared_.data() + size_t(block) * shared_stride_; }
@@ -257,7 +250,6 @@ class Batch {
     uint32_t paused_ = 0;  // number of paused lanes
     uint64_t completed_ = 0;  // number of completed phases when lanes were last woken
     uint32_t expiries_ = 0;  // timeouts since the last completed phase
-    // Barriers of clusters.
     std::vector<int64_t> cluster_arrivals_, cluster_waits_;
     std::vector<uint8_t> cluster_waiting_;
     uint32_t cluster_waiters_ = 0;

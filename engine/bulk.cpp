@@ -73,7 +73,6 @@ void prepare_linear(Batch& batch, const BulkForm& form, BulkCopy& copy) {
     copy.type = form.type;
 }
 
-// Return the box of a tensor in global memory.
 CopySide box_side(Batch& batch, uint32_t lane, const TensorMap& map, const std::vector<CopyRun>& runs, bool write) {
     CopySide made;
     made.element_bytes = map.element->bytes;
@@ -168,7 +167,6 @@ void multicast(Batch& batch, const BulkForm& form, BulkCopy& copy) {
 std::shared_ptr<BulkCopy> prepared(Batch& batch, const BulkForm& form, uint32_t lane) {
     auto copy = std::make_shared<BulkCopy>();
     copy->lane = lane;
-    copy->site = batch.source;
     copy->reduction = form.reduction;
     form.tensor ? prepare_tensor(batch, form, *copy) : prepare_linear(batch, form, *copy);
     if (!form.has_barrier) return copy;
@@ -185,19 +183,11 @@ void start_bulk(Batch& batch, const Instruction& ins) {
     std::vector<std::shared_ptr<BulkCopy>> copies;
     each_lane(batch, ins, [&](uint32_t lane) { copies.push_back(prepared(batch, form, lane)); });
     const AccessKind kind = form.reduction == Reduction::kNone ? AccessKind::kWrite : AccessKind::kAtomic;
-    std::vector<LanePlace> barriers;
     for (const std::shared_ptr<BulkCopy>& copy : copies) {
         copy->source.count(batch, copy->lane, AccessKind::kRead);
         for (const CopySide& target : copy->targets) target.count(batch, copy->lane, kind);
-        batch.work().start(copy);
-        barriers.insert(barriers.end(), copy->barriers.begin(), copy->barriers.end());
     }
-    if (barriers.empty()) return;
-    batch.work().engine.start(
-        [&batch, copies] {
-            for (const std::shared_ptr<BulkCopy>& copy : copies) batch.work().finish(*copy);
-        },
-        barriers);
+    batch.work().start(copies);
 }
 
 void commit_bulk(Batch& batch, const Instruction& ins) {
@@ -228,13 +218,7 @@ void decode_linear(Decoder& decoder, const Source& ins, const Operands& operands
     form.size = decoder.value(operands[2], "u32");
     decode_ends(decoder, ins, operands, 3, form);
     if (form.reduction == Reduction::kNone) return;
-    static const std::map<std::string, NumberType> types = {
-        {"f16", NumberType::kF16}, {"bf16", NumberType::kBf16}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32},
-        {"u64", NumberType::kU64}, {"s64", NumberType::kS64},   {"f32", NumberType::kF32}, {"f64", NumberType::kF64},
-        {"b32", NumberType::kU32}, {"b64", NumberType::kU64}};
-    const auto type = types.find(ins.type());
-    if (type == types.end()) refuse("a reduction of ." + ins.type());
-    form.type = type->second;
+    form.type = type_among(ins.type(), {"f16", "bf16", "f32", "f64", "u32", "s32", "b32", "u64", "s64", "b64"});
     form.unit = uint32_t(number_bits(form.type)) / 8;
     if (ins.type().find('f') != std::string::npos && form.reduction > Reduction::kMax) refuse();
 }

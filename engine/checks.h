@@ -69,7 +69,6 @@ struct Watch {
     void add(Finding finding);
 };
 
-// Checks the accesses of one batch.
 class Checks {
   public:
     explicit Checks(const Batch& batch);

@@ -60,6 +60,30 @@ bool paired(const int64_t* units, uint32_t mask, uint32_t distance) {
     return true;
 }
 
+// Units that the lanes of a warp access, and the pattern of these units.
+struct Units {
+    int64_t units[32];
+    bool consecutive, same;
+    int64_t span;  // from the first to the last unit
+};
+constexpr auto kUnits = [](const int64_t* addresses, uint32_t shift) __attribute__((always_inline)) {
+    Units to;
+    const int64_t first = addresses[0] >> shift;
+    uint64_t apart = 0, gaps = 0;
+    int64_t low = first, high = first;
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        const int64_t unit = addresses[lane] >> shift;
+        to.units[lane] = unit;
+        apart |= uint64_t(unit ^ first);
+        gaps |= uint64_t(unit - first) ^ lane;
+        low = unit < low ? unit : low;
+        high = unit > high ? unit : high;
+    }
+    to.consecutive = gaps == 0, to.same = apart == 0, to.span = high - low;
+    return to;
+};
+constexpr ByCpu<kUnits> units_of;
+
 }  // namespace
 
 uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
@@ -86,34 +110,6 @@ uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
     if (!std::is_sorted(units, units + count)) std::sort(units, units + count);
     return distinct_sorted(units, count);
 }
-
-namespace {
-
-// Units that the lanes of a warp access, and the pattern of these units.
-struct Units {
-    int64_t units[32];
-    bool consecutive, same;
-    int64_t span;  // from the first to the last unit
-};
-constexpr auto kUnits = [](const int64_t* addresses, uint32_t shift) __attribute__((always_inline)) {
-    Units to;
-    const int64_t first = addresses[0] >> shift;
-    uint64_t apart = 0, gaps = 0;
-    int64_t low = first, high = first;
-    for (uint32_t lane = 0; lane < 32; lane++) {
-        const int64_t unit = addresses[lane] >> shift;
-        to.units[lane] = unit;
-        apart |= uint64_t(unit ^ first);
-        gaps |= uint64_t(unit - first) ^ lane;
-        low = unit < low ? unit : low;
-        high = unit > high ? unit : high;
-    }
-    to.consecutive = gaps == 0, to.same = apart == 0, to.span = high - low;
-    return to;
-};
-constexpr ByCpu<kUnits> units_of;
-
-}  // namespace
 
 Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, bool load, bool atomic) {
     const uint32_t unit = std::max(bytes, 4u), banks = 128 / unit, shift = __builtin_ctz(unit);

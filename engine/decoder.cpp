@@ -1,7 +1,6 @@
 #include "decoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <set>
 
@@ -69,6 +68,13 @@ void require_fit(const Row& row, std::string_view type) {
         refuse("a ." + std::string(type) + " operand does not fit a " + std::to_string(row.width) + "-bit register");
 }
 
+bool is_clock(const std::string& name) { return name.rfind("%clock", 0) == 0 || name.rfind("%globaltimer", 0) == 0; }
+
+template <class T>
+void read_clock(Batch& batch, const Instruction& ins) {
+    std::fill_n(batch.row<T>(ins.d), batch.lanes, T(batch.clock() >> ins.mode));
+}
+
 }  // namespace
 
 Run cast_run(uint32_t from, uint32_t to, bool is_signed) {
@@ -105,17 +111,6 @@ Row Decoder::carry(uint32_t which) {
     if (!carries_[which]) carries_[which] = new_row(32);
     return carries_[which];
 }
-
-namespace {
-
-bool is_clock(const std::string& name) { return name.rfind("%clock", 0) == 0 || name.rfind("%globaltimer", 0) == 0; }
-
-template <class T>
-void read_clock(Batch& batch, const Instruction& ins) {
-    std::fill_n(batch.row<T>(ins.d), batch.lanes, T(batch.clock() >> ins.mode));
-}
-
-}  // namespace
 
 Row Decoder::clock(const Operand& operand, const std::string& name) {
     const uint32_t width = uint32_t(operand.value);

@@ -1,7 +1,6 @@
 // Converts PTX instructions to operations, with one builder per opcode, registered by the file that implements it.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <type_traits>
 
@@ -17,8 +16,6 @@ class Decoder {
     void decode();
     uint32_t source = 0;
 
-    // Functions for builders.
-
     // Return the row of an operand of a PTX type. A narrower type reads the low part of a wider register.
     Row read(const Operand& operand, std::string_view type);
     // Return the row of a destination. A wider register receives the extended result after the instruction.
@@ -31,7 +28,6 @@ class Decoder {
     std::pair<Row, int64_t> address(const Operand& operand);
     Row constant(uint32_t width, uint64_t bits);
     Row scratch(uint32_t width);
-    // Read a clock into a row.
     Row clock(const Operand& operand, const std::string& name);
     Row carry(uint32_t which);
     // Return the row of a value that an operation reads lane by lane: a constant, or a register at least as wide as the
@@ -44,8 +40,6 @@ class Decoder {
         if (!program_.lane_address) program_.lane_address = new_row(64);
     }
     BasicBlock& block() { return *block_; }
-    const Launch& launch() const { return launch_; }
-    const Program& program() const { return program_; }
 
     // Append an operation of the current instruction, with its guard.
     Instruction& emit(Run run, Row d = {}, Row a = {}, Row b = {}, Row c = {}, Row e = {});
@@ -65,7 +59,6 @@ class Decoder {
     void refuse_when_run(const std::string& text);
     void watch_warpgroup_registers(uint32_t first, uint32_t stop);
     void find_unassigned();
-    // Set the guard of the current instruction: its predicate, and whether it is inverted.
     void guard(Row& predicate, bool& inverted);
     std::vector<bool> watched_;  // indexed by register: whether wgmma.mma_async uses it
 
@@ -102,9 +95,13 @@ void touch_warpgroup_registers(Batch& batch, const Instruction& ins);
 
 uint32_t width_of(std::string_view type);
 
+// Integer forms of arithmetic instructions: with the type of the instruction, and with carries (addc, add.cc).
+bool is_integer_type(const std::string& type);
+void integer_arithmetic(Decoder& decoder, const Source& ins);
+void carrying(Decoder& decoder, const Source& ins);
+
 // Return the operation that converts integers of `from` bits to rows of `to` bits, with extension or truncation.
 Run cast_run(uint32_t from, uint32_t to, bool is_signed);
-// Return the operation that copies a row of this width.
 Run copy_run(uint32_t width);
 
 // Call a function with a value of the integer type that `type` names, which must be one of `Types`.

@@ -21,7 +21,6 @@ class Definedness {
     void start_batch();
     // Propagate undefined values through an instruction that is about to run, and report uses that are errors.
     void before(Batch& batch, uint32_t source);
-    // Record a load or store of local memory.
     void access_local(Batch& batch, uint32_t source, const Resolved& at, uint32_t bytes, bool write);
 
   private:

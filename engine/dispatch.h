@@ -25,6 +25,13 @@ inline Space space_of(const Source& ins) {
                                  : Space::kGeneric;
 }
 
+// Return the type of a name among those that an instruction has; bit types are unsigned integers.
+inline NumberType type_among(const std::string& name, std::initializer_list<const char*> names) {
+    for (const char* each : names)
+        if (name == each) return number_type(name);
+    refuse("the type ." + name);
+}
+
 constexpr size_t kMostRegisters = 128;
 
 // Pointers to one warp's registers, from a list of rows.
@@ -37,7 +44,6 @@ struct Fragments {
     Word* const* from(size_t i) const { return registers + i; }
 };
 
-// Operation without an effect.
 inline void nothing(Batch&, const Instruction&) {}
 
 // Builders in other files, such as for `cp.async.bulk` and `cp.async.mbarrier.arrive`.

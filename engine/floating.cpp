@@ -12,10 +12,6 @@
 
 namespace kernrec {
 
-bool is_integer_type(const std::string& type);
-void integer_arithmetic(Decoder& decoder, const Source& ins);
-void carrying(Decoder& decoder, const Source& ins);
-
 namespace {
 
 struct Half {
@@ -25,7 +21,6 @@ struct Bfloat {
     uint16_t bits;
 };
 
-// Convert f32 to f16 with ties to even.
 uint16_t f32_to_f16(float value) {
     uint32_t bits = bit_cast<uint32_t>(value);
     const uint32_t sign = bits >> 16 & 0x8000;
@@ -204,7 +199,6 @@ constexpr auto kRelu = [](auto a) {
     return std::isnan(number) ? a : rounded<decltype(a)>(number > 0 ? number : decltype(value(a))(0));
 };
 
-// Apply an operation to two numbers in one register.
 template <const auto& op, class T, class Word>
 struct Pairs {
     static T part(Word word, uint32_t half) {
@@ -248,13 +242,11 @@ struct FmaLanes : Vectorized<FmaLanes<ftz>, 3> {
             if (!mask) continue;
             float result[kWarp];
             warp(result, a + first, b + first, c + first);
-            if (mask == ~0u) std::memcpy(d + first, result, sizeof result);
-            else put(d + first, result, mask);
+            put(d + first, result, mask);
         }
     }
 };
 
-// Return the operation on f32 or f64.
 template <const auto& op, int sources>
 Run of_wide_type(const std::string& type, bool ftz) {
     if (type == "f32" && ftz) return lanewise<kOp<Ftz<op, true>>, float, sources>();
@@ -263,7 +255,6 @@ Run of_wide_type(const std::string& type, bool ftz) {
     refuse("the type ." + type);
 }
 
-// Return the operation on any floating-point type.
 template <const auto& op, int sources>
 Run of_type(const std::string& type, bool ftz) {
     const auto narrow = [&](auto flushes) -> Run {
@@ -524,11 +515,6 @@ const Registration kConvert({"cvt"}, [](Decoder& decoder, const Source& ins) {
     std::vector<std::string> marks(ins.modifiers.begin(), ins.modifiers.end() - 2);
     const std::string &from = ins.type(), &to = ins.modifiers[ins.modifiers.size() - 2];
     const bool eight = to == "e4m3x2" || to == "e5m2x2" || from == "e4m3x2" || from == "e5m2x2";
-    const bool integers = is_integer_type(from) && is_integer_type(to);
-    if (!eight && integers && width_of(to) == width_of(from) && !ins.has("sat")) {
-        decoder.emit_typed(copy_run(width_of(to)), {to, to});
-        return;
-    }
     if (!eight && ins.operands.size() == 2)
         if (const Run run = fast_conversion(to, from, marks)) return decoder.emit_typed(run, {to, from});
     const Conversion form = conversion_form(ins.modifiers);

@@ -38,20 +38,18 @@ void Handovers::keep(const Instruction& ins, const Resolved& at, uint32_t bytes)
     const Region& region = batch_.launch.buffers[at.buffer];
     for (const uint32_t bit : LanesOf(at.mask)) {
         const uint8_t* bytes_there = at.places[bit];
-        const Place place{at.buffer, uint64_t(bytes_there - region.bytes)};
-        before_[place].assign(bytes_there, bytes_there + bytes);
-        for (auto look = looked_.begin(); look != looked_.end();)
-            look = std::get<2>(*look) == place ? looked_.erase(look) : std::next(look);
+        State& state = states_[{at.buffer, uint64_t(bytes_there - region.bytes)}];
+        state.before.assign(bytes_there, bytes_there + bytes);
+        state.looked.clear();
     }
 }
 
 const uint8_t* Handovers::overlooked(const Instruction& ins, const Resolved& at, uint32_t lane, uint32_t bytes) const {
     if (at.space != Space::kGlobal || !acquires(batch_.program.sources[ins.source])) return nullptr;
-    const Place place{at.buffer, uint64_t(at.places[lane] - batch_.launch.buffers[at.buffer].bytes)};
-    const auto before = before_.find(place);
-    if (before == before_.end() || before->second.size() < bytes || looked_.count({number_, at.warp, place}))
-        return nullptr;
-    return before->second.data();
+    const auto state = states_.find({at.buffer, uint64_t(at.places[lane] - batch_.launch.buffers[at.buffer].bytes)});
+    if (state == states_.end()) return nullptr;
+    const auto& [release, before, looked] = state->second;
+    return before.size() < bytes || looked.count({number_, at.warp}) ? nullptr : before.data();
 }
 
 void Handovers::record(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write,
@@ -76,10 +74,12 @@ void Handovers::record(const Instruction& ins, const std::vector<Resolved>& all,
     }
     if (strong && is_wide(source))
         for (const auto& [warp, place] : met) {
-            const std::tuple<int32_t, uint32_t, Place> look{number_, warp, place};
-            if (acquires(source) && (is_atomic || looked_.count(look) || !before_.count(place))) acquire(warp, place);
-            looked_.insert(look);
-            if (releases(source)) release(warp, place, is_atomic);
+            State& state = states_[place];
+            const std::pair<int32_t, uint32_t> look{number_, warp};
+            if (acquires(source) && (is_atomic || state.looked.count(look) || state.before.empty()))
+                acquire(warp, state);
+            state.looked.insert(look);
+            if (releases(source)) release(warp, state, is_atomic);
         }
     for (const Touch& touch : touches) {
         std::vector<Word>& words = words_[touch.buffer];
@@ -103,24 +103,22 @@ void Handovers::learn_past(Past& past, const Past& more) {
     for (const auto& [batch, row] : more) learn(past[batch], row);
 }
 
-void Handovers::release(uint32_t warp, const Place& place, bool is_atomic) {
+void Handovers::release(uint32_t warp, State& state, bool is_atomic) {
     Release made{number_, clocks_.snapshot(warp), past_[warp / batch_.warps_per_block]};
-    const auto before = releases_.find(place);
-    if (is_atomic && before != releases_.end()) {  // an atomic operation continues the previous release
-        learn_past(made.past, before->second.past);
-        if (before->second.batch == number_) learn(made.row, before->second.row);
-        else learn(made.past[before->second.batch], before->second.row);
+    if (is_atomic && state.release) {  // an atomic operation continues the previous release
+        learn_past(made.past, state.release->past);
+        if (state.release->batch == number_) learn(made.row, state.release->row);
+        else learn(made.past[state.release->batch], state.release->row);
     }
-    releases_[place] = std::move(made);
+    state.release = std::move(made);
 }
 
-void Handovers::acquire(uint32_t warp, const Place& place) {
-    const auto release = releases_.find(place);
-    if (release == releases_.end()) return;
+void Handovers::acquire(uint32_t warp, const State& state) {
+    if (!state.release) return;
     Past& past = past_[warp / batch_.warps_per_block];
-    learn_past(past, release->second.past);
-    if (release->second.batch == number_) clocks_.learn(warp, release->second.row);
-    else learn(past[release->second.batch], release->second.row);
+    learn_past(past, state.release->past);
+    if (state.release->batch == number_) clocks_.learn(warp, state.release->row);
+    else learn(past[state.release->batch], state.release->row);
 }
 
 void Handovers::fail(const Instruction& ins, uint32_t buffer, uint64_t word, uint32_t warp, bool write) {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 
 #include "batch.h"
@@ -48,8 +49,13 @@ class Handovers {
         int32_t warp = -1, batch = 0, time = 0;
     };
     static void learn_past(Past& past, const Past& more);
-    void release(uint32_t warp, const Place& place, bool is_atomic);
-    void acquire(uint32_t warp, const Place& place);
+    struct State {
+        std::optional<Release> release;
+        std::vector<uint8_t> before;  // value before the last release
+        std::set<std::pair<int32_t, uint32_t>> looked;  // batches and warps that have read the word since
+    };
+    void release(uint32_t warp, State& state, bool is_atomic);
+    void acquire(uint32_t warp, const State& state);
     bool known(const Word& word, uint32_t warp) const;
     [[noreturn]] void fail(const Instruction& ins, uint32_t buffer, uint64_t word, uint32_t warp, bool write);
 
@@ -57,9 +63,7 @@ class Handovers {
     VectorClocks& clocks_;
     int32_t number_ = 0;  // batch number
     std::map<uint32_t, std::vector<Word>> words_;
-    std::map<Place, Release> releases_;
-    std::map<Place, std::vector<uint8_t>> before_;  // values of words before the last release
-    std::set<std::tuple<int32_t, uint32_t, Place>> looked_;  // batches and warps that have read the word since
+    std::map<Place, State> states_;
     std::vector<Past> past_;  // indexed by block of this batch
     std::vector<std::vector<int64_t>> blocks_;  // block numbers of every batch
 };

@@ -173,17 +173,14 @@ void decode_place(Decoder& decoder, const Source& ins, const Operand& place, con
 }
 
 void decode_results(Decoder& decoder, const Source& ins, const Operand& results, ImageForm& form) {
-    static const std::map<std::string, NumberType> types = {
-        {"f32", NumberType::kF32}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32}, {"f16x2", NumberType::kF16}};
     if (ins.modifiers.size() < 2 || results.kind != OperandKind::kVector) refuse();
-    const auto type = types.find(ins.modifiers[ins.modifiers.size() - 2]);
-    if (type == types.end()) refuse();
-    form.type = type->second;
-    form.packed = type->first == "f16x2";
+    const std::string& type = ins.modifiers[ins.modifiers.size() - 2];
+    form.packed = type == "f16x2";
+    form.type = form.packed ? NumberType::kF16 : type_among(type, {"f32", "u32", "s32"});
     if (results.items.size() != (form.packed ? 2u : 4u)) refuse(std::to_string(results.items.size()) + " results");
     for (const Operand& item : results.items)
-        form.targets.push_back(
-            item.kind == OperandKind::kNone ? Row{} : decoder.write(item, form.packed ? "b32" : type->first));
+        form.targets.push_back(item.kind == OperandKind::kNone ? Row{}
+                                                               : decoder.write(item, form.packed ? "b32" : type));
 }
 
 std::vector<Row> vector_rows(Decoder& decoder, const Operand& operand, uint32_t axes, const char* type) {
@@ -298,23 +295,18 @@ std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins
     return accesses;
 }
 
-void load_surface(Batch& batch, const Instruction& ins) {
-    const auto& form = form_of<ImageForm>(ins);
-    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, AccessKind::kRead))
-        for (size_t i = 0; i < form.targets.size(); i++) {
-            uint64_t value = 0;
-            if (!at.outside) std::memcpy(&value, at.bytes + i * form.unit, form.unit);
-            if (form.targets[i]) batch.put_value(form.targets[i], at.lane, value);
-        }
-}
+uint8_t* bytes_of(uint64_t& value) { return reinterpret_cast<uint8_t*>(&value); }
 
-void store_surface(Batch& batch, const Instruction& ins) {
+template <bool stores>
+void move_surface(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<ImageForm>(ins);
-    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, AccessKind::kWrite))
-        for (size_t i = 0; i < form.targets.size() && !at.outside; i++) {
+    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, stores ? AccessKind::kWrite : AccessKind::kRead))
+        for (size_t i = 0; i < form.targets.size(); i++) {
             if (!form.targets[i]) continue;
-            const uint64_t value = batch.value(form.targets[i], at.lane);
-            std::memcpy(at.bytes + i * form.unit, &value, form.unit);
+            uint8_t* const place = at.bytes + i * form.unit;
+            uint64_t value = stores ? batch.value(form.targets[i], at.lane) : 0;
+            if (!at.outside) std::memcpy(stores ? place : bytes_of(value), stores ? bytes_of(value) : place, form.unit);
+            if (!stores) batch.put_value(form.targets[i], at.lane, value);
         }
 }
 
@@ -356,39 +348,30 @@ std::vector<Row> surface_registers(Decoder& decoder, const Operand& operand, uin
     return rows;
 }
 
-const Registration kSurfaceLoad({"suld"}, [](Decoder& decoder, const Source& ins) {
+const Registration kSurfaceMove({"suld", "sust"}, [](Decoder& decoder, const Source& ins) {
     if (ins.operands.size() != 2) refuse();
-    ImageForm form = surface_form(decoder, ins, ins.operands[1]);
+    const bool loads = ins.opcode == "suld";
+    const Operand& registers = ins.operands[loads ? 0 : 1];
+    ImageForm form = surface_form(decoder, ins, ins.operands[loads ? 1 : 0]);
     form.unit = unit_of(ins);
-    for (const Operand& item : elements(ins.operands[0]))
-        if (item.kind != OperandKind::kNone && item.kind != OperandKind::kRegister) refuse();
-    form.targets = surface_registers(decoder, ins.operands[0], form.unit);
-    emit_form(decoder, load_surface, std::move(form));
-});
-
-const Registration kSurfaceStore({"sust"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() != 2) refuse();
-    ImageForm form = surface_form(decoder, ins, ins.operands[0]);
-    form.unit = unit_of(ins);
-    form.targets = surface_registers(decoder, ins.operands[1], form.unit);
-    emit_form(decoder, store_surface, std::move(form));
+    for (const Operand& item : elements(registers))
+        if (loads && item.kind != OperandKind::kNone && item.kind != OperandKind::kRegister) refuse();
+    form.targets = surface_registers(decoder, registers, form.unit);
+    emit_form(decoder, loads ? move_surface<false> : move_surface<true>, std::move(form));
 });
 
 const Registration kSurfaceReduction({"sured"}, [](Decoder& decoder, const Source& ins) {
-    static const std::pair<const char*, NumberType> types[] = {{"b32", NumberType::kU32}, {"b64", NumberType::kU64},
-                                                               {"u32", NumberType::kU32}, {"s32", NumberType::kS32},
-                                                               {"u64", NumberType::kU64}, {"s64", NumberType::kS64}};
     if (ins.operands.size() != 2 || ins.modifiers.size() < 2) refuse();
     const std::string& name = ins.modifiers[1];
     if (name != "add" && name != "min" && name != "max" && name != "and" && name != "or") refuse();
     ImageForm form = surface_form(decoder, ins, ins.operands[0]);
     form.reduction = reduction_of(name);
-    const char* type = nullptr;
-    for (const auto& [known, number] : types)
-        if (!type && ins.has(known)) type = known, form.type = number;
-    if (!type) refuse();
+    constexpr const char* names[] = {"b32", "b64", "u32", "s32", "u64", "s64"};
+    const auto* const type = std::find_if(std::begin(names), std::end(names), [&](auto each) { return ins.has(each); });
+    if (type == std::end(names)) refuse();
+    form.type = number_type(*type);
     form.unit = uint32_t(number_bits(form.type)) / 8;
-    form.targets = {decoder.value(ins.operands[1], type)};
+    form.targets = {decoder.value(ins.operands[1], *type)};
     decoder.note_atomic(Space::kGlobal);
     emit_form(decoder, reduce_surface, std::move(form));
 });

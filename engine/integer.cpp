@@ -1,6 +1,5 @@
 // Integer arithmetic, logic and bit operations (PTX ISA, sections 9.7.1, 9.7.2 and 9.7.8). Arithmetic wraps.
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 
 #include "decoder.h"
@@ -95,7 +94,6 @@ int32_t saturated(int64_t value) { return int32_t(std::clamp<int64_t>(value, INT
 constexpr auto kAddSat = [](int32_t a, int32_t b) { return saturated(int64_t(a) + b); };
 constexpr auto kSubSat = [](int32_t a, int32_t b) { return saturated(int64_t(a) - b); };
 
-// Apply an operation to both halves of 32 bits.
 template <const auto& op, class T>
 struct Halves {
     template <class... S>
@@ -105,7 +103,6 @@ struct Halves {
     }
 };
 
-// Return the operation on integers of a PTX type.
 template <const auto& op, int sources>
 Run of_type(const std::string& type) {
     if (type == "u16x2") return lanewise<kOp<Halves<op, uint16_t>>, uint32_t, sources>();
@@ -117,7 +114,6 @@ void expect_operands(const Source& ins, size_t count) {
     if (ins.operands.size() != count) refuse(std::to_string(ins.operands.size()) + " operands");
 }
 
-// Emit an operation whose operands all have one type.
 void same_type(Decoder& decoder, const Source& ins, Run run, const std::string& type) {
     decoder.emit_typed(run, std::vector<std::string_view>(ins.operands.size(), type));
 }
@@ -134,12 +130,6 @@ void wide(Decoder& decoder, const Source& ins, bool plus) {
     if (plus) types.emplace_back(result);
     decoder.emit_typed(run, types);
 }
-
-}  // namespace
-
-bool is_integer_type(const std::string& type) { return type[0] == 'u' || type[0] == 's'; }
-
-namespace {
 
 constexpr auto kBrev = [](auto a) {
     decltype(a) result = 0;
@@ -164,27 +154,6 @@ const std::map<std::string, Family> kFamilies = {
     {"mul", {of_type<kLow, 2>, 2}},         {"mul.hi", {of_type<kHigh, 2>, 2}}, {"mad", {of_type<kMad, 3>, 3}},
     {"mad.hi", {of_type<kMadHigh, 3>, 3}},  {"mul24", {of_type<kLow24, 2>, 2}}, {"mad24", {of_type<kMad24, 3>, 3}},
     {"cnot", {of_type<kCnot, 1>, 1, true}}, {"brev", {brev_run, 1, true}}};
-
-}  // namespace
-
-void integer_arithmetic(Decoder& decoder, const Source& ins) {
-    const std::string &opcode = ins.opcode, &type = ins.type();
-    const bool multiplies = opcode.rfind("mul", 0) == 0 || opcode.rfind("mad", 0) == 0;
-    const auto family = kFamilies.find(opcode + (ins.has("hi") ? ".hi" : ""));
-    if (family == kFamilies.end()) refuse();
-    const auto& [run, sources, of_bits] = family->second;
-    expect_operands(ins, sources + 1);
-    if (ins.has("sat")) {
-        if (type != "s32" || ins.modifiers.size() != 2 || (opcode != "add" && opcode != "sub")) refuse();
-        return same_type(decoder, ins,
-                         opcode == "add" ? lanewise<kAddSat, int32_t, 2>() : lanewise<kSubSat, int32_t, 2>(), type);
-    }
-    if (ins.has("wide") && (opcode == "mul" || opcode == "mad")) return wide(decoder, ins, sources == 3);
-    if (ins.modifiers.size() > 1 && opcode != "div" && !multiplies) refuse();
-    same_type(decoder, ins, run(of_bits && type[0] == 'b' ? "u" + type.substr(1) : type), type);
-}
-
-namespace {
 
 const Registration kInteger({"mul24", "mad24", "rem", "sad", "cnot", "brev"}, integer_arithmetic);
 
@@ -253,40 +222,7 @@ struct CarryFlag {
     }
 };
 
-}  // namespace
-
-// addc subc madc, and add sub mad with .cc.
-void carrying(Decoder& decoder, const Source& ins) {
-    const std::string& type = ins.type();
-    const std::string operation = ins.opcode.substr(0, 3);
-    const bool carried = ins.opcode.back() == 'c', sets = ins.has("cc"), multiplies = operation == "mad";
-    const bool subtract = operation == "sub", is_wide = type == "u64" || type == "s64";
-    if (!is_wide && type != "u32" && type != "s32") refuse();
-    expect_operands(ins, multiplies ? 4 : 3);
-    Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
-    if (multiplies) {
-        const Row c = decoder.read(ins.operands[3], type), product = decoder.scratch(width_of(type));
-        decoder.emit(ins.has("hi") ? of_type<kHigh, 2>(type) : of_type<kLow, 2>(type), product, a, b);
-        a = product;
-        b = c;
-    }
-    const auto runs_of = [](auto of_64_bits, auto subtracts, auto has_carry) {
-        using U = std::conditional_t<of_64_bits, uint64_t, uint32_t>;
-        return std::pair<Run, Run>{Lanewise<kOp<CarryResult<subtracts, has_carry>>, U, U, U, uint32_t>::run,
-                                   Lanewise<kOp<CarryFlag<subtracts, has_carry>>, uint32_t, U, U, uint32_t>::run};
-    };
-    const auto [result, flag] = by_flags(runs_of, is_wide, subtract, carried);
-    const Row carry = decoder.carry(0), next = decoder.carry(1), d = decoder.write(ins.operands[0], type);
-    if (sets) decoder.emit(flag, next, a, b, carry);
-    decoder.emit(result, d, a, b, carry);
-    if (sets) decoder.emit(copy_run(32), carry, next);
-}
-
-namespace {
-
 const Registration kCarrying({"addc", "subc", "madc"}, carrying);
-
-// Bits
 
 constexpr auto kShl = [](auto a, uint32_t b) {
     using T = decltype(a);
@@ -487,4 +423,50 @@ const Registration kDifferences({"vabsdiff4"}, [](Decoder& decoder, const Source
 });
 
 }  // namespace
+
+bool is_integer_type(const std::string& type) { return type[0] == 'u' || type[0] == 's'; }
+
+void integer_arithmetic(Decoder& decoder, const Source& ins) {
+    const std::string &opcode = ins.opcode, &type = ins.type();
+    const bool multiplies = opcode.rfind("mul", 0) == 0 || opcode.rfind("mad", 0) == 0;
+    const auto family = kFamilies.find(opcode + (ins.has("hi") ? ".hi" : ""));
+    if (family == kFamilies.end()) refuse();
+    const auto& [run, sources, of_bits] = family->second;
+    expect_operands(ins, sources + 1);
+    if (ins.has("sat")) {
+        if (type != "s32" || ins.modifiers.size() != 2 || (opcode != "add" && opcode != "sub")) refuse();
+        return same_type(decoder, ins,
+                         opcode == "add" ? lanewise<kAddSat, int32_t, 2>() : lanewise<kSubSat, int32_t, 2>(), type);
+    }
+    if (ins.has("wide") && (opcode == "mul" || opcode == "mad")) return wide(decoder, ins, sources == 3);
+    if (ins.modifiers.size() > 1 && opcode != "div" && !multiplies) refuse();
+    same_type(decoder, ins, run(of_bits && type[0] == 'b' ? "u" + type.substr(1) : type), type);
+}
+
+void carrying(Decoder& decoder, const Source& ins) {
+    const std::string& type = ins.type();
+    const std::string operation = ins.opcode.substr(0, 3);
+    const bool carried = ins.opcode.back() == 'c', sets = ins.has("cc"), multiplies = operation == "mad";
+    const bool subtract = operation == "sub", is_wide = type == "u64" || type == "s64";
+    if (!is_wide && type != "u32" && type != "s32") refuse();
+    expect_operands(ins, multiplies ? 4 : 3);
+    Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
+    if (multiplies) {
+        const Row c = decoder.read(ins.operands[3], type), product = decoder.scratch(width_of(type));
+        decoder.emit(ins.has("hi") ? of_type<kHigh, 2>(type) : of_type<kLow, 2>(type), product, a, b);
+        a = product;
+        b = c;
+    }
+    const auto runs_of = [](auto of_64_bits, auto subtracts, auto has_carry) {
+        using U = std::conditional_t<of_64_bits, uint64_t, uint32_t>;
+        return std::pair<Run, Run>{Lanewise<kOp<CarryResult<subtracts, has_carry>>, U, U, U, uint32_t>::run,
+                                   Lanewise<kOp<CarryFlag<subtracts, has_carry>>, uint32_t, U, U, uint32_t>::run};
+    };
+    const auto [result, flag] = by_flags(runs_of, is_wide, subtract, carried);
+    const Row carry = decoder.carry(0), next = decoder.carry(1), d = decoder.write(ins.operands[0], type);
+    if (sets) decoder.emit(flag, next, a, b, carry);
+    decoder.emit(result, d, a, b, carry);
+    if (sets) decoder.emit(copy_run(32), carry, next);
+}
+
 }  // namespace kernrec

@@ -23,7 +23,9 @@ inline constexpr LaneBits kLanes;
 
 template <class T>
 KERNREC_INLINE void put(T* to, const T* from, uint32_t mask) {
-    for (uint32_t lane = 0; lane < kWarp; lane++) to[lane] = kLanes.bit[lane] & mask ? from[lane] : to[lane];
+    if (mask == ~0u) std::memcpy(to, from, kWarp * sizeof(T));
+    else
+        for (uint32_t lane = 0; lane < kWarp; lane++) to[lane] = kLanes.bit[lane] & mask ? from[lane] : to[lane];
 }
 
 template <class... S, size_t... I>
@@ -42,6 +44,10 @@ struct Vectorized {
         Operation::each(batch, ins, std::make_index_sequence<sources>{});
     }
     static void run(Batch& batch, const Instruction& ins) { kAvx2 ? avx2(batch, ins) : plain(batch, ins); }
+
+  private:
+    friend Operation;
+    Vectorized() = default;
 };
 
 // d = op(a, b, c, e), with one source per type.
@@ -65,8 +71,7 @@ struct Lanewise : Vectorized<Lanewise<op, D, S...>, sizeof...(S)> {
             D result[kWarp];
 #pragma GCC ivdep
             for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = op(std::get<I>(here)[lane]...);
-            if (mask == ~0u) std::memcpy(to, result, sizeof result);
-            else put(to, result, mask);
+            put(to, result, mask);
         }
     }
 };

@@ -10,7 +10,7 @@ namespace {
 
 Space shared_or_generic(const Source& ins) { return ins.has("shared") ? Space::kShared : Space::kGeneric; }
 
-enum class Action { kInitialize, kInvalidate, kExpect, kComplete };
+enum class Action { kInitialize, kInvalidate, kExpect, kComplete, kArrive };
 
 // Form of `mbarrier`: an access of 8 bytes, and the count of each lane, or one for all.
 struct BarrierForm {
@@ -20,39 +20,29 @@ struct BarrierForm {
     uint32_t default_count = 0;
     bool expects = false, releases = true, drops = false, completes = true;
     Row state;  // for an arrival: receives the barrier's previous word
-
-    uint32_t count_of(Batch& batch, uint32_t lane) const {
-        return count ? uint32_t(batch.value(count, lane)) : default_count;
-    }
 };
 
 void act_on_barriers(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<BarrierForm>(ins);
     Mbarriers& barriers = batch.work().mbarriers;
+    PhaseRaces* races = form.releases ? batch.phase_races() : nullptr;
+    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // lanes of a warp that arrive together release once
     const bool changes = form.action == Action::kInitialize || form.action == Action::kInvalidate;
     for (const LanePlace& use : barriers_of(batch, form.barrier, changes)) {
-        const uint32_t count = form.count_of(batch, use.lane);
+        const uint32_t count = form.count ? uint32_t(batch.value(form.count, use.lane)) : form.default_count;
         switch (form.action) {
             case Action::kInitialize: barriers.initialize(use, count); break;
             case Action::kInvalidate: barriers.invalidate(use); break;
             case Action::kExpect: barriers.expect(use, count); break;
             case Action::kComplete: barriers.expect(use, -int64_t(count)); break;
+            case Action::kArrive: {
+                if (form.expects) barriers.expect(use, count);
+                if (races && released.insert({use.warp(), use.place.key(), barriers.completed_phases()}).second)
+                    races->release(use.warp(), batch.flat(use.place));
+                const uint64_t word = barriers.arrive(use, form.expects ? 1 : count, form.drops, form.completes);
+                if (form.state) batch.row<uint64_t>(form.state)[use.lane] = word;
+            }
         }
-    }
-}
-
-void arrive(Batch& batch, const Instruction& ins) {
-    const auto& form = form_of<BarrierForm>(ins);
-    Mbarriers& barriers = batch.work().mbarriers;
-    PhaseRaces* races = form.releases ? batch.phase_races() : nullptr;
-    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // lanes of a warp that arrive together release once
-    for (const LanePlace& use : barriers_of(batch, form.barrier)) {
-        const uint32_t count = form.count_of(batch, use.lane);
-        if (form.expects) barriers.expect(use, count);
-        if (races && released.insert({use.warp(), use.place.key(), barriers.completed_phases()}).second)
-            races->release(use.warp(), batch.flat(use.place));
-        const uint64_t word = barriers.arrive(use, form.expects ? 1 : count, form.drops, form.completes);
-        if (form.state) batch.row<uint64_t>(form.state)[use.lane] = word;
     }
 }
 
@@ -129,14 +119,12 @@ const Registration kMbarrier({"mbarrier"}, [](Decoder& decoder, const Source& in
     form.releases = !ins.has("relaxed");
     form.drops = kind == "arrive_drop";
     form.completes = !ins.has("noComplete");
-    if (arrives) {
-        emit_form(decoder, arrive, form);
-        return;
-    }
-    if (kind == "inval") form.action = Action::kInvalidate;
-    else if (kind == "expect_tx") form.action = Action::kExpect;
-    else if (kind == "complete_tx") form.action = Action::kComplete;
-    else if (kind != "init") refuse();
+    static const std::map<std::string, Action> kActions = {
+        {"init", Action::kInitialize},      {"inval", Action::kInvalidate}, {"expect_tx", Action::kExpect},
+        {"complete_tx", Action::kComplete}, {"arrive", Action::kArrive},    {"arrive_drop", Action::kArrive}};
+    const auto action = kActions.find(kind);
+    if (action == kActions.end()) refuse();
+    form.action = action->second;
     emit_form(decoder, act_on_barriers, form);
 });
 
@@ -179,50 +167,40 @@ void store_async(Batch& batch, const Instruction& ins) {
     const std::vector<LanePlace> targets = batch.shared_places(form.target, whole, true);
     if (targets.empty()) return;
     const std::vector<LanePlace> uses = barriers_of(batch, form.barrier);
-    PhaseRaces* races = form.reduction == Reduction::kNone ? batch.phase_races() : nullptr;
-    std::vector<uint64_t> values;
+    std::vector<std::shared_ptr<BulkCopy>> copies;
     for (size_t i = 0; i < targets.size(); i++) {
-        const size_t place = batch.flat(targets[i].place);
-        if (races) races->begin_write(ins.source, targets[i].warp(), {place, place + bytes}, batch.flat(uses[i].place));
-        for (const Row& row : form.sources) values.push_back(batch.value(row, targets[i].lane));
+        BulkCopy& copy = *copies.emplace_back(std::make_shared<BulkCopy>());
+        copy.lane = targets[i].lane;
+        copy.bytes = bytes;
+        copy.reduction = form.reduction;
+        copy.type = form.type;
+        copy.barriers = {uses[i]};
+        for (const Row& row : form.sources) {
+            const uint64_t value = batch.value(row, copy.lane);
+            const auto* first = reinterpret_cast<const uint8_t*>(&value);
+            copy.data.insert(copy.data.end(), first, first + form.unit);
+        }
+        copy.fetched = true;
+        CopySide& target = copy.targets.emplace_back();
+        target.element_bytes = form.unit;
+        target.runs = {{batch.bytes_at(targets[i].place), bytes}};
+        target.span = {batch.flat(targets[i].place), batch.flat(targets[i].place) + bytes};
     }
-    batch.work().engine.start(
-        [&batch, &form, targets, uses, values, races, bytes] {
-            size_t next = 0;
-            for (const LanePlace& target : targets)
-                for (size_t i = 0; i < form.sources.size(); i++) {
-                    uint8_t* at = batch.bytes_at(target.place) + i * form.unit;
-                    uint64_t old = 0;
-                    std::memcpy(&old, at, form.unit);
-                    const uint64_t made = reduce(form.reduction, form.type, old, values[next++]);
-                    std::memcpy(at, &made, form.unit);
-                }
-            for (size_t i = 0; i < targets.size() && races; i++) {
-                const size_t place = batch.flat(targets[i].place);
-                races->end_write({place, place + bytes}, batch.flat(uses[i].place));
-            }
-            for (const LanePlace& use : uses) batch.work().mbarriers.expect(use, -int64_t(bytes));
-        },
-        uses);
+    batch.work().start(copies);
     batch.count("bulk.shared_write_bytes", uint64_t(bytes) * targets.size());
 }
 
 const Registration kAsyncStore({"st.async", "red.async"}, [](Decoder& decoder, const Source& ins) {
-    static const std::map<std::string, NumberType> types = {
-        {"b32", NumberType::kU32}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32}, {"b64", NumberType::kU64},
-        {"u64", NumberType::kU64}, {"s64", NumberType::kS64}, {"f32", NumberType::kF32}, {"f64", NumberType::kF64}};
-    const auto type = types.find(ins.modifiers.back());
-    if (!ins.has("shared") || !ins.has("cluster") || !ins.has("mbarrier") || type == types.end() ||
-        ins.operands.size() != 3)
-        refuse();
+    const std::string& type = ins.type();
+    if (!ins.has("shared") || !ins.has("cluster") || !ins.has("mbarrier") || ins.operands.size() != 3) refuse();
     AsyncStore form;
     for (const std::string& mark : ins.modifiers)
         if (const Reduction found = reduction_of(mark); found != Reduction::kNone) form.reduction = found;
     const bool is_red = ins.opcode == "red";
-    if (is_red != (form.reduction != Reduction::kNone) || (is_red && type->first[0] == 'f')) refuse();
-    form.type = type->second;
+    if (is_red != (form.reduction != Reduction::kNone) || (is_red && type[0] == 'f')) refuse();
+    form.type = type_among(type, {"b32", "u32", "s32", "b64", "u64", "s64", "f32", "f64"});
     form.unit = uint32_t(number_bits(form.type)) / 8;
-    for (const Operand& item : elements(ins.operands[1])) form.sources.push_back(decoder.value(item, type->first));
+    for (const Operand& item : elements(ins.operands[1])) form.sources.push_back(decoder.value(item, type));
     if (form.bytes() > 16) refuse("more than 16 bytes");
     form.target = decoder.access(ins.operands[0], Space::kShared);
     form.barrier = decoder.access(ins.operands[2], Space::kShared);

@@ -8,6 +8,8 @@
 
 namespace kernrec {
 
+using std::size_t;
+
 constexpr uint32_t kWarp = 32;  // lanes of a warp
 
 // Lanes of a mask in ascending order, for range-based loops.
@@ -26,6 +28,11 @@ struct LanesOf {
 
 // State spaces of PTX (PTX ISA, section 5.1). `kGeneric` addresses are resolved to one of the others.
 enum class Space : uint8_t { kGeneric, kGlobal, kShared, kLocal, kConst, kParam, kArgument };
+
+constexpr const char* space_name(Space space) {
+    constexpr const char* names[] = {"generic", "global", "shared", "local", "const", "param", "argument"};
+    return names[size_t(space)];
+}
 
 enum class AccessKind : uint8_t { kRead, kWrite, kAtomic };
 

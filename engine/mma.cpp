@@ -283,7 +283,6 @@ struct Piece {
     int elements;
 };
 
-// `wmma.load` and `wmma.store`.
 struct Move {
     bool store;
     char operand;  // a, b, c or d

@@ -56,7 +56,6 @@ nb::object array_of(std::vector<T> values) {
     return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(held->data(), {held->size()}, owner));
 }
 
-// Kernel with a launch.
 class Kernel {
   public:
     Kernel(const std::vector<std::string>& names, Flat<int64_t> instructions, Flat<int64_t> operands,

@@ -4,10 +4,24 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace kernrec {
 namespace {
+
+// Binary floating-point format with a sign bit above exponent and mantissa.
+struct FloatFormat {
+    int exponent_bits;
+    int mantissa_bits;
+    int bias;
+    uint64_t largest;  // code of the largest finite number
+    uint64_t infinity;  // code of infinity; 0 if there is none
+    uint64_t nan;  // code of the canonical NaN; 0 if there is none
+    int padding_bits = 0;  // unused bits below the mantissa (tf32 in a 32-bit register)
+
+    constexpr int sign_shift() const { return exponent_bits + mantissa_bits; }
+};
 
 // Floating-point formats from kF16 on, in the order of NumberType. PTX ISA, section "Alternate Floating-Point Data
 // Formats": e4m3 has NaN and no infinity; e2m3, e3m2 and e2m1 have neither. The canonical NaN of bf16 is 0x7FFF and
@@ -45,17 +59,16 @@ bool is_signed(NumberType type) {
            type == NumberType::kS64;
 }
 
-// Return the lowest `count` bits.
 uint64_t low_bits(uint64_t bits, int count) { return count == 64 ? bits : bits & ((uint64_t(1) << count) - 1); }
 
 int64_t sign_extended(uint64_t bits, int count) { return int64_t(bits << (64 - count)) >> (64 - count); }
 
-int highest_bit(uint64_t bits) {
-    int position = 0;
-    for (int step = 32; step; step /= 2)
-        if (bits >> step) bits >>= step, position += step;
-    return position;
-}
+// Finite number: (-1)^negative * significand * 2^exponent.
+struct ExactNumber {
+    bool negative;
+    uint64_t significand;
+    int exponent;
+};
 
 ExactNumber exact(double value) {
     const uint64_t bits = bit_cast<uint64_t>(value);
@@ -80,6 +93,41 @@ bool rounds_away(Rounding rounding, bool negative, bool odd, bool above_half, bo
         case Rounding::kUp: return inexact && !negative;
     }
     return false;
+}
+
+const FloatFormat& float_format(NumberType type) {
+    const bool has_format = type >= NumberType::kF16 && type <= NumberType::kE2m1;
+    return kFormats[size_t(has_format ? type : NumberType::kF32) - size_t(NumberType::kF16)];
+}
+
+// Round an exact number once. A number beyond the largest finite number becomes infinity; with `saturates`, and in
+// formats without infinity, it becomes the largest finite number.
+uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, Rounding rounding, bool saturates) {
+    const uint64_t sign = uint64_t(number.negative) << format.sign_shift();
+    if (!number.significand) return sign << format.padding_bits;
+    const int exponent = number.exponent + 63 - __builtin_clzll(number.significand);
+    const int lowest_exponent = 1 - format.bias;
+    const int leading = exponent > lowest_exponent ? exponent : lowest_exponent;
+    const int shift = leading - format.mantissa_bits - number.exponent;  // bits beyond the format
+    uint64_t kept = 0, rest = 0, half = 0;
+    if (shift <= 0) {
+        kept = number.significand << -shift;
+    } else if (shift < 64) {
+        kept = number.significand >> shift;
+        rest = low_bits(number.significand, shift);
+        half = uint64_t(1) << (shift - 1);
+    } else {
+        rest = shift == 64 ? number.significand : 1;
+        half = shift == 64 ? uint64_t(1) << 63 : 2;
+    }
+    const bool away = rounds_away(rounding, number.negative, kept & 1, rest > half, half && rest == half, rest != 0);
+    uint64_t code = (uint64_t(leading - lowest_exponent) << format.mantissa_bits) + kept + away;
+    if (code > format.largest || exponent > format.bias + 1) {
+        const bool to_infinity = rounding == Rounding::kNearestEven || rounding == Rounding::kNearestAway ||
+                                 rounding == (number.negative ? Rounding::kDown : Rounding::kUp);
+        code = format.infinity && !saturates && to_infinity ? format.infinity : format.largest;
+    }
+    return (sign | code) << format.padding_bits;
 }
 
 double rounded_to_integral(double value, Rounding rounding) {
@@ -145,6 +193,17 @@ uint64_t converted_nan(const Conversion& conversion, double value, uint64_t bits
     return (wide >> 63) << format.sign_shift() | format.infinity | quiet | payload;
 }
 
+// Convert to e4m3 or e5m2: saturate at the largest finite number; NaN keeps its sign (PTX ISA, section "cvt",
+// `.satfinite`).
+uint32_t to_eight_bits(NumberType to, double value, bool relu) {
+    const FloatFormat& format = float_format(to);
+    const uint32_t sign = uint32_t(std::signbit(value)) << 7;
+    if (std::isnan(value)) return sign | uint32_t(format.nan);
+    if (relu && value <= 0) return 0;
+    if (std::isinf(value)) return sign | uint32_t(format.largest);
+    return uint32_t(round_to_format(exact(value), format, Rounding::kNearestEven, true));
+}
+
 }  // namespace
 
 NumberType number_type(const std::string& name) {
@@ -157,39 +216,6 @@ const char* number_name(NumberType type) {
     for (const auto& [text, other] : kNames)
         if (type == other) return text;
     return "";
-}
-
-const FloatFormat& float_format(NumberType type) {
-    const bool has_format = type >= NumberType::kF16 && type <= NumberType::kE2m1;
-    return kFormats[size_t(has_format ? type : NumberType::kF32) - size_t(NumberType::kF16)];
-}
-
-uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, Rounding rounding, bool saturates) {
-    const uint64_t sign = uint64_t(number.negative) << format.sign_shift();
-    if (!number.significand) return sign << format.padding_bits;
-    const int exponent = number.exponent + highest_bit(number.significand);
-    const int lowest_exponent = 1 - format.bias;
-    const int leading = exponent > lowest_exponent ? exponent : lowest_exponent;
-    const int shift = leading - format.mantissa_bits - number.exponent;  // bits beyond the format
-    uint64_t kept = 0, rest = 0, half = 0;
-    if (shift <= 0) {
-        kept = number.significand << -shift;
-    } else if (shift < 64) {
-        kept = number.significand >> shift;
-        rest = low_bits(number.significand, shift);
-        half = uint64_t(1) << (shift - 1);
-    } else {
-        rest = shift == 64 ? number.significand : 1;
-        half = shift == 64 ? uint64_t(1) << 63 : 2;
-    }
-    const bool away = rounds_away(rounding, number.negative, kept & 1, rest > half, half && rest == half, rest != 0);
-    uint64_t code = (uint64_t(leading - lowest_exponent) << format.mantissa_bits) + kept + away;
-    if (code > format.largest || exponent > format.bias + 1) {
-        const bool to_infinity = rounding == Rounding::kNearestEven || rounding == Rounding::kNearestAway ||
-                                 rounding == (number.negative ? Rounding::kDown : Rounding::kUp);
-        code = format.infinity && !saturates && to_infinity ? format.infinity : format.largest;
-    }
-    return (sign | code) << format.padding_bits;
 }
 
 double to_double(NumberType type, uint64_t bits) {
@@ -244,6 +270,11 @@ const float* small_float_values(NumberType type) {
 }
 
 Conversion conversion_form(const Modifiers& modifiers) {
+    static const std::map<std::string, Rounding> kRoundings = {{"rn", Rounding::kNearestEven},
+                                                               {"rna", Rounding::kNearestAway},
+                                                               {"rz", Rounding::kZero},
+                                                               {"rm", Rounding::kDown},
+                                                               {"rp", Rounding::kUp}};
     if (modifiers.size() < 2) refuse();
     Conversion form{};
     std::string to = modifiers[modifiers.size() - 2], from = modifiers.back();
@@ -260,21 +291,14 @@ Conversion conversion_form(const Modifiers& modifiers) {
     bool satfinite = false, rounds = false;
     for (size_t i = 0; i + 2 < modifiers.size(); ++i) {
         const std::string& mark = modifiers[i];
-        const std::string mode = mark.substr(0, 2);
+        const bool integral = mark.size() == 3 && mark.back() == 'i';
+        const auto rounding = kRoundings.find(integral ? mark.substr(0, 2) : mark);
         if (mark == "ftz") form.flushes = true;
         else if (mark == "sat") form.saturates = true;
         else if (mark == "relu") form.relu = true;
         else if (mark == "satfinite") satfinite = true;
-        else if (mark == "rna") form.rounding = Rounding::kNearestAway, rounds = true;
-        else if ((mode == "rn" || mode == "rz" || mode == "rm" || mode == "rp") &&
-                 (mark.size() == 2 || mark.substr(2) == "i")) {
-            form.rounding = mode == "rn"   ? Rounding::kNearestEven
-                            : mode == "rz" ? Rounding::kZero
-                            : mode == "rm" ? Rounding::kDown
-                                           : Rounding::kUp;
-            form.to_integral = mark.size() == 3;
-            rounds = true;
-        } else refuse();
+        else if (rounding == kRoundings.end()) refuse();
+        else form.rounding = rounding->second, form.to_integral = integral, rounds = true;
     }
     const bool eight_to = has_eight_bits(form.to), eight_from = has_eight_bits(form.from);
     if (eight_to || eight_from) {
@@ -321,21 +345,6 @@ uint64_t convert(const Conversion& conversion, uint64_t bits) {
     if (conversion.flushes && to == NumberType::kF32 && (result & 0x7F800000) == 0) result &= 0x80000000;
     return result;
 }
-
-namespace {
-
-// Convert to e4m3 or e5m2: saturate at the largest finite number; NaN keeps its sign (PTX ISA, section "cvt",
-// `.satfinite`).
-uint32_t to_eight_bits(NumberType to, double value, bool relu) {
-    const FloatFormat& format = float_format(to);
-    const uint32_t sign = uint32_t(std::signbit(value)) << 7;
-    if (std::isnan(value)) return sign | uint32_t(format.nan);
-    if (relu && value <= 0) return 0;
-    if (std::isinf(value)) return sign | uint32_t(format.largest);
-    return uint32_t(round_to_format(exact(value), format, Rounding::kNearestEven, true));
-}
-
-}  // namespace
 
 uint32_t convert_pair(const Conversion& conversion, uint32_t high, uint32_t low) {
     if (!has_eight_bits(conversion.to))

@@ -55,19 +55,6 @@ To bit_cast(const From& from) {
     return to;
 }
 
-// Binary floating-point format with a sign bit above exponent and mantissa.
-struct FloatFormat {
-    int exponent_bits;
-    int mantissa_bits;
-    int bias;
-    uint64_t largest;  // code of the largest finite number
-    uint64_t infinity;  // code of infinity; 0 if there is none
-    uint64_t nan;  // code of the canonical NaN; 0 if there is none
-    int padding_bits = 0;  // unused bits below the mantissa (tf32 in a 32-bit register)
-
-    constexpr int sign_shift() const { return exponent_bits + mantissa_bits; }
-};
-
 // Return the bits of one number or, for tf32, of the number's register.
 constexpr int number_bits(NumberType type) {
     switch (type) {
@@ -95,22 +82,7 @@ constexpr int number_bits(NumberType type) {
 // Return the type of a PTX name, or throw Unsupported. Bit types (b8 to b64) are unsigned integers.
 NumberType number_type(const std::string& name);
 
-// Return the PTX name of a type.
 const char* number_name(NumberType type);
-
-// Return the format of a floating-point type with a sign bit.
-const FloatFormat& float_format(NumberType type);
-
-// Finite number: (-1)^negative * significand * 2^exponent.
-struct ExactNumber {
-    bool negative;
-    uint64_t significand;
-    int exponent;
-};
-
-// Round an exact number once. A number beyond the largest finite number becomes infinity; with `saturates`, and in
-// formats without infinity, it becomes the largest finite number.
-uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, Rounding rounding, bool saturates);
 
 // Return the exact value of a code of any floating-point type.
 double to_double(NumberType type, uint64_t bits);
@@ -128,7 +100,6 @@ inline float f16_to_f32(uint16_t bits) {
 
 inline float bf16_to_f32(uint16_t bits) { return bit_cast<float>(uint32_t(bits) << 16); }
 
-// Round a number to f16, ties to even.
 inline uint16_t f64_to_f16(double value) { return uint16_t(from_double(NumberType::kF16, value)); }
 
 // Return a table of the values of all codes of a format with at most 8 bits.

@@ -157,8 +157,6 @@ void RegisterPool::check_granted(const Batch& batch) const {
     }
 }
 
-// --- All of it ---
-
 void Pending::start_batch() {
     mbarriers.start_batch();
     engine.clear();
@@ -170,20 +168,35 @@ void Pending::start_batch() {
     under_way_.clear();
 }
 
-void Pending::start(const std::shared_ptr<BulkCopy>& copy) {
-    if (PhaseRaces* races = batch.phase_races()) {
-        const uint32_t warp = copy->lane / kWarp;
-        if (copy->source.is_shared) {
-            const Span span = copy->source.span;
-            copy->on_fetch = [races, warp, span, pieces = races->begin_read(copy->site, warp, span)] {
-                races->end_read(warp, span, pieces);
-            };
-        }
-        for (size_t i = 0; i < copy->barriers.size() && copy->reduction == Reduction::kNone; i++)
-            races->begin_write(copy->site, warp, copy->targets[i].span, batch.flat(copy->barriers[i].place));
+void Pending::start(const std::vector<std::shared_ptr<BulkCopy>>& copies) {
+    std::vector<LanePlace> barriers;
+    for (const auto& copy : copies) {
+        begin(*copy);
+        if (copy->barriers.empty()) bulk.start(copy);
+        else if (!copy->fetched) under_way_.push_back(copy.get());
+        barriers.insert(barriers.end(), copy->barriers.begin(), copy->barriers.end());
     }
-    if (copy->barriers.empty()) bulk.start(copy);
-    else under_way_.push_back(copy.get());
+    if (barriers.empty()) return;
+    engine.start(
+        [this, copies] {
+            for (const auto& copy : copies) finish(*copy);
+        },
+        barriers);
+}
+
+void Pending::begin(BulkCopy& copy) {
+    copy.site = batch.source;
+    PhaseRaces* races = batch.phase_races();
+    if (!races) return;
+    const uint32_t warp = copy.lane / kWarp;
+    if (copy.source.is_shared) {
+        const Span span = copy.source.span;
+        copy.on_fetch = [races, warp, span, pieces = races->begin_read(copy.site, warp, span)] {
+            races->end_read(warp, span, pieces);
+        };
+    }
+    for (size_t i = 0; i < copy.barriers.size() && copy.reduction == Reduction::kNone; i++)
+        races->begin_write(copy.site, warp, copy.targets[i].span, batch.flat(copy.barriers[i].place));
 }
 
 void Pending::finish(BulkCopy& copy) {

@@ -57,7 +57,6 @@ class Mbarriers {
     uint64_t arrive(const LanePlace& use, int64_t count, bool drops = false, bool completes = true);
     // Increase the number of arrivals for which this phase waits (cp.async.mbarrier.arrive without .noinc).
     void await_more(const LanePlace& use, int64_t count);
-    // Return whether the phase with this parity is complete.
     bool passed(const LanePlace& use, uint32_t parity) const { return phase(use).parity != parity; }
     BarrierPhase phase(const LanePlace& use) const;
     uint64_t completed_phases() const { return completed_; }
@@ -78,8 +77,6 @@ class Mbarriers {
 // Return the barriers in shared memory that lanes use. Throw Fault if a lane is not ordered after a barrier's
 // initialization. `changes` is true if the lanes initialize or invalidate barriers.
 std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes = false);
-
-// --- Other asynchronous work ---
 
 // While an object of this class exists, attribute errors to another instruction.
 class AsInstruction {
@@ -176,10 +173,8 @@ struct Pending {
     void start_batch();
     // Call this when all threads exited. Finish remaining work; throw Fault if a copy still uses shared memory.
     void end_batch();
-    // Start a bulk copy. Barriers count it, or it is part of its thread's open group.
-    void start(const std::shared_ptr<BulkCopy>& copy);
-    // Finish a bulk copy that barriers count.
-    void finish(BulkCopy& copy);
+    // Start the copies of an instruction. Barriers count them, or they are part of their threads' open groups.
+    void start(const std::vector<std::shared_ptr<BulkCopy>>& copies);
 
     Batch& batch;
     Mbarriers mbarriers;
@@ -191,7 +186,9 @@ struct Pending {
     TensorOperations tensor;
 
   private:
-    std::list<const BulkCopy*> under_way_;  // copies that barriers count, in the order of their start
+    void begin(BulkCopy& copy);
+    void finish(BulkCopy& copy);
+    std::list<const BulkCopy*> under_way_;  // copies from memory that barriers count, in the order of their start
 };
 
 }  // namespace kernrec

@@ -10,8 +10,6 @@
 
 namespace kernrec {
 
-using std::size_t;
-
 struct Resolved;
 
 constexpr uint32_t kPiece = 16;  // bytes tracked together
@@ -37,7 +35,6 @@ class TensorReads {
           stored_(size_t(pieces_per_block) * blocks) {}
 
     void start_batch();
-    // Record that the threads of a block passed a barrier.
     void pass_barrier(uint32_t block);
     // Record that warps of a block make visible their own stores, and those of other warps before a barrier.
     void fence(uint32_t block, const std::vector<uint32_t>& warps);

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <iterator>
 #include <string>
 #include <type_traits>
 

@@ -369,7 +369,6 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
         for (const uint32_t bit : LanesOf(running_masks_[i])) tried_[running_warps_[i] * kWarp + bit]++;
 }
 
-// Release the lanes at every complete barrier.
 void Batch::release() {
     release_blocks();
     release_clusters();

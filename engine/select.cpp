@@ -8,8 +8,6 @@
 
 namespace kernrec {
 
-bool is_integer_type(const std::string& type);
-
 namespace {
 
 enum class Test { kEq, kNe, kLt, kLe, kGt, kGe, kEqu, kNeu, kLtu, kLeu, kGtu, kGeu, kNum, kNan };
@@ -90,7 +88,6 @@ Run comparison(const std::string& name, const std::string& type, bool ftz, bool 
 
 constexpr auto kFirst = [](uint32_t a, uint32_t) { return a; };
 
-// Compare two operands into a scratch predicate.
 Row compared(Decoder& decoder, const Source& ins, const std::string& name, const std::string& type, bool ftz,
              bool upper) {
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
@@ -152,8 +149,7 @@ void select_lanes(Batch& batch, const Instruction& ins) {
 #pragma GCC ivdep
         for (uint32_t lane = 0; lane < kWarp; lane++)
             result[lane] = kLanes.bit[lane] & flag ? a[first + lane] : b[first + lane];
-        if (mask == ~0u) std::memcpy(d + first, result, sizeof result);
-        else put(d + first, result, mask);
+        put(d + first, result, mask);
     });
 }
 
@@ -184,27 +180,29 @@ const Registration kSlct({"slct"}, [](Decoder& decoder, const Source& ins) {
     decoder.emit(select_run(width_of(type)), d, a, b, flag);
 });
 
-// d = a value in each half of a register with a set flag, else zero.
-void select_halves(Batch& batch, const Instruction& ins) {
-    uint32_t* d = batch.row<uint32_t>(ins.d);
-    const uint32_t *low = batch.flags(ins.a), *high = batch.flags(ins.b), value = uint32_t(ins.immediate);
-    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
-        uint32_t result[kWarp];
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            result[lane] = (low[warp] >> lane & 1 ? value : 0) | (high[warp] >> lane & 1 ? value << 16 : 0);
-        put(d + first, result, mask);
-    });
+// Return the bits of true in a result of `set`; `width` bits of it are used.
+uint64_t true_bits(const std::string& type) {
+    if (type.rfind("bf16", 0) == 0) return 0x3F80;
+    if (type.rfind("f16", 0) == 0) return 0x3C00;
+    if (type == "f32") return 0x3F800000;
+    if (type == "f64") return 0x3FF0000000000000;
+    const uint32_t width = type.find("x2") == std::string::npos ? width_of(type) : 16;
+    return width == 64 ? ~0ull : (1ull << width) - 1;
 }
 
 void set_halves(Decoder& decoder, const Source& ins, const std::string& name, const std::string& type,
                 const std::string& result) {
     if (width_of(result) != 32 || result == "f32") refuse("the type ." + result);
-    const Row low = compared(decoder, ins, name, type, ins.has("ftz"), false);
-    const Row high = compared(decoder, ins, name, type, ins.has("ftz"), true);
-    const Row d = decoder.write(ins.operands[0], result);
-    decoder.emit(select_halves, d, low, high).immediate = result == "f16x2"    ? 0x3C00
-                                                          : result == "bf16x2" ? 0x3F80
-                                                                               : 0xFFFF;
+    const bool is_packed = result.find("x2") != std::string::npos;
+    Row halves[2];
+    for (const bool upper : {false, true}) {
+        const Row flag = compared(decoder, ins, name, type, ins.has("ftz"), upper);
+        const uint64_t yes = is_packed ? true_bits(result) : 0xFFFF;
+        halves[upper] = decoder.scratch(32);
+        decoder.emit(select_run(32), halves[upper], decoder.constant(32, upper ? yes << 16 : yes),
+                     decoder.constant(32, 0), flag);
+    }
+    decoder.emit(lanewise<kOr, uint32_t, 2>(), decoder.write(ins.operands[0], result), halves[0], halves[1]);
 }
 
 const Registration kSet({"set"}, [](Decoder& decoder, const Source& ins) {
@@ -216,14 +214,8 @@ const Registration kSet({"set"}, [](Decoder& decoder, const Source& ins) {
     if (result.find("x2") != std::string::npos) refuse("a packed type");
     const Row flag = compared(decoder, ins, name, type, ins.has("ftz"), false);
     const uint32_t width = width_of(result);
-    uint64_t yes = ~0ull;
-    if (result == "bf16") yes = 0x3F80;
-    else if (result == "f16") yes = 0x3C00;
-    else if (result == "f32") yes = 0x3F800000;
-    else if (result == "f64") yes = 0x3FF0000000000000;
-    if (width < 64) yes &= (1ull << width) - 1;
     const Row d = decoder.write(ins.operands[0], result);
-    decoder.emit(select_run(width), d, decoder.constant(width, yes), decoder.constant(width, 0), flag);
+    decoder.emit(select_run(width), d, decoder.constant(width, true_bits(result)), decoder.constant(width, 0), flag);
 });
 
 // d = parts of a register, or a register from parts.
@@ -246,19 +238,9 @@ struct Pack {
     }
 };
 
+constexpr auto kShiftRight = [](auto whole, uint32_t by) { return decltype(whole)(whole >> by); };
 template <class Whole, class Part>
-struct Unpack {
-    static void run(Batch& batch, const Instruction& ins) {
-        Part* d = batch.row<Part>(ins.d);
-        const Whole* a = batch.row<Whole>(ins.a);
-        const uint32_t shift = ins.mode;
-        each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-            Part result[kWarp];
-            for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = Part(a[first + lane] >> shift);
-            put(d + first, result, mask);
-        });
-    }
-};
+using Unpack = Lanewise<kShiftRight, Part, Whole, uint32_t>;
 
 // Return Pack or Unpack for these widths of register and parts.
 template <template <class, class> class Move>
@@ -300,7 +282,7 @@ const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
         for (size_t i = 0; i < target.items.size(); i++) {
             if (target.items[i].kind == OperandKind::kNone) continue;
             const Row d = decoder.write(target.items[i], "b" + std::to_string(part));
-            decoder.emit(run, d, a).mode = part * uint32_t(i);
+            decoder.emit(run, d, a, decoder.constant(32, part * uint32_t(i)));
         }
         return;
     }

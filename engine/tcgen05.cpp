@@ -261,7 +261,6 @@ uint32_t stored_bytes(Type type) { return uint32_t(element_bits(type)) / 8; }
 // Return the lane of a row of D. If D has 64 rows, each warp has 16 of them.
 uint32_t lane_of_row(uint32_t row, uint32_t rows) { return rows == kTensorLanes ? row : row / 16 * 32 + row % 16; }
 
-// Return a cell at an offset from an address of tensor memory.
 Cell cell_at(uint32_t address, uint32_t lane, uint32_t column) {
     return {(address >> 16) + lane, (address & 0xFFFF) + column};
 }
@@ -271,7 +270,6 @@ double sum_of_cell(Type type, uint32_t cell) {
     return to_double(type, type == Type::kF16 ? cell & 0xFFFF : cell);
 }
 
-// Decode a 32-byte row of A or B.
 void decode_row(const MultiplyForm& form, Type type, const uint8_t* bytes, double* numbers) {
     if (!is_narrow(type)) {
         decode_bytes(type, bytes, int(kTileRowBytes * 8) / number_bits(type), numbers);
@@ -366,7 +364,6 @@ class Multiplication {
         }
     }
 
-    // Read the part of A or B in a block's shared memory.
     void read_shared(size_t i, const Row& descriptor, uint32_t extent, Type type, bool mn_major,
                      std::vector<double>& numbers) {
         const uint32_t size = stored_bytes(type);

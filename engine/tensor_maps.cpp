@@ -25,8 +25,6 @@ MapBytes map_bytes(Batch& batch, Space space, uint32_t lane, uint64_t address, b
     return {at.places[lane % kWarp], at.space};
 }
 
-const char* const kSpaces[] = {"generic", "global", "shared", "local", "const", "param", "argument"};
-
 struct ReplaceForm {
     Instruction map;
     std::string field;
@@ -120,7 +118,7 @@ const Registration kFence({"fence"}, [](Decoder& decoder, const Source& ins) {
 TensorMap tensor_map_at(Batch& batch, uint32_t lane, uint64_t address) {
     const MapBytes map = map_bytes(batch, Space::kGeneric, lane, address, false);
     if (map.space != Space::kGlobal && map.space != Space::kConst && map.space != Space::kParam)
-        batch.fail_lane(lane, std::string("uses a tensor map in ") + kSpaces[size_t(map.space)] +
+        batch.fail_lane(lane, std::string("uses a tensor map in ") + space_name(map.space) +
                                   " memory, where no copy reads one (a parameter has to be __grid_constant__)");
     if (batch.races()) {
         const std::string fence = batch.work().maps.missing(address, batch.lane_block(lane));

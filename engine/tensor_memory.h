@@ -15,7 +15,6 @@ namespace kernrec {
 constexpr uint32_t kTensorLanes = 128;
 constexpr uint32_t kTensorColumns = 512;
 
-// Cell of a thread block's tensor memory.
 struct Cell {
     uint32_t lane;
     uint32_t column;
@@ -77,7 +76,6 @@ class TensorFences {
     int64_t now_ = 0;
 };
 
-// Inputs and outputs of a matrix operation or copy.
 struct TensorOperation {
     struct BlockCells {
         uint32_t block;  // position in the batch

@@ -4,20 +4,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
 
 namespace kernrec {
 namespace {
 
-// Integer coordinates of a texel.
 struct Texel {
     std::array<int64_t, 3> at;
     int64_t layer;
     int64_t level;
 };
 
-// Texel that a fetch reads.
 struct Corner {
     Texel texel;
     bool inside;  // if false, the texel reads as the border

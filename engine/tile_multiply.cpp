@@ -218,7 +218,6 @@ template <bool kFused>
     write_d_inline(form.d, form.m, form.saturates, sums, product.d);
 }
 
-// Functions for one instruction set.
 struct Kernels {
     void (*tile)(const TileA&, const double*, double*);
     void (*fragments)(const FragmentProduct&);

@@ -31,27 +31,28 @@ class VectorClocks {
             rows_[warp].assign(warps, 0);
             rows_[warp][warp] = 1;
         }
-        columns_.clear(), places_.clear(), phase_.clear(), arrived_.clear(), completed_.clear();
+        barriers_.clear(), places_.clear();
     }
     int32_t seen(uint32_t warp, uint32_t column) const { return rows_[warp][column]; }
-    size_t columns() const { return warps + columns_.size(); }
+    size_t columns() const { return warps + places_.size(); }
     int32_t time(uint32_t warp) const { return rows_[warp][warp]; }
     const int32_t* row(uint32_t warp) const { return rows_[warp].data(); }
 
     // Return the column of the copies that a barrier counts.
     uint32_t column(size_t place) {
-        const auto [entry, is_new] = columns_.try_emplace(place, warps + uint32_t(columns_.size()));
-        if (is_new) {
+        uint32_t& column = barriers_[place].column;
+        if (!column) {
+            column = uint32_t(columns());
             places_.push_back(place);
-            for (Knowledge& row : rows_) row.resize(entry->second + 1);
+            for (Knowledge& row : rows_) row.resize(column + 1);
         }
-        return entry->second;
+        return column;
     }
     size_t place_of(uint32_t column) const { return places_[column - warps]; }
     // Return the time of a copy that finishes now.
     int32_t now(size_t place) const {
-        const auto entry = phase_.find(place);
-        return entry == phase_.end() ? 1 : entry->second;
+        const auto barrier = barriers_.find(place);
+        return barrier == barriers_.end() ? 1 : barrier->second.phase;
     }
     // Return the current clock of a warp, for an arrival that may come later.
     Knowledge snapshot(uint32_t warp) {
@@ -59,20 +60,18 @@ class VectorClocks {
         rows_[warp][warp]++;
         return row;
     }
-    void arrive(const Knowledge& row, size_t place) { kernrec::learn(arrived_[place], row); }
+    void arrive(const Knowledge& row, size_t place) { kernrec::learn(barriers_[place].arrived, row); }
     void release(uint32_t warp, size_t place) { arrive(snapshot(warp), place); }
     void complete(size_t place) {
         const uint32_t own = column(place);
-        const auto before = arrived_.find(place);
-        Knowledge row = before == arrived_.end() ? Knowledge() : before->second;
-        row.resize(std::max<size_t>(row.size(), own + 1));
-        row[own] = now(place);
-        phase_[place] = now(place) + 1;
-        completed_[place] = std::move(row);
+        Barrier& barrier = barriers_[place];
+        barrier.completed = barrier.arrived;
+        barrier.completed.resize(std::max<size_t>(barrier.completed.size(), own + 1));
+        barrier.completed[own] = barrier.phase++;
     }
     void acquire(uint32_t warp, size_t place) {
-        const auto row = completed_.find(place);
-        if (row != completed_.end()) learn(warp, row->second);
+        const auto barrier = barriers_.find(place);
+        if (barrier != barriers_.end()) learn(warp, barrier->second.completed);
     }
     void learn(uint32_t warp, const Knowledge& row) { kernrec::learn(rows_[warp], row); }
     // Record that warps pass a barrier together; other warps arrived with these snapshots.
@@ -87,12 +86,14 @@ class VectorClocks {
     const uint32_t warps;
 
   private:
+    struct Barrier {
+        uint32_t column = 0;           // column of its copies, or 0 if it has none
+        int32_t phase = 1;             // time of a copy that finishes now
+        Knowledge arrived, completed;  // clocks of its arrivals, and of its last complete phase
+    };
     std::vector<Knowledge> rows_;
-    std::unordered_map<size_t, uint32_t> columns_;  // keyed by barrier
-    std::vector<size_t> places_;                    // indexed by column
-    std::unordered_map<size_t, int32_t> phase_;     // keyed by barrier: time of a copy that finishes now
-    std::unordered_map<size_t, Knowledge> arrived_;    // keyed by barrier: clocks of its arrivals
-    std::unordered_map<size_t, Knowledge> completed_;  // keyed by barrier: clocks of its last complete phase
+    std::unordered_map<size_t, Barrier> barriers_;
+    std::vector<size_t> places_;  // barriers with a column, indexed by column
 };
 
 }  // namespace kernrec

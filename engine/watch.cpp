@@ -1,7 +1,6 @@
 #include "watch.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "batch.h"
 #include "cost.h"

@@ -38,7 +38,6 @@ constexpr int64_t kMostKept = 1 << 20;  // maximum sectors per batch of blocks; 
 constexpr uint32_t kSectorBytes = 32, kWordBytes = 4;
 constexpr uint64_t kFineBytes = uint64_t(1) << 30;  // larger buffers are tracked by sector, not by word
 
-// Accesses of one thread block.
 struct BlockWatch {
     // Distinct sectors of each warp's loads and stores, in order: run of the piece of code, warp of the block, address
     // / 32, and whether the access is a load.

@@ -14,7 +14,6 @@ namespace kernrec {
 
 using Type = NumberType;
 
-// One wgmma.mma_async.
 struct WgmmaForm {
     MatrixMultiply product;
     Modifiers name;

@@ -1,4 +1,4 @@
-// Accesses of instructions to memory: addresses, the bytes they refer to, and their errors.
+// Addresses of instructions: the bytes that they refer to, and errors.
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -15,7 +15,6 @@ namespace {
 // State spaces of the windows of generic addresses.
 constexpr Space kWindows[] = {Space::kGlobal, Space::kShared, Space::kLocal, Space::kConst, Space::kParam};
 
-constexpr const char* kSpaces[] = {"generic", "global", "shared", "local", "const", "param", "argument"};
 constexpr const char* kRegions[] = {
     "", "", "shared memory", "local memory", "constant memory", "parameters", "arguments of calls"};
 
@@ -224,7 +223,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
             int64_t at = int64_t(uint64_t(extended) + uint64_t(ins.immediate));
             Space space = ins.space;
             const auto accesses = [&] {
-                return "accesses " + std::to_string(bytes) + " bytes at " + kSpaces[size_t(space)] + " address " +
+                return "accesses " + std::to_string(bytes) + " bytes at " + space_name(space) + " address " +
                        hex(address) + ", which is ";
             };
             if (address & (bytes - 1)) {
