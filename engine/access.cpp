@@ -18,7 +18,7 @@ uint32_t elements_of(const Source& ins) {
     return 1;
 }
 
-std::vector<Operand> items_of(const Operand& operand, uint32_t elements) {
+Operands items_of(const Operand& operand, uint32_t elements) {
     if (operand.kind == OperandKind::kVector) return operand.items;
     if (elements != 1) refuse("a vector access without a vector operand");
     return {operand};
@@ -96,11 +96,8 @@ const Registration kLoad({"ld", "ldu"}, [](Decoder& decoder, const Source& ins) 
         if (width < bits) refuse("a register that is too narrow");
     }
     if (rows.size() != elements) refuse("a vector of other length");
-    const auto [base, offset] = decoder.address(ins.operands[1]);
-    Instruction& made = decoder.emit(load_run(bits, width ? width : bits, type[0] == 's'), {}, base);
-    made.list = std::move(rows);
-    made.immediate = offset;
-    made.space = space_of(ins);
+    const Run run = load_run(bits, width ? width : bits, type[0] == 's');
+    Instruction& made = decoder.emit_access(run, ins.operands[1], space_of(ins), std::move(rows));
     made.unit = bits / 8;
     made.mode = bits / 8 * elements;
 });
@@ -143,16 +140,12 @@ const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
     const std::string& type = ins.type();
     const uint32_t elements = elements_of(ins), bits = width_of(type);
     if (bits < 8) refuse("a store of predicates");
-    const std::vector<Operand> items = items_of(ins.operands[1], elements);
+    const Operands items = items_of(ins.operands[1], elements);
     if (items.size() != elements) refuse("a vector of other length");
     std::vector<Row> rows;
     for (const Operand& item : items) rows.push_back(decoder.read(item, type));
-    const auto [base, offset] = decoder.address(ins.operands[0]);
     const Run run = for_width(bits, [](auto of) -> Run { return store<decltype(of)>; });
-    Instruction& made = decoder.emit(run, {}, base);
-    made.list = std::move(rows);
-    made.immediate = offset;
-    made.space = space_of(ins);
+    Instruction& made = decoder.emit_access(run, ins.operands[0], space_of(ins), std::move(rows));
     made.unit = bits / 8;
     made.mode = bits / 8 * elements;
 });
@@ -227,7 +220,7 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
             if (mark == name) type = mark, run = of_type;
     if (reduction == Reduction::kNone || !run) refuse();
     if (type.find('f') != std::string::npos && reduction > Reduction::kMax && reduction != Reduction::kExch) refuse();
-    std::vector<Operand> operands = ins.operands;
+    Operands operands = ins.operands;
     std::vector<Row> targets;
     auto rows_of = [&](const Operand& operand, bool write) {
         std::vector<Row> rows;
@@ -243,7 +236,6 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
         operands.erase(operands.begin());
     }
     if (operands.size() < (compares ? 3u : 2u)) refuse();
-    const auto [base, offset] = decoder.address(operands[0]);
     const std::vector<Row> b = rows_of(operands[1], false), c = compares ? rows_of(operands[2], false) : b;
     if (targets.size() < b.size()) targets.resize(b.size());
     if (targets.size() != b.size() || c.size() != b.size()) refuse("operands of several lengths");
@@ -252,12 +244,9 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     merges = merges &&
              ((ins.has("add") && by.value == 1) || (ins.has("inc") && (by.value == -1 || by.value == 0xFFFFFFFFll)));
     merges = merges && !decoder.result_is_read();
-    Instruction& made = decoder.emit(run, {}, base);
-    made.list = std::move(targets);
-    made.list.insert(made.list.end(), b.begin(), b.end());
-    made.list.insert(made.list.end(), c.begin(), c.end());
-    made.immediate = offset;
-    made.space = space_of(ins);
+    targets.insert(targets.end(), b.begin(), b.end());
+    targets.insert(targets.end(), c.begin(), c.end());
+    Instruction& made = decoder.emit_access(run, operands[0], space_of(ins), std::move(targets));
     made.unit = width_of(type) / 8;
     made.mode = uint32_t(reduction);
     made.modes = {merges, made.unit * uint32_t(b.size()), ins.has("warp_aggregated")};
@@ -373,7 +362,7 @@ const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
         refuse("a copy of other than 4, 8 or 16 bytes");
     const auto [to, to_offset] = decoder.address(ins.operands[0]);
     const auto [from, from_offset] = decoder.address(ins.operands[1]);
-    std::vector<Operand> extra(ins.operands.begin() + 3, ins.operands.end());
+    Operands extra(ins.operands.begin() + 3, ins.operands.end());
     if (ins.has("cache_hint") && !extra.empty()) extra.pop_back();
     Row amount, ignores;
     if (!extra.empty()) {
@@ -442,11 +431,8 @@ const Registration kMatrices({"ldmatrix", "stmatrix"}, [](Decoder& decoder, cons
         rows.push_back(stores ? decoder.read(item, "b32") : decoder.write(item, "b32"));
     if (rows.size() != number)
         refuse(std::to_string(rows.size()) + " registers for " + std::to_string(number) + " matrices");
-    const auto [base, offset] = decoder.address(address);
-    Instruction& made = decoder.emit(stores ? move_matrices<true> : move_matrices<false>, {}, base);
-    made.list = std::move(rows);
-    made.immediate = offset;
-    made.space = ins.has("shared") ? Space::kShared : Space::kGeneric;
+    Instruction& made = decoder.emit_access(stores ? move_matrices<true> : move_matrices<false>, address,
+                                            ins.has("shared") ? Space::kShared : Space::kGeneric, std::move(rows));
     made.unit = 8;
     made.mode = ins.has("trans");
 });
@@ -462,11 +448,8 @@ void move_matrix(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kMoveMatrix({"movmatrix"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers != std::vector<std::string>{"sync", "aligned", "m8n8", "trans", "b16"} ||
-        ins.operands.size() != 2)
-        refuse();
-    const Row a = decoder.read(ins.operands[1], "b32"), d = decoder.write(ins.operands[0], "b32");
-    decoder.emit(move_matrix, d, a);
+    if (ins.modifiers != Modifiers{"sync", "aligned", "m8n8", "trans", "b16"}) refuse();
+    decoder.emit_typed(move_matrix, {"b32", "b32"});
 });
 
 }  // namespace

@@ -209,14 +209,14 @@ void wait_bulk(Batch& batch, const Instruction& ins) {
 }
 
 // Decode the barrier and the mask of blocks, which follow the other operands.
-void decode_ends(Decoder& decoder, const Source& ins, const std::vector<Operand>& operands, size_t next,
+void decode_ends(Decoder& decoder, const Source& ins, const Operands& operands, size_t next,
                  BulkForm& form) {
     if (operands.size() < next + form.has_barrier + ins.has("multicast")) refuse();
     if (form.has_barrier) form.barrier = decoder.access(operands[next++], Space::kShared);
     if (ins.has("multicast")) form.mask = decoder.value(operands[next], "u16");
 }
 
-void decode_linear(Decoder& decoder, const Source& ins, const std::vector<Operand>& operands, BulkForm& form) {
+void decode_linear(Decoder& decoder, const Source& ins, const Operands& operands, BulkForm& form) {
     std::vector<bool> shared;
     for (const std::string& mark : ins.modifiers)
         if (mark == "shared" || mark == "global") shared.push_back(mark == "shared");
@@ -239,7 +239,7 @@ void decode_linear(Decoder& decoder, const Source& ins, const std::vector<Operan
     if (ins.type().find('f') != std::string::npos && form.reduction > Reduction::kMax) refuse();
 }
 
-void decode_tensor(Decoder& decoder, const Source& ins, const std::vector<Operand>& operands, BulkForm& form) {
+void decode_tensor(Decoder& decoder, const Source& ins, const Operands& operands, BulkForm& form) {
     if (ins.has("im2col") || ins.has("im2col_no_offs") || operands.size() < 2) refuse();
     form.tensor = true;
     form.is_load = form.has_barrier;
@@ -277,7 +277,7 @@ void decode_bulk(Decoder& decoder, const Source& ins) {
     } else {
         decoder.need_lane_address();
         BulkForm form;
-        std::vector<Operand> operands = ins.operands;
+        Operands operands = ins.operands;
         if (ins.has("cache_hint") && !operands.empty()) operands.pop_back();
         form.has_barrier = ins.has("mbarrier");
         if (ins.modifiers[0] == "reduce") {

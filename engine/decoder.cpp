@@ -63,6 +63,12 @@ uint64_t literal_bits(const Operand& literal, std::string_view type) {
     return width == 1 ? literal.value != 0 : uint64_t(literal.value) & all;
 }
 
+void require_fit(const Row& row, std::string_view type) {
+    const uint32_t width = width_of(type);
+    if (row.width < width || (width == 1) != (row.width == 1))
+        refuse("a ." + std::string(type) + " operand does not fit a " + std::to_string(row.width) + "-bit register");
+}
+
 }  // namespace
 
 Run cast_run(uint32_t from, uint32_t to, bool is_signed) {
@@ -156,8 +162,7 @@ Row Decoder::read(const Operand& operand, std::string_view type) {
     }
     const Row row = plain(operand);
     if (row.width == width) return row;
-    if (row.width < width || (width == 1) != (row.width == 1))
-        refuse("a ." + std::string(type) + " operand does not fit a " + std::to_string(row.width) + "-bit register");
+    require_fit(row, type);
     const Row cut = scratch(width);
     emit(cast_run(row.width, width, false), cut, row).guard = {};
     return cut;
@@ -168,8 +173,7 @@ Row Decoder::write(const Operand& operand, std::string_view type) {
     if (operand.kind != OperandKind::kRegister) refuse("a destination that is not a register");
     const Row row = plain(operand);
     if (row.width == width) return row;
-    if (row.width < width || (width == 1) != (row.width == 1))
-        refuse("a ." + std::string(type) + " operand does not fit a " + std::to_string(row.width) + "-bit register");
+    require_fit(row, type);
     const Row narrow = scratch(width);
     const bool is_signed = type[0] == 's' && type.find("x2") == std::string_view::npos;
     after_.push_back({cast_run(width, row.width, is_signed), row, narrow});
@@ -215,12 +219,27 @@ void Decoder::guard(Row& predicate, bool& inverted) {
 }
 
 Row Decoder::value(const Operand& operand, std::string_view type) {
-    const uint32_t width = width_of(type);
     if (operand.kind != OperandKind::kRegister && operand.kind != OperandKind::kSpecial) return read(operand, type);
     const Row row = plain(operand);
-    if (row.width < width || (width == 1) != (row.width == 1))
-        refuse("a ." + std::string(type) + " operand does not fit a " + std::to_string(row.width) + "-bit register");
+    require_fit(row, type);
     return row;
+}
+
+void Decoder::emit_typed(Run run, const std::vector<std::string_view>& types) {
+    const Operands& operands = ins().operands;
+    if (operands.size() != types.size()) refuse(std::to_string(operands.size()) + " operands");
+    Row rows[4];
+    for (size_t i = 1; i < types.size(); i++) rows[i - 1] = read(operands[i], types[i]);
+    emit(run, write(operands[0], types[0]), rows[0], rows[1], rows[2], rows[3]);
+}
+
+Instruction& Decoder::emit_access(Run run, const Operand& address, Space space, std::vector<Row> registers) {
+    const auto [base, offset] = this->address(address);
+    Instruction& made = emit(run, {}, base);
+    made.list = std::move(registers);
+    made.immediate = offset;
+    made.space = space;
+    return made;
 }
 
 Instruction Decoder::access(const Operand& address, Space space) {
@@ -365,7 +384,7 @@ void Decoder::end(BasicBlock& block) {
         for (const std::string& mark : from.modifiers)
             if (mark != "cta" && mark != "aligned") marks.push_back(mark);
         const std::string kind = marks.empty() ? "sync" : marks[0];
-        std::vector<Operand> operands = from.operands;
+        Operands operands = from.operands;
         block.end = End::kBarrier;
         if (kind == "red") {
             if (operands.size() < 3 || operands.size() > 4 || marks.size() != 3)

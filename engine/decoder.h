@@ -49,6 +49,10 @@ class Decoder {
 
     // Append an operation of the current instruction, with its guard.
     Instruction& emit(Run run, Row d = {}, Row a = {}, Row b = {}, Row c = {}, Row e = {});
+    // Append an operation whose result and sources are the operands of the instruction, with these types.
+    void emit_typed(Run run, const std::vector<std::string_view>& types);
+    // Append an operation that moves registers from or to memory.
+    Instruction& emit_access(Run run, const Operand& address, Space space, std::vector<Row> registers);
     const Source& ins() const { return program_.sources[source]; }
     void note_atomic(Space space) { program_.has_atomics |= space == Space::kGlobal || space == Space::kGeneric; }
     // Return whether an instruction reads a register that the current one writes.

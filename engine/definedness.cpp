@@ -233,7 +233,7 @@ void Definedness::before(Batch& batch, uint32_t source) {
 void Definedness::access_local(Batch& batch, uint32_t source, const Resolved& at, uint32_t bytes, bool write) {
     const Source& from = batch.program.sources[source];
     if ((from.opcode != "ld" && from.opcode != "st") || from.operands.size() < 2) return;
-    const std::vector<Operand> parts = elements(from.operands[write ? 1 : 0]);
+    const Operands parts = elements(from.operands[write ? 1 : 0]);
     const uint32_t unit = bytes / uint32_t(parts.size());
     for (size_t part = 0; part < parts.size(); part++) {
         const uint32_t slot = this->slot(parts[part]), stored = write ? bits(slot, at.warp) : 0;

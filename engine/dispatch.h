@@ -11,8 +11,8 @@
 
 namespace kernrec {
 
-inline std::vector<Operand> elements(const Operand& operand) {
-    return operand.kind == OperandKind::kVector ? operand.items : std::vector<Operand>{operand};
+inline Operands elements(const Operand& operand) {
+    return operand.kind == OperandKind::kVector ? operand.items : Operands{operand};
 }
 
 inline Space space_of(const Source& ins) {

@@ -311,33 +311,41 @@ uint32_t directed_code(const std::string& opcode, const std::string& mode) {
     return code;
 }
 
-Run plain_run(const std::string& opcode, const std::string& type, bool ftz, bool nan) {
-    if (opcode == "fma" && type == "f32") return ftz ? FmaLanes<true>::run : FmaLanes<false>::run;
-    if (opcode == "fma") return of_type<kFma, 3>(type, ftz);
-    if (opcode == "add") return of_type<kAdd, 2>(type, ftz);
-    if (opcode == "sub") return of_type<kSub, 2>(type, ftz);
-    if (opcode == "mul") return of_type<kMul, 2>(type, ftz);
-    if (opcode == "div") return of_wide_type<kDiv, 2>(type, ftz);
-    if (opcode == "min" || opcode == "max") {
-        const auto run_of = [&](auto least, auto with_nan) {
-            return of_type<kOp<Extreme<least, with_nan>>, 2>(type, ftz);
-        };
-        return by_flags(run_of, opcode == "min", nan);
-    }
-    if (opcode == "neg") return of_type<kNeg, 1>(type, ftz);
-    if (opcode == "abs") return of_type<kAbs, 1>(type, ftz);
-    if (opcode == "sqrt") return of_wide_type<kSqrt, 1>(type, ftz);
-    if (type == "f64" && ftz && opcode == "rcp") return lanewise<kOp<Ftz<kRcp, true>>, double, 1>();
-    if (type == "f64" && ftz && opcode == "rsqrt") return lanewise<kOp<Ftz<kRsqrt, true>>, double, 1>();
-    if (opcode == "rcp") return of_wide_type<kRcp, 1>(type, ftz);
-    if (opcode == "rsqrt") return of_wide_type<kRsqrt, 1>(type, ftz);
-    if (opcode == "sin") return of_wide_type<kSin, 1>(type, ftz);
-    if (opcode == "cos") return of_wide_type<kCos, 1>(type, ftz);
-    if (opcode == "ex2") return of_type<kEx2, 1>(type, ftz);
-    if (opcode == "lg2") return of_wide_type<kLg2, 1>(type, ftz);
-    if (opcode == "tanh") return of_type<kTanh, 1>(type, ftz);
-    refuse();
+template <const auto& op>
+Run of_type_or_f64(const std::string& type, bool ftz) {
+    if (type == "f64" && ftz) return lanewise<kOp<Ftz<op, true>>, double, 1>();
+    return of_wide_type<op, 1>(type, ftz);
 }
+
+Run fma_run(const std::string& type, bool ftz) {
+    if (type == "f32") return ftz ? FmaLanes<true>::run : FmaLanes<false>::run;
+    return of_type<kFma, 3>(type, ftz);
+}
+
+template <bool least, bool with_nan>
+Run extreme_run(const std::string& type, bool ftz) {
+    return of_type<kOp<Extreme<least, with_nan>>, 2>(type, ftz);
+}
+
+const std::map<std::string, Run (*)(const std::string& type, bool ftz)> kRuns = {{"fma", fma_run},
+                                                                                 {"add", of_type<kAdd, 2>},
+                                                                                 {"sub", of_type<kSub, 2>},
+                                                                                 {"mul", of_type<kMul, 2>},
+                                                                                 {"div", of_wide_type<kDiv, 2>},
+                                                                                 {"min", extreme_run<true, false>},
+                                                                                 {"min.NaN", extreme_run<true, true>},
+                                                                                 {"max", extreme_run<false, false>},
+                                                                                 {"max.NaN", extreme_run<false, true>},
+                                                                                 {"neg", of_type<kNeg, 1>},
+                                                                                 {"abs", of_type<kAbs, 1>},
+                                                                                 {"sqrt", of_wide_type<kSqrt, 1>},
+                                                                                 {"rcp", of_type_or_f64<kRcp>},
+                                                                                 {"rsqrt", of_type_or_f64<kRsqrt>},
+                                                                                 {"sin", of_wide_type<kSin, 1>},
+                                                                                 {"cos", of_wide_type<kCos, 1>},
+                                                                                 {"ex2", of_type<kEx2, 1>},
+                                                                                 {"lg2", of_wide_type<kLg2, 1>},
+                                                                                 {"tanh", of_type<kTanh, 1>}};
 
 bool is_float_type(const std::string& type) {
     for (const char* name : {"f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64"})
@@ -364,7 +372,7 @@ void floating(Decoder& decoder, const Source& ins, const std::string& opcode, si
         if (mark == "rz" || mark == "rm" || mark == "rp") mode = mark;
         else if (mark == "ftz") ftz = true;
         else if (mark == "sat") sat = true;
-        else if (mark == "NaN") nan = true;
+        else if (mark == "NaN" && extreme) nan = true;
         else if (mark == "relu") relu = true;
         else if (mark == "abs" && extreme) magnitudes = true;
         else if (mark == "xorsign" && extreme) signs = true;
@@ -373,7 +381,7 @@ void floating(Decoder& decoder, const Source& ins, const std::string& opcode, si
     Run run;
     Row code;
     if (mode == "rn") {
-        run = plain_run(opcode, type, ftz, nan);
+        run = kRuns.at(opcode + (nan ? ".NaN" : ""))(type, ftz);
     } else {
         if (type != "f32" && (type != "f64" || ftz)) refuse("rounding ." + mode + " of ." + type);
         code = decoder.constant(32, directed_code(opcode, mode));
@@ -432,9 +440,7 @@ const Registration kFunctions({"sqrt", "rcp", "rsqrt", "sin", "cos", "ex2", "lg2
 constexpr auto kCopysign = [](auto a, auto b) { return std::copysign(b, a); };
 const Registration kSigns({"copysign"}, [](Decoder& decoder, const Source& ins) {
     const std::string& type = ins.type();
-    if ((type != "f32" && type != "f64") || ins.operands.size() != 3) refuse();
-    const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
-    decoder.emit(of_wide_type<kCopysign, 2>(type, false), decoder.write(ins.operands[0], type), a, b);
+    decoder.emit_typed(of_wide_type<kCopysign, 2>(type, false), {type, type, type});
 });
 
 constexpr const char* kTests[] = {"finite", "infinite", "number", "notanumber", "normal", "subnormal"};
@@ -520,16 +526,11 @@ const Registration kConvert({"cvt"}, [](Decoder& decoder, const Source& ins) {
     const bool eight = to == "e4m3x2" || to == "e5m2x2" || from == "e4m3x2" || from == "e5m2x2";
     const bool integers = is_integer_type(from) && is_integer_type(to);
     if (!eight && integers && width_of(to) == width_of(from) && !ins.has("sat")) {
-        const Row a = decoder.read(ins.operands[1], to), d = decoder.write(ins.operands[0], to);
-        decoder.emit(copy_run(width_of(to)), d, a);
+        decoder.emit_typed(copy_run(width_of(to)), {to, to});
         return;
     }
     if (!eight && ins.operands.size() == 2)
-        if (const Run run = fast_conversion(to, from, marks)) {
-            const Row a = decoder.read(ins.operands[1], from), d = decoder.write(ins.operands[0], to);
-            decoder.emit(run, d, a);
-            return;
-        }
+        if (const Run run = fast_conversion(to, from, marks)) return decoder.emit_typed(run, {to, from});
     const Conversion form = conversion_form(ins.modifiers);
     auto register_type = [](const std::string& type, bool paired) -> std::string {
         if (type == "e4m3x2" || type == "e5m2x2") return "b16";

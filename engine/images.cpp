@@ -162,7 +162,7 @@ void decode_place(Decoder& decoder, const Source& ins, const Operand& place, con
     if (place.kind != OperandKind::kTexel || place.items.empty()) refuse();
     form.geometry = geometry(ins.modifiers);
     form.handle = decoder.value(place.items[0], "b64");
-    std::vector<Operand> coordinates(place.items.begin() + 1, place.items.end());
+    Operands coordinates(place.items.begin() + 1, place.items.end());
     if (coordinates.size() < form.geometry.axes + form.geometry.layered)
         refuse(std::to_string(coordinates.size()) + " coordinates");
     if (form.geometry.layered) {
@@ -187,7 +187,7 @@ void decode_results(Decoder& decoder, const Source& ins, const Operand& results,
 }
 
 std::vector<Row> vector_rows(Decoder& decoder, const Operand& operand, uint32_t axes, const char* type) {
-    const std::vector<Operand> items = elements(operand);
+    const Operands items = elements(operand);
     if (items.size() < axes) refuse(std::to_string(items.size()) + " elements for " + std::to_string(axes) + " axes");
     std::vector<Row> rows;
     for (uint32_t i = 0; i < axes; i++) rows.push_back(decoder.value(items[i], type));

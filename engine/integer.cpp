@@ -117,17 +117,9 @@ void expect_operands(const Source& ins, size_t count) {
     if (ins.operands.size() != count) refuse(std::to_string(ins.operands.size()) + " operands");
 }
 
-// Emit an operation with the types of the result and of each source.
-void typed(Decoder& decoder, const Source& ins, Run run, const std::vector<std::string>& types) {
-    expect_operands(ins, types.size());
-    Row rows[4];
-    for (size_t i = 1; i < types.size(); i++) rows[i - 1] = decoder.read(ins.operands[i], types[i]);
-    decoder.emit(run, decoder.write(ins.operands[0], types[0]), rows[0], rows[1], rows[2], rows[3]);
-}
-
 // Emit an operation whose operands all have one type.
 void same_type(Decoder& decoder, const Source& ins, Run run, const std::string& type) {
-    typed(decoder, ins, run, std::vector<std::string>(ins.operands.size(), type));
+    decoder.emit_typed(run, std::vector<std::string_view>(ins.operands.size(), type));
 }
 
 void wide(Decoder& decoder, const Source& ins, bool plus) {
@@ -138,51 +130,14 @@ void wide(Decoder& decoder, const Source& ins, bool plus) {
         return plus ? Lanewise<kMadWide, W, T, T, W>::run : Lanewise<kWide, W, T, T>::run;
     });
     const std::string result = type.substr(0, 1) + (type.substr(1) == "32" ? "64" : "32");
-    std::vector<std::string> types{result, type, type};
-    if (plus) types.push_back(result);
-    typed(decoder, ins, run, types);
+    std::vector<std::string_view> types{result, type, type};
+    if (plus) types.emplace_back(result);
+    decoder.emit_typed(run, types);
 }
-
-void multiply(Decoder& decoder, const Source& ins) {
-    const std::string& type = ins.type();
-    const bool plus = ins.opcode.rfind("mad", 0) == 0, is_short = ins.opcode.size() > 3;
-    expect_operands(ins, plus ? 4 : 3);
-    if (ins.has("sat") || (is_short && ins.has("hi"))) refuse();
-    if (ins.has("wide") && !is_short) return wide(decoder, ins, plus);
-    Run run;
-    if (is_short) run = plus ? of_type<kMad24, 3>(type) : of_type<kLow24, 2>(type);
-    else if (ins.has("hi")) run = plus ? of_type<kMadHigh, 3>(type) : of_type<kHigh, 2>(type);
-    else run = plus ? of_type<kMad, 3>(type) : of_type<kLow, 2>(type);
-    same_type(decoder, ins, run, type);
-}
-const Registration kMul24({"mul24", "mad24"}, multiply);
 
 }  // namespace
 
 bool is_integer_type(const std::string& type) { return type[0] == 'u' || type[0] == 's'; }
-
-// add sub min max neg abs div mul mad for integers.
-void integer_arithmetic(Decoder& decoder, const Source& ins) {
-    const std::string &opcode = ins.opcode, &type = ins.type();
-    if (opcode == "mul" || opcode == "mad") return multiply(decoder, ins);
-    expect_operands(ins, opcode == "neg" || opcode == "abs" ? 2 : 3);
-    Run run;
-    if (ins.has("sat")) {
-        if (type != "s32" || ins.modifiers.size() != 2 || (opcode != "add" && opcode != "sub")) refuse();
-        run = opcode == "add" ? lanewise<kAddSat, int32_t, 2>() : lanewise<kSubSat, int32_t, 2>();
-    } else {
-        if (ins.modifiers.size() > 1 && opcode != "div") refuse();
-        if (opcode == "add") run = of_type<kAdd, 2>(type);
-        else if (opcode == "sub") run = of_type<kSub, 2>(type);
-        else if (opcode == "min") run = of_type<kMin, 2>(type);
-        else if (opcode == "max") run = of_type<kMax, 2>(type);
-        else if (opcode == "neg") run = of_type<kNeg, 1>(type);
-        else if (opcode == "abs") run = of_type<kAbs, 1>(type);
-        else if (opcode == "div") run = of_type<kDiv, 2>(type);
-        else refuse();
-    }
-    same_type(decoder, ins, run, type);
-}
 
 namespace {
 
@@ -192,23 +147,46 @@ constexpr auto kBrev = [](auto a) {
     return result;
 };
 
-const Registration kSameType({"rem", "sad", "cnot", "brev"}, [](Decoder& decoder, const Source& ins) {
-    const std::string& opcode = ins.opcode;
-    const std::string& type = ins.type();
-    const std::string as = type[0] == 'b' ? "u" + type.substr(1) : type;
-    expect_operands(ins, opcode == "rem" ? 3 : opcode == "sad" ? 4 : 2);
-    Run run;
-    if (opcode == "rem") run = of_type<kRem, 2>(type);
-    else if (opcode == "sad") run = of_type<kSad, 3>(type);
-    else if (opcode == "cnot") run = of_type<kCnot, 1>(as);
-    else run = for_integer<uint32_t, uint64_t>(as, [](auto t) { return lanewise<kBrev, decltype(t), 1>(); });
-    same_type(decoder, ins, run, type);
-});
+Run brev_run(const std::string& type) {
+    return for_integer<uint32_t, uint64_t>(type, [](auto t) { return lanewise<kBrev, decltype(t), 1>(); });
+}
 
-constexpr auto kAnd = [](auto a, auto b) { return a & b; };
-constexpr auto kOr = [](auto a, auto b) { return a | b; };
-constexpr auto kXor = [](auto a, auto b) { return a ^ b; };
-constexpr auto kNot = [](auto a, auto...) { return decltype(a)(~a); };
+// Instructions whose operands all have the type of the instruction.
+struct Family {
+    Run (*run)(const std::string& type);
+    size_t sources;
+    bool of_bits = false;  // the types are .b32 and .b64
+};
+const std::map<std::string, Family> kFamilies = {
+    {"add", {of_type<kAdd, 2>, 2}},         {"sub", {of_type<kSub, 2>, 2}},     {"min", {of_type<kMin, 2>, 2}},
+    {"max", {of_type<kMax, 2>, 2}},         {"neg", {of_type<kNeg, 1>, 1}},     {"abs", {of_type<kAbs, 1>, 1}},
+    {"div", {of_type<kDiv, 2>, 2}},         {"rem", {of_type<kRem, 2>, 2}},     {"sad", {of_type<kSad, 3>, 3}},
+    {"mul", {of_type<kLow, 2>, 2}},         {"mul.hi", {of_type<kHigh, 2>, 2}}, {"mad", {of_type<kMad, 3>, 3}},
+    {"mad.hi", {of_type<kMadHigh, 3>, 3}},  {"mul24", {of_type<kLow24, 2>, 2}}, {"mad24", {of_type<kMad24, 3>, 3}},
+    {"cnot", {of_type<kCnot, 1>, 1, true}}, {"brev", {brev_run, 1, true}}};
+
+}  // namespace
+
+void integer_arithmetic(Decoder& decoder, const Source& ins) {
+    const std::string &opcode = ins.opcode, &type = ins.type();
+    const bool multiplies = opcode.rfind("mul", 0) == 0 || opcode.rfind("mad", 0) == 0;
+    const auto family = kFamilies.find(opcode + (ins.has("hi") ? ".hi" : ""));
+    if (family == kFamilies.end()) refuse();
+    const auto& [run, sources, of_bits] = family->second;
+    expect_operands(ins, sources + 1);
+    if (ins.has("sat")) {
+        if (type != "s32" || ins.modifiers.size() != 2 || (opcode != "add" && opcode != "sub")) refuse();
+        return same_type(decoder, ins,
+                         opcode == "add" ? lanewise<kAddSat, int32_t, 2>() : lanewise<kSubSat, int32_t, 2>(), type);
+    }
+    if (ins.has("wide") && (opcode == "mul" || opcode == "mad")) return wide(decoder, ins, sources == 3);
+    if (ins.modifiers.size() > 1 && opcode != "div" && !multiplies) refuse();
+    same_type(decoder, ins, run(of_bits && type[0] == 'b' ? "u" + type.substr(1) : type), type);
+}
+
+namespace {
+
+const Registration kInteger({"mul24", "mad24", "rem", "sad", "cnot", "brev"}, integer_arithmetic);
 
 const Registration kLogic({"and", "or", "xor", "not"}, [](Decoder& decoder, const Source& ins) {
     const std::string &opcode = ins.opcode, &type = ins.type();
@@ -327,7 +305,7 @@ const Registration kShift({"shl", "shr"}, [](Decoder& decoder, const Source& ins
         using T = decltype(t);
         return ins.opcode == "shl" ? Lanewise<kShl, T, T, uint32_t>::run : Lanewise<kShr, T, T, uint32_t>::run;
     });
-    typed(decoder, ins, run, {type, type, "u32"});
+    decoder.emit_typed(run, {type, type, "u32"});
 });
 
 template <bool left, bool wrap>
@@ -340,7 +318,7 @@ struct Funnel {
 };
 const Registration kFunnel({"shf"}, [](Decoder& decoder, const Source& ins) {
     const auto run_of = [](auto left, auto wraps) { return lanewise<kOp<Funnel<left, wraps>>, uint32_t, 3>(); };
-    typed(decoder, ins, by_flags(run_of, ins.has("l"), ins.has("wrap")), {"u32", "u32", "u32", "u32"});
+    decoder.emit_typed(by_flags(run_of, ins.has("l"), ins.has("wrap")), {"u32", "u32", "u32", "u32"});
 });
 
 constexpr auto kPopc = [](auto a) { return uint32_t(__builtin_popcountll(a)); };
@@ -373,7 +351,7 @@ const Registration kCount({"popc", "clz", "bfind"}, [](Decoder& decoder, const S
     else if (ins.opcode == "popc")
         run = width == 32 ? Lanewise<kPopc, uint32_t, uint32_t>::run : Lanewise<kPopc, uint32_t, uint64_t>::run;
     else run = width == 32 ? Lanewise<kClz, uint32_t, uint32_t>::run : Lanewise<kClz, uint32_t, uint64_t>::run;
-    typed(decoder, ins, run, {"u32", type});
+    decoder.emit_typed(run, {"u32", type});
 });
 
 uint64_t ones(uint32_t count) { return count >= 64 ? ~0ull : (1ull << count) - 1; }
@@ -404,14 +382,13 @@ const Registration kFields({"bfe", "bfi"}, [](Decoder& decoder, const Source& in
     if (ins.opcode == "bfe") {
         const Run run = for_integer<uint32_t, int32_t, uint64_t, int64_t>(
             type, [](auto t) -> Run { return Lanewise<kBfe, decltype(t), decltype(t), uint32_t, uint32_t>::run; });
-        return typed(decoder, ins, run, {type, type, "u32", "u32"});
+        return decoder.emit_typed(run, {type, type, "u32", "u32"});
     }
     const uint32_t width = width_of(type);
     if (width < 32) refuse("the type ." + type);
-    typed(decoder, ins,
-          width == 32 ? Lanewise<kBfi, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>::run
-                      : Lanewise<kBfi, uint64_t, uint64_t, uint64_t, uint32_t, uint32_t>::run,
-          {type, type, type, "u32", "u32"});
+    decoder.emit_typed(width == 32 ? Lanewise<kBfi, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>::run
+                                   : Lanewise<kBfi, uint64_t, uint64_t, uint64_t, uint32_t, uint32_t>::run,
+                       {type, type, type, "u32", "u32"});
 });
 
 // Logic with three operands: bit i of the table `mode` is the result if (a, b, c) are the bits of i.
@@ -451,7 +428,7 @@ constexpr auto kPrmt = [](uint32_t a, uint32_t b, uint32_t c) {
 };
 const Registration kPermute({"prmt"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.size() > 1) refuse("a special mode of prmt");
-    typed(decoder, ins, lanewise<kPrmt, uint32_t, 3>(), {"u32", "u32", "u32", "u32"});
+    decoder.emit_typed(lanewise<kPrmt, uint32_t, 3>(), {"u32", "u32", "u32", "u32"});
 });
 
 uint32_t amount(uint32_t count, bool wraps) { return wraps ? count & 31 : std::min(count, 32u); }
@@ -482,7 +459,7 @@ const Registration kWidths({"szext", "bmsk"}, [](Decoder& decoder, const Source&
         if (type == "s32") return Lanewise<kOp<Szext<wraps>>, int32_t, int32_t, uint32_t>::run;
         refuse("the type ." + type);
     };
-    typed(decoder, ins, by_flags(run_of, ins.modifiers[0] == "wrap"), {type, type, "u32"});
+    decoder.emit_typed(by_flags(run_of, ins.modifiers[0] == "wrap"), {type, type, "u32"});
 });
 
 template <class T, bool adds>
@@ -506,7 +483,7 @@ const Registration kDifferences({"vabsdiff4"}, [](Decoder& decoder, const Source
     const auto run_of = [](auto has_sign, auto sums) {
         return lanewise<kOp<Differences<std::conditional_t<has_sign, int8_t, uint8_t>, sums>>, uint32_t, 3>();
     };
-    typed(decoder, ins, by_flags(run_of, is_signed, adds), {"b32", "b32", "b32", "b32"});
+    decoder.emit_typed(by_flags(run_of, is_signed, adds), {"b32", "b32", "b32", "b32"});
 });
 
 }  // namespace

@@ -123,6 +123,10 @@ template <class Op>
 inline constexpr Op kOp{};
 
 inline constexpr auto kSame = [](auto a) { return a; };
+inline constexpr auto kAnd = [](auto a, auto b) { return a & b; };
+inline constexpr auto kOr = [](auto a, auto b) { return a | b; };
+inline constexpr auto kXor = [](auto a, auto b) { return a ^ b; };
+inline constexpr auto kNot = [](auto a, auto...) { return decltype(a)(~a); };
 
 // Return `Lanewise` for an operation whose result and sources have one type.
 template <const auto& op, class T, int sources>

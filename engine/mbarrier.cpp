@@ -115,7 +115,7 @@ const Registration kMbarrier({"mbarrier"}, [](Decoder& decoder, const Source& in
         return;
     }
     BarrierForm form;
-    std::vector<Operand> operands = ins.operands;
+    Operands operands = ins.operands;
     const bool arrives = kind == "arrive" || kind == "arrive_drop";
     if (arrives && operands[0].kind != OperandKind::kAddress) {
         if (operands[0].kind != OperandKind::kNone) form.state = decoder.write(operands[0], "b64");

@@ -9,18 +9,21 @@
 namespace kernrec {
 namespace {
 
-// PTX ISA, section "Alternate Floating-Point Data Formats": e4m3 has NaN and no infinity; e2m3, e3m2 and e2m1 have
-// neither. The canonical NaN of bf16 is 0x7FFF and that of tf32 0x7FFFFFFF (PTX ISA, section "cvt").
-constexpr FloatFormat kF16Format{5, 10, 15, 0x7BFF, 0x7C00, 0x7FFF};
-constexpr FloatFormat kBf16Format{8, 7, 127, 0x7F7F, 0x7F80, 0x7FFF};
-constexpr FloatFormat kTf32Format{8, 10, 127, 0x3FBFF, 0x3FC00, 0x3FFFF, 13};
-constexpr FloatFormat kF32Format{8, 23, 127, 0x7F7FFFFF, 0x7F800000, 0x7FFFFFFF};
-constexpr FloatFormat kF64Format{11, 52, 1023, 0x7FEFFFFFFFFFFFFF, 0x7FF0000000000000, 0x7FF8000000000000};
-constexpr FloatFormat kE4m3Format{4, 3, 7, 0x7E, 0, 0x7F};
-constexpr FloatFormat kE5m2Format{5, 2, 15, 0x7B, 0x7C, 0x7F};
-constexpr FloatFormat kE2m3Format{2, 3, 1, 0x1F, 0, 0};
-constexpr FloatFormat kE3m2Format{3, 2, 3, 0x1F, 0, 0};
-constexpr FloatFormat kE2m1Format{2, 1, 1, 0x7, 0, 0};
+// Floating-point formats from kF16 on, in the order of NumberType. PTX ISA, section "Alternate Floating-Point Data
+// Formats": e4m3 has NaN and no infinity; e2m3, e3m2 and e2m1 have neither. The canonical NaN of bf16 is 0x7FFF and
+// that of tf32 0x7FFFFFFF (PTX ISA, section "cvt").
+constexpr FloatFormat kFormats[] = {
+    {5, 10, 15, 0x7BFF, 0x7C00, 0x7FFF},
+    {8, 7, 127, 0x7F7F, 0x7F80, 0x7FFF},
+    {8, 10, 127, 0x3FBFF, 0x3FC00, 0x3FFFF, 13},
+    {8, 23, 127, 0x7F7FFFFF, 0x7F800000, 0x7FFFFFFF},
+    {11, 52, 1023, 0x7FEFFFFFFFFFFFFF, 0x7FF0000000000000, 0x7FF8000000000000},
+    {4, 3, 7, 0x7E, 0, 0x7F},
+    {5, 2, 15, 0x7B, 0x7C, 0x7F},
+    {2, 3, 1, 0x1F, 0, 0},
+    {3, 2, 3, 0x1F, 0, 0},
+    {2, 1, 1, 0x7, 0, 0},
+};
 
 constexpr std::pair<const char*, NumberType> kNames[] = {
     {"b1", NumberType::kB1},     {"s4", NumberType::kS4},       {"u4", NumberType::kU4},
@@ -77,11 +80,6 @@ bool rounds_away(Rounding rounding, bool negative, bool odd, bool above_half, bo
         case Rounding::kUp: return inexact && !negative;
     }
     return false;
-}
-
-template <class Values>
-void fill_values(Values& values, NumberType type) {
-    for (size_t code = 0; code < values.size(); ++code) values[code] = float(to_double(type, code));
 }
 
 double rounded_to_integral(double value, Rounding rounding) {
@@ -162,18 +160,8 @@ const char* number_name(NumberType type) {
 }
 
 const FloatFormat& float_format(NumberType type) {
-    switch (type) {
-        case NumberType::kF16: return kF16Format;
-        case NumberType::kBf16: return kBf16Format;
-        case NumberType::kTf32: return kTf32Format;
-        case NumberType::kF64: return kF64Format;
-        case NumberType::kE4m3: return kE4m3Format;
-        case NumberType::kE5m2: return kE5m2Format;
-        case NumberType::kE2m3: return kE2m3Format;
-        case NumberType::kE3m2: return kE3m2Format;
-        case NumberType::kE2m1: return kE2m1Format;
-        default: return kF32Format;
-    }
+    const bool has_format = type >= NumberType::kF16 && type <= NumberType::kE2m1;
+    return kFormats[size_t(has_format ? type : NumberType::kF32) - size_t(NumberType::kF16)];
 }
 
 uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, Rounding rounding, bool saturates) {
@@ -242,25 +230,17 @@ uint64_t from_double(NumberType type, double value) {
 
 const float* small_float_values(NumberType type) {
     struct Tables {
-        std::array<float, 256> e4m3, e5m2;
-        std::array<float, 64> e2m3, e3m2;
-        std::array<float, 16> e2m1;
-        Tables() {
-            fill_values(e4m3, NumberType::kE4m3);
-            fill_values(e5m2, NumberType::kE5m2);
-            fill_values(e2m3, NumberType::kE2m3);
-            fill_values(e3m2, NumberType::kE3m2);
-            fill_values(e2m1, NumberType::kE2m1);
+        std::array<std::array<float, 256>, 5> values;  // of e4m3, e5m2, e2m3, e3m2 and e2m1
+        Tables() : values() {
+            for (size_t i = 0; i < values.size(); ++i) {
+                const auto type = NumberType(size_t(NumberType::kE4m3) + i);
+                for (size_t code = 0; code < size_t(1) << number_bits(type); ++code)
+                    values[i][code] = float(to_double(type, code));
+            }
         }
     };
     static const Tables tables;
-    switch (type) {
-        case NumberType::kE4m3: return tables.e4m3.data();
-        case NumberType::kE5m2: return tables.e5m2.data();
-        case NumberType::kE2m3: return tables.e2m3.data();
-        case NumberType::kE3m2: return tables.e3m2.data();
-        default: return tables.e2m1.data();
-    }
+    return tables.values[size_t(type) - size_t(NumberType::kE4m3)].data();
 }
 
 Conversion conversion_form(const Modifiers& modifiers) {

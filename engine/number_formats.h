@@ -9,11 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "memory.h"
+#include "program.h"
 
 namespace kernrec {
-
-using Modifiers = std::vector<std::string>;  // modifiers of an instruction: "sync", "aligned", ...
 
 enum class NumberType : uint8_t {
     kB1,

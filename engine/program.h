@@ -68,18 +68,36 @@ enum class OperandKind : uint8_t {
 };
 
 // Operand of an instruction, as Python passes it.
+struct Operand;
+
+// Parts of an instruction. A missing part makes the decoder refuse the instruction.
+template <typename T>
+class Parts : public std::vector<T> {
+  public:
+    using std::vector<T>::vector;
+
+    const T& operator[](size_t index) const {
+        if (index >= this->size()) refuse("too few operands or modifiers");
+        return this->data()[index];
+    }
+    const T& back() const { return (*this)[this->empty() ? 0 : this->size() - 1]; }
+};
+
+using Operands = Parts<Operand>;
+using Modifiers = Parts<std::string>;
+
 struct Operand {
     OperandKind kind = OperandKind::kNone;
     uint32_t id = 0;     // register, special register, or symbol
     int64_t value = 0;   // literal, offset, or basic block of a label
-    std::vector<Operand> items;
+    Operands items;
 };
 
 // PTX instruction, as Python passes it.
 struct Source {
     std::string opcode;
-    std::vector<std::string> modifiers;
-    std::vector<Operand> operands;
+    Modifiers modifiers;
+    Operands operands;
     int32_t guard = -1;  // register
     bool guard_inverted = false;
 

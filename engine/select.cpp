@@ -88,10 +88,6 @@ Run comparison(const std::string& name, const std::string& type, bool ftz, bool 
         type[0] == 'b' ? "u" + type.substr(1) : type, [&](auto t) { return test_run<decltype(t)>(name); });
 }
 
-constexpr auto kAnd = [](uint32_t a, uint32_t b) { return a & b; };
-constexpr auto kOr = [](uint32_t a, uint32_t b) { return a | b; };
-constexpr auto kXor = [](uint32_t a, uint32_t b) { return a ^ b; };
-constexpr auto kNot = [](uint32_t a, uint32_t) { return ~a; };
 constexpr auto kFirst = [](uint32_t a, uint32_t) { return a; };
 
 // Compare two operands into a scratch predicate.
@@ -308,8 +304,7 @@ const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
         }
         return;
     }
-    const Row a = decoder.read(source, type), d = decoder.write(target, type);
-    decoder.emit(copy_run(width), d, a);
+    decoder.emit_typed(copy_run(width), {type, type});
 });
 
 constexpr auto kPlus = [](uint64_t a, uint64_t b) { return a + b; };

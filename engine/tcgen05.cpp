@@ -149,7 +149,7 @@ void decode_move(Decoder& decoder, const Source& ins) {
     const size_t registers = size_t(of_one->second * std::min(times, 1024));
     if (registers > kMostMoveRegisters)
         refuse(std::to_string(registers) + " registers, at most " + std::to_string(kMostMoveRegisters));
-    std::vector<Operand> operands = ins.operands;
+    Operands operands = ins.operands;
     const auto take = [&](size_t i) {
         if (i >= operands.size()) refuse();
         const Operand operand = operands[i];
@@ -164,7 +164,7 @@ void decode_move(Decoder& decoder, const Source& ins) {
         form.split_columns = uint32_t(split.value);
     }
     if (operands.size() != 1) refuse();
-    const std::vector<Operand> items = elements(operands[0]);
+    const Operands items = elements(operands[0]);
     if (items.size() != registers)
         refuse(std::to_string(items.size()) + " registers where " + std::to_string(registers) + " are expected");
     for (const Operand& item : items)

@@ -74,9 +74,7 @@ template <bool kFused>
 }
 
 // Decode 32 words, one per lane, into 32 p numbers. `signs`: bits represent 1 and -1.
-[[gnu::always_inline]] inline void decode_words(Type type, bool packed, const uint32_t* words, bool signs,
-                                                double* out) {
-    const auto* bytes = reinterpret_cast<const uint8_t*>(words);
+[[gnu::always_inline]] inline void decode_words(Type type, const uint32_t* words, bool signs, double* out) {
     if (type == Type::kB1) {
         for (int lane = 0; lane < 32; ++lane)
             for (int bit = 0; bit < 32; ++bit) {
@@ -89,14 +87,21 @@ template <bool kFused>
                 const int code = int(words[lane] >> 4 * i & 15);
                 out[8 * lane + i] = type == Type::kS4 && code > 7 ? code - 16 : code;
             }
-    } else if (is_narrow(type)) {
-        const float* values = small_float_values(type);
-        // An e2m1 in its own byte is in bits 2 to 5.
-        for (int i = 0; i < 128 && !packed; ++i)
-            out[i] = values[type == Type::kE2m1 ? bytes[i] >> 2 & 15 : bytes[i] & 63];
-        for (int i = 0; i < 256 && packed; ++i) out[i] = values[bytes[i / 2] >> 4 * (i % 2) & 15];
     } else {
-        decode_bytes_inline(type, bytes, 1024 / number_bits(type), out);
+        decode_bytes_inline(type, reinterpret_cast<const uint8_t*>(words), 1024 / number_bits(type), out);
+    }
+}
+
+// Decode 32 words of numbers that take a byte each, or half a byte if `packed`.
+void decode_small_words(Type type, bool packed, const uint32_t* words, double* out) {
+    const float* values = small_float_values(type);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(words);
+    for (int i = 0; i < (packed ? 256 : 128); ++i) {
+        const int code = packed                ? bytes[i / 2] >> 4 * (i % 2) & 15
+                         : type == Type::kE2m1 ? bytes[i] >> 2 & 15  // an e2m1 in its own byte is in bits 2 to 5
+                         : is_narrow(type)     ? bytes[i] & 63
+                                               : bytes[i];
+        out[i] = values[code];
     }
 }
 
@@ -129,18 +134,18 @@ template <bool kFused>
     return uint32_t(int64_t(value));
 }
 
-[[gnu::always_inline]] inline void decode_a_inline(Type type, bool packed, int registers,
-                                                   const uint32_t* const* fragment, bool signs, double* numbers) {
-    const int per_word = 32 / element_bits(type, packed);
-    for (int r = 0; r < registers; ++r) decode_words(type, packed, fragment[r], signs, numbers + 32 * per_word * r);
+[[gnu::always_inline]] inline void decode_a_inline(Type type, int registers, const uint32_t* const* fragment,
+                                                   bool signs, double* numbers) {
+    const int per_word = 32 / number_bits(type);
+    for (int r = 0; r < registers; ++r) decode_words(type, fragment[r], signs, numbers + 32 * per_word * r);
 }
 
-[[gnu::always_inline]] inline void decode_b(Type type, bool packed, int registers, const uint32_t* const* fragment,
-                                            bool signs, double* numbers) {
-    const int per_word = 32 / element_bits(type, packed);
+[[gnu::always_inline]] inline void decode_b(Type type, int registers, const uint32_t* const* fragment, bool signs,
+                                            double* numbers) {
+    const int per_word = 32 / number_bits(type);
     alignas(64) double block[1024];
     for (int r = 0; r < registers; ++r) {
-        decode_words(type, packed, fragment[r], signs, block);
+        decode_words(type, fragment[r], signs, block);
         transpose_block(block, 4 * per_word, numbers + 32 * per_word * r);
     }
 }
@@ -201,15 +206,11 @@ void scale_numbers(const MatrixMultiply& form, const ScaleFactors& scale, bool i
 
 template <bool kFused>
 [[gnu::always_inline]] inline void multiply_fragments_inline(const FragmentProduct& product) {
-    const MatrixMultiply& form = product.form;
+    const MatrixMultiply form = product.form;  // a copy, which stores to registers cannot change
     alignas(64) double a[kMostTileNumbers], b[kMostTileNumbers / 2], sums[32 * 8];
-    const int per_register = 32 / element_bits(form.a, form.packed), width = 4 * per_register;
-    decode_a_inline(form.a, form.packed, form.m * form.k / (32 * per_register), product.a, form.counts_xor, a);
-    decode_b(form.b, form.packed, 8 * form.k / (32 * per_register), product.b, form.counts_xor, b);
-    if (form.factors) {
-        scale_numbers(form, product.scales[0], false, a);
-        scale_numbers(form, product.scales[1], true, b);
-    }
+    const int per_register = 32 / number_bits(form.a), width = 4 * per_register;
+    decode_a_inline(form.a, form.m * form.k / (32 * per_register), product.a, form.counts_xor, a);
+    decode_b(form.b, 8 * form.k / (32 * per_register), product.b, form.counts_xor, b);
     multiply_rows<kFused>({a, form.m, form.k, width}, b, sums);
     if (form.counts_xor)  // a bit represents 1 or -1: equal bits add 1, different bits -1
         for (int i = 0; i < form.m * 8; ++i) sums[i] = (form.k - sums[i]) / 2;
@@ -267,14 +268,38 @@ void multiply_tile_f64(const TileA& a, const double* b, double* sums) {
     kernels().tile == tile_plain ? tile_fused(a, b, sums) : kernels().tile(a, b, sums);
 }
 
-void multiply_fragments(const FragmentProduct& product) { kernels().fragments(product); }
+// Multiply numbers of 4 to 8 bits, with or without block scaling. This function is apart, because branches for these
+// types would keep compilers from vectorizing the loops for others.
+static void multiply_small(const FragmentProduct& product) {
+    const MatrixMultiply& form = product.form;
+    alignas(64) double a[16 * 64], b[8 * 64], block[256], sums[16 * 8];
+    const int width = form.packed ? 32 : 16;
+    for (int r = 0; r < 4; ++r) decode_small_words(form.a, form.packed, product.a[r], a + 8 * width * r);
+    for (int r = 0; r < 2; ++r) {
+        decode_small_words(form.b, form.packed, product.b[r], block);
+        transpose_block(block, width, b + 8 * width * r);
+    }
+    if (form.factors) {
+        scale_numbers(form, product.scales[0], false, a);
+        scale_numbers(form, product.scales[1], true, b);
+    }
+    multiply_tile({a, 16, form.k, width}, b, sums);
+    add_c(form.c, 16, product.c, sums);
+    write_d(form.d, 16, false, sums, product.d);
+}
+
+void multiply_fragments(const FragmentProduct& product) {
+    const MatrixMultiply& form = product.form;
+    if (form.factors || is_narrow(form.a) || is_narrow(form.b)) return multiply_small(product);
+    kernels().fragments(product);
+}
 
 void decode_bytes(Type type, const uint8_t* bytes, int count, double* numbers) {
     decode_bytes_inline(type, bytes, count, numbers);
 }
 
 void decode_a(Type type, int registers, const uint32_t* const* fragment, double* numbers) {
-    decode_a_inline(type, false, registers, fragment, false, numbers);
+    decode_a_inline(type, registers, fragment, false, numbers);
 }
 
 void add_c(Type type, int m, const uint32_t* const* fragment, double* sums) { add_c_inline(type, m, fragment, sums); }

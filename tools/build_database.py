@@ -59,15 +59,15 @@ def run(
     carry: Annotated[
         str | None, typer.Option("--carry", help="keep profiles of a git revision with equal code")
     ] = None,
-) -> None:
+) -> int:
     """Build or check profiles. Exit with status 1 if profiling failed for a variant or a row differs."""
     chosen = [find_kernel(name) for name in kernels or ()] or list(all_kernels())
     if carry is not None:
-        raise typer.Exit(carry_from(carry, chosen))
+        return carry_from(carry, chosen)
     if check is None:
-        raise typer.Exit(max(build(kernel, fresh, processes) for kernel in chosen))
+        return max(build(kernel, fresh, processes) for kernel in chosen)
     turns = enumerate(chosen, crc32(seed.encode()))
-    raise typer.Exit(max(compare(each, check * (turn % every == 0), processes, seed) for turn, each in turns))
+    return max(compare(each, check * (turn % every == 0), processes, seed) for turn, each in turns)
 
 
 def shipped_rows(kernel: Kernel) -> tuple[Path, list[ProfileRow]]:
@@ -206,10 +206,6 @@ def _sample(variants: Sequence[Variant], count: int, seed: str) -> list[Variant]
     return chosen
 
 
-if __name__ == "__main__":
-    script(run)
-
-
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
 _COUNTS_VARY = 0.04  # Maximum difference of a count, as a fraction of all issued instructions
 _REGISTERS_VARY = 32
@@ -266,3 +262,7 @@ def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
         if difference > (0.0 if metric.startswith(_FIXED) else allowed):
             return False
     return True
+
+
+if __name__ == "__main__":
+    script(run)

@@ -1,7 +1,5 @@
 """Build the recorded rows that ship in `db/prebuilt/recorded`, from the recordings in `../shared/data/library`.
 
-    python tools/build_recorded.py [--data ../shared/data] [--out db/prebuilt/recorded]
-
 Rows ship if their license allows it: serving backends from ai-dynamo/aiconfigurator (Apache-2.0), and f32 operators of
 PyTorch that were recorded for NeuSight (MIT). `contents.json` counts the excluded rows:
 
@@ -10,15 +8,15 @@ PyTorch that were recorded for NeuSight (MIT). `contents.json` counts the exclud
   above the power limit (a smaller excess is cut off);
 - superseded backend versions of matmuls, invalid shapes, and all but a backend's fastest kernel for a problem.
 
-Times are rounded to four digits and powers to 0.1 W. Each row has an interval (`Spread`).
+Times are rounded to four digits and powers to 0.1 W. Each row has an interval (`Factors`).
 """
 
 import gzip
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from operator import itemgetter
@@ -29,8 +27,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import typer
-from evidence.recordings.files import EXCLUSIONS, SERVING_DTYPES, excluded, named, power_of, recorded_dicts
-from evidence.recordings.vendor import BACKENDS, DEVICES, SYSTEMS
+from evidence.recordings.files import EXCLUSIONS, excluded, named, power_of, recorded_dicts
 from front import DATA, ROOT, Data, script
 
 from kernrec.errors import UsageError
@@ -55,55 +52,32 @@ _LEAST_POWER = 0.05
 """Minimum relative half-width of the interval of a power: the accuracy that NVML documents."""
 
 
-@dataclass
-class Spread:
-    """Logarithms of factors between times of the same problem, for each GPU, backend and data type:
+Key = tuple[Any, ...]
+Factors = Mapping[Key, list[float]]
+"""Logarithms of factors between times of the same problem, keyed by (source, backend, data type, GPU):
 
-        repeats    the same version ran the same kernels again on a GPU of the same model
-        versions   a later version ran the problem; its common factor along `m` is removed by differences of neighbors
-        neighbors  times per unit of work of two problems with the same kernels and sizes within 8 %
+    repeats    the same version ran the same kernels again on a GPU of the same model
+    versions   a later version ran the problem; its common factor along `m` is removed by differences of neighbors
+    neighbors  times per unit of work of two problems with the same kernels and sizes within 8 %
 
-    Differences of two errors are divided by the square root of two. The interval of a time contains 90 % of the factors
-    of the GPU, backend and data type, or of a wider group if there are too few. It does not include differences between
-    versions. The interval of a power comes from neighbors that take equal times.
-    """
-
-    again: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
-    """Logarithms of other times over the shipped time, keyed by (source, backend, data type, GPU)."""
-    later: dict[tuple[object, ...], list[tuple[int, float]]] = field(default_factory=dict)
-    """Pairs (`m`, logarithm of a later version's time over the row's time). A key consists of the key of `again`, the
-    variant, `n` and `k`."""
-
-    def add(self, row: Row, other_s: float) -> None:
-        """Add another time that the same version took for a row's problem."""
-        self.again.setdefault(_key(row), []).append(float(np.log(other_s / row["latency_s"])))
-
-    def add_later(self, row: Row, other_s: float) -> None:
-        """Add the time that a later version took for the matmul of a row."""
-        line = self.later.setdefault((*_key(row), row["variant"], row["n"], row["k"]), [])
-        line.append((row["m"], float(np.log(other_s / row["latency_s"]))))
-
-    def remove_drift(self) -> None:
-        """Convert the times of later versions to factors without differences between versions. The logarithm of a
-        factor is the difference between two neighbors along `m`."""
-        for key, line in self.later.items():
-            ratios = np.array([ratio for _, ratio in sorted(line)])
-            group: Any = key[:4]
-            self.again.setdefault(group, []).extend((np.diff(ratios) / np.sqrt(2)).tolist())
-
-    def factors(self, source: str, backend: str, dtype: str, gpu: str, but: str = "") -> Array:
-        """Return logarithms of factors, from the narrowest group of recordings with enough factors for a GPU, backend
-        and data type. If there is none, return an empty array. Recordings of the GPU `but` are held out."""
-        wanted = source, backend, dtype, gpu
-        for same in (4, 3, 2, 1):
-            groups = [logs for key, logs in self.again.items() if key[:same] == wanted[:same] and key[3] != but]
-            if sum(map(len, groups)) >= ENOUGH:
-                return np.concatenate([np.asarray(logs) for logs in groups])
-        return np.zeros(0)
+Differences of two errors are divided by the square root of two. The interval of a time contains 90 % of the factors of
+the GPU, backend and data type, or of a wider group if there are too few. It does not include differences between
+versions. The interval of a power comes from neighbors that take equal times."""
 
 
-def _key(row: Row) -> tuple[str, str, str, str]:
+def origin(row: Row) -> Key:
+    """Return the key of a row's factors."""
     return row["source"], row["stack"], row["dtype"], row["gpu"]
+
+
+def narrowest(factors: Factors, key: Key, but: str = "") -> Array:
+    """Return the factors of the narrowest group of recordings with enough factors for a key, or an empty array.
+    Recordings of the GPU `but` are held out."""
+    for same in (4, 3, 2, 1):
+        groups = [logs for other, logs in factors.items() if other[:same] == key[:same] and other[3] != but]
+        if sum(map(len, groups)) >= ENOUGH:
+            return np.concatenate([np.asarray(logs) for logs in groups])
+    return np.zeros(0)
 
 
 def interval(factors: Array) -> tuple[float, float]:
@@ -112,67 +86,65 @@ def interval(factors: Array) -> tuple[float, float]:
     return float(np.exp(min(low, -np.log1p(LEAST)))), float(np.exp(max(high, np.log1p(LEAST))))
 
 
-def neighbors(rows: Sequence[Row], dims: Sequence[str], work_s: Callable[[Row], float]) -> Array:
+def neighbors(rows: Sequence[Row], dims: Sequence[str]) -> Array:
     """Return log ratios of time per unit of work between neighboring problems, for one GPU and backend."""
     from scipy.spatial import cKDTree
 
-    alike: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        alike.setdefault((row["layout"], row["kernel"]), []).append(row)
-    factors = []
-    for group in alike.values():
-        sizes = np.log([[max(float(row[name]), 0.5) for name in dims] for row in group])
-        distance, nearest = cKDTree(sizes).query(sizes, k=min(2, len(group)))
+    factors = [np.zeros(0)]
+    for group in grouped_by(rows, ("layout", "kernel")):
         if len(group) > 1:
-            per_work = np.log([row["latency_s"] / work_s(row) for row in group])
+            sizes = np.log([[max(float(row[name]), 0.5) for name in dims] for row in group])
+            distance, nearest = cKDTree(sizes).query(sizes, k=2)
+            per_work = np.log([row["latency_s"] / row["least_s"] for row in group])
             near = distance[:, 1] < _NEAR
             factors.append(per_work[nearest[near, 1]] - per_work[near])
-    return np.concatenate(factors) / np.sqrt(2) if factors else np.zeros(0)
+    return np.asarray(np.concatenate(factors) / np.sqrt(2))
+
+
+def grouped_by(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
+    """Return the rows of each combination of values, in order of appearance."""
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return list(groups.values())
 
 
 def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
     """Return the relative half-width that contains 90 % of the differences in power between neighbors in the first
     dimension that take the same time, for rows of one GPU and backend."""
-    lines: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        if row["power_w"]:
-            lines.setdefault((row["dtype"], *(row[name] for name in dims[1:])), []).append(row)
-    differences = []
-    for line in lines.values():
+    differences = [np.zeros(0)]
+    for line in grouped_by((row for row in rows if row["power_w"]), ("dtype", *dims[1:])):
         line.sort(key=lambda row: float(row[dims[0]]))
         seconds, watts = (np.log([row[name] for row in line]) for name in ("latency_s", "power_w"))
-        near = np.abs(np.diff(seconds)) < _SAME_TIME
-        differences.append(np.abs(np.diff(watts))[near])
-    every = np.concatenate(differences) if differences else np.zeros(0)
+        differences.append(np.abs(np.diff(watts))[np.abs(np.diff(seconds)) < _SAME_TIME])
+    every = np.concatenate(differences)
     return max(float(np.quantile(every, 0.9)) if len(every) >= ENOUGH else 0.0, _LEAST_POWER)
 
 
-def coverage(spread: Spread, source: str) -> dict[str, float]:
+def coverage(factors: Factors, source: str) -> dict[str, float]:
     """Return the fraction of factors inside intervals that come from other problems, and that come from other GPUs."""
     halves, gpus = [], []
-    for key, logs in spread.again.items():
+    for key, logs in factors.items():
         if key[0] == source and len(logs) >= ENOUGH:
             every = np.asarray(logs)
             low, high = np.log(interval(every[::2]))
             halves.append((every[1::2] >= low) & (every[1::2] <= high))
-            if len(others := spread.factors(*key, but=key[3])):
+            if len(others := narrowest(factors, key, but=key[3])):
                 low, high = np.log(interval(others))
                 gpus.append((every >= low) & (every <= high))
     parts = {"problems held out": halves, "GPUs held out": gpus}
     return {name: round(float(np.concatenate(part).mean()), 3) for name, part in parts.items() if part}
 
 
-AICONFIGURATOR = {
-    "source": "github.com/ai-dynamo/aiconfigurator", "licence": "Apache-2.0",
-    "recorded": "published by November 2026; CUDA graphs, random inputs",
-}  # fmt: skip
-NEUSIGHT = {
-    "source": "github.com/sitar-lab/NeuSight", "licence": "MIT",
-    "recorded": "published 2024; PyTorch 2.1, CUDA 12.1, cuDNN 8.9, one call timed",
-}  # fmt: skip
 POWER = "power_w"
-ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
-Key = tuple[object, ...]
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SOURCES: Mapping[str, Sequence[Mapping[str, str]]] = _TABLES["sources"]
+"""File, columns and condition of the recordings of each op."""
+_EXPRESSIONS = {
+    "dtype": named("dtype", "serving_dtypes"), "system": named("system", "systems"),
+    "framework": named("framework", "backends"), "device": named("device", "devices"),
+    "distribution": named("distribution", {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}),
+}  # fmt: skip
 
 
 def run(
@@ -198,7 +170,8 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
     counted: Counter[str] = Counter()
     best: dict[Key, Row] = {}
     newer: dict[Key, Row] = {}
-    spread = Spread()
+    factors: dict[Key, list[float]] = defaultdict(list)
+    later: dict[Key, list[tuple[int, float]]] = defaultdict(list)
 
     def key_of(row: Row) -> Key:
         dims = (row[dim.name] for dim in op.dims if dim.name in row)
@@ -213,7 +186,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
 
     for row in read_rows(library, op):
         names = [dim.name for dim in op.dims if dim.name in row]
-        key: Any = key_of(row)
+        key = key_of(row)
         flops_and_bytes = work(row["kernel"] if op.name == "conv2d" else None, *key[3:])
         if flops_and_bytes is None:
             counted["of no problem that kernrec supports"] += 1
@@ -226,17 +199,20 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
             counted["slower than another kernel of the backend"] += 1
             fast, slow = sorted((row, other), key=itemgetter("latency_s"))
             if (fast["kernel"], fast["version"]) == (slow["kernel"], slow["version"]):
-                spread.add(fast, slow["latency_s"])
+                factors[origin(fast)].append(float(np.log(slow["latency_s"] / fast["latency_s"])))
             row = fast
         best[key] = row
-    for later in later_rows(library, op):
-        key, latency_s = key_of(later), later["latency_s"]
+    for row in later_rows(library, op):
+        key, latency_s = key_of(row), row["latency_s"]
         if (shipped := best.get(key)) is not None and latency_s != shipped["latency_s"]:
-            spread.add_later(shipped, latency_s)
+            line = *origin(shipped), shipped["variant"], shipped["n"], shipped["k"]
+            later[line].append((shipped["m"], float(np.log(latency_s / shipped["latency_s"]))))
             possible = shipped["least_s"] <= LEEWAY * latency_s
             if possible and (key not in newer or latency_s < newer[key]["latency_s"]):
-                newer[key] = shipped | later
-    spread.remove_drift()
+                newer[key] = shipped | row
+    for line, ratios in later.items():
+        # Differences between neighbors along `m` do not contain the common factor of a later version.
+        factors[line[:4]] += (np.diff([ratio for _, ratio in sorted(ratios)]) / np.sqrt(2)).tolist()
     rows = list((best | newer).values())
     for row in rows:
         limit_w = find_gpu(row["gpu"]).tdp_w
@@ -244,25 +220,24 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
             above = row[POWER] > LEEWAY * limit_w
             counted["power above the limit" if above else "with power lowered to the limit"] += 1
             row[POWER] = None if above else limit_w
-    widths = _add_widths(rows, names, spread)
+    widths = _add_widths(rows, names, factors)
     path = out / f"{op.name}.parquet"
     write(path, names, rows)
 
     def each(text: str) -> list[str]:
         return sorted({text.format_map(row) for row in rows})
 
+    names_of = {"gpus": "{gpu}", "dtypes": "{dtype}", "backends": "{stack} {version}"}
     return {
         "rows": len(rows),
-        "gpus": each("{gpu}"),
-        "dtypes": each("{dtype}"),
-        "backends": each("{stack} {version}"),
+        **{name: each(text) for name, text in names_of.items()},
         "sources": each("{source} ({licence}), {recorded}"),
         "with_power": sum(row[POWER] is not None for row in rows),
         "left_out": dict(sorted(counted.items())),
-        "excluded": excluded_rows(library, [file for file, *_ in SOURCES[op.name]]),
+        "excluded": excluded_rows(library, [each["file"] for each in SOURCES[op.name]]),
         "intervals": {
             "narrowest, median, widest": [round(float(width), 3) for width in np.quantile(widths, (0, 0.5, 1))],
-            **{what: share for source in each("{source}") for what, share in coverage(spread, source).items()},
+            **{what: share for source in each("{source}") for what, share in coverage(factors, source).items()},
         },
         "bytes": path.stat().st_size,
         "sha256": sha256(path.read_bytes()).hexdigest(),
@@ -281,20 +256,15 @@ def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
     return counts
 
 
-def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> list[float]:
+def _add_widths(rows: Sequence[Row], dims: Sequence[str], factors: Factors) -> list[float]:
     """Add to each row the interval of its GPU, backend and data type. Return the larger half-width of each row."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["source"], row["stack"], row["dtype"], row["gpu"]), []).append(row)
     widths = []
-    for key, group in groups.items():
-        factors = spread.factors(*key)
-        if not len(factors):
-            factors = neighbors(group, dims, lambda row: float(row["least_s"]))
-        low, high = interval(factors)
-        own = dict(zip(WIDTHS, (round(low, 4), round(high, 4), round(power_width(group, dims), 4)), strict=True))
+    for group in grouped_by(rows, ("source", "stack", "dtype", "gpu")):
+        own = narrowest(factors, origin(group[0]))
+        low, high = interval(own if len(own) else neighbors(group, dims))
+        ends = dict(zip(WIDTHS, (round(low, 4), round(high, 4), round(power_width(group, dims), 4)), strict=True))
         for row in group:
-            row |= own
+            row |= ends
         widths += [max(1 / low, high) - 1] * len(group)
     return widths
 
@@ -331,54 +301,17 @@ def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
         )
 
 
-_SERVING = f"""{named("system", SYSTEMS)} AS gpu, {named("framework", BACKENDS)} AS stack, version, latency_s,
-    CASE WHEN dtype = 'fp8_static' THEN 'static scales' ELSE '' END AS variant,
-    regexp_replace(kernel_source, '^trt_flow_/.*PLUGIN_V2_(\\w+)_\\d+$', '\\1') AS kernel"""
-_TORCH = f"""{named("device", DEVICES)} AS gpu, 'f32' AS dtype, 'PyTorch' AS stack, '2.1' AS version, '' AS variant,
-    latency_s, COLUMNS('^kernels?$') AS kernel, NULL AS {POWER}"""
-_DTYPE = f"{named('dtype', SERVING_DTYPES)} AS dtype"
-_PRODUCT = f"{_DTYPE}, 'nt' AS layout, m, n, k, 1 AS batch"
-_HEADS = """'bshd' AS layout, batch_size AS batch, num_heads AS heads, num_key_value_heads AS kv_heads, head_dim,
-    coalesce(window_size, 0) AS "window" """
-SOURCES: Mapping[str, Sequence[tuple[str, str, str]]] = {
-    # In PyTorch's recordings, N is the length of the reduction, and K is the number of columns of the result: the
-    # recorder's grids cover M x K.
-    "matmul": (
-        ("serving_gemm", _PRODUCT, "true"),
-        ("torch_linear_f32", "'nt' AS layout, m, k AS n, n AS k, batch", "true"),
-        ("torch_bmm_f32", "'nn' AS layout, m, k AS n, n AS k, batch", "true"),
-    ),
-    "attention": (
-        ("serving_attention_prefill", f"{_DTYPE}, {_HEADS}, isl AS queries, isl AS keys, 1 AS causal,"
-         " CAST(kv_cache_dtype = 'fp8' AND dtype <> 'fp8' AS INT) AS kv_dtype", "true"),
-        ("serving_attention_decode", f"'bf16' AS dtype, {_HEADS}, 1 AS queries, isl + step AS keys, 0 AS causal,"
-         " CAST(dtype = 'fp8' AS INT) AS kv_dtype", "true"),
-    ),
-    "moe": ((
-        "serving_moe", f"{_DTYPE}, 'row' AS layout, num_tokens AS tokens, hidden_size AS hidden,"
-        " inter_size AS intermediate, num_experts AS experts, topk, moe_tp_size AS tp, moe_ep_size AS ep,"
-        f" CAST({named('distribution', ROUTING)} AS INT) AS routing,"
-        " CAST(kernel_source NOT LIKE '%nongated%' AS INT) AS gated", "true",
-    ),),
-    "conv2d": (
-        ("torch_conv2d_f32", "'nchw' AS layout, n, c, h, h AS w, k, r, r AS s, stride, padding", "true"),
-    ),
-    "softmax": (("torch_rowwise_f32", "'row' AS layout, rows, columns", "op = 'softmax'"),),
-    "layernorm": (("torch_rowwise_f32", "'row' AS layout, rows, columns", "op = 'ln'"),),
-}  # fmt: skip
-"""(File, SQL columns of the problem, condition) of the recordings of each op."""
-
-
 def read_rows(library: Path, op: Op) -> Iterator[Row]:
     """Yield the recorded rows of an op, without excluded rows and powers."""
-    for file, columns, condition in SOURCES[op.name]:
-        torch = file.startswith("torch")
-        every = _TORCH if torch else f"{_SERVING}, {power_of(file)} AS {POWER}"
-        path = library / f"{file}.parquet"
-        for row in recorded_dicts(path, f"{condition} AND NOT ({excluded(file)})", f"{every}, {columns}"):
-            if torch:
+    for each in SOURCES[op.name]:
+        file, kind = each["file"], each["file"].partition("_")[0]
+        columns = f"{_TABLES['columns'][kind]}, {each['columns']}".format_map(_EXPRESSIONS)
+        columns += f", {power_of(file)} AS {POWER}" if kind == "serving" else ""
+        condition = f"{each.get('condition', 'true')} AND NOT ({excluded(file)})"
+        for row in recorded_dicts(library / f"{file}.parquet", condition, columns):
+            if kind == "torch":
                 row["kernel"] = kernel_names(row["kernel"])
-            yield row | (NEUSIGHT if torch else AICONFIGURATOR)
+            yield row | _TABLES["origin"][kind]
 
 
 def kernel_names(text: str) -> str:
@@ -395,8 +328,8 @@ def later_rows(library: Path, op: Op) -> Sequence[Row]:
     six copies of the weights, so small weights stay in L2."""
     if op.name != "matmul":
         return ()
-    columns = f"{_SERVING}, NULL AS {POWER}, {_PRODUCT}"
-    return recorded_dicts(library / "serving_gemm_newest_versions.parquet", columns=columns)
+    columns = f"{_TABLES['columns']['serving']}, {SOURCES['matmul'][0]['columns']}, NULL AS {POWER}"
+    return recorded_dicts(library / "serving_gemm_newest_versions.parquet", columns=columns.format_map(_EXPRESSIONS))
 
 
 if __name__ == "__main__":

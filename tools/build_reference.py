@@ -124,7 +124,6 @@ def _page(title: str, *parts: str) -> str:
 
 
 def _meanings(head: str, meaning: str, texts: Mapping[str, str]) -> str:
-    """Return a Markdown table of names and their meanings."""
     return markdown_table((head, meaning), [(f"`{name}`", text) for name, text in texts.items()])
 
 
@@ -146,7 +145,9 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
         if key in ("dtypes", "layouts"):
             expected = "a list of names that the operator accepts"
         if key not in _INTERNAL_KEYS:
-            keys.setdefault((table, key), (expected, None if default is required else _default(default)))
+            text = "none" if default is None or default in ("", [], {}) else f"`{json.dumps(default, default=str)}`"
+            text = "the tensor's name" if default == "c" else text  # In `SPECS`, the tensor `c` has the name 'c'.
+            keys.setdefault((table, key), (expected, None if default is required else text))
         return original(self, key, kind, expected, default)
 
     with patch.object(toml_table.Table, "take", take):
@@ -155,22 +156,13 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
     return keys
 
 
-def _default(value: Any) -> str:
-    if value == "c":  # In `SPECS`, the default of the tensor `c` is the name 'c'.
-        return "the tensor's name"
-    if value is None or value in ("", [], {}):
-        return "none"
-    return f"`{json.dumps(value)}`"
-
-
 def expressions() -> str:
-    """Return the page of the expression language, with a table of its functions."""
     from kernrec.kernel.expression import FUNCTIONS, MAX_LENGTH
 
-    rows = []
-    for name, function in FUNCTIONS.items():
-        least, most = function[1], function[2]
-        rows.append((f"`{name}`", str(least) if least == most else f"{least} to {most}", FUNCTION_VALUES.get(name, "")))
+    rows = [
+        (f"`{name}`", str(least) if least == most else f"{least} to {most}", FUNCTION_VALUES.get(name, ""))
+        for name, (_, least, most, *_) in FUNCTIONS.items()
+    ]
     text = _TEXT["pages"]["expressions"].replace("MAX_LENGTH", f"{MAX_LENGTH:,}")
     return str(text) + "\n## Functions\n\n" + markdown_table(("function", "arguments", "value"), rows) + "\n"
 
@@ -235,20 +227,13 @@ _OPEN = (
 """Ends of the paths of objects whose keys depend on the kernel, problem or GPU."""
 
 
+_KINDS = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "text", dict: "object"}
+
+
 def _kind(item: Any) -> str:
-    match item:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "text"
-        case list():
-            return f"list of {_kind(item[0])}" if item and not isinstance(item[0], dict) else "list"
-        case _:
-            return "object"
+    if isinstance(item, list):
+        return f"list of {_kind(item[0])}" if item and not isinstance(item[0], dict) else "list"
+    return _KINDS[type(item)]
 
 
 def _answer(arguments: Sequence[str]) -> Any:
@@ -264,15 +249,13 @@ def _answer(arguments: Sequence[str]) -> Any:
 
 
 def environment() -> str:
-    """Return the page of environment variables."""
     return _page("Environment variables", _meanings("variable", "meaning", VARIABLES))
 
 
 def output_values() -> str:
-    """Return the page of names that occur as values in answers."""
-    about = "Bottlenecks are resources. `check` and `explain` count instruction classes."
+    about = "Bottlenecks are resources. `check` and `explain` count instruction classes. `monitor`: throttle reasons."
     tables = [part for head, values in OUTPUT.items() for part in (f"## {head}", _meanings("value", "meaning", values))]
-    return _page("Values in the output", f"{about} `monitor` prints throttle reasons.", *tables)
+    return _page("Values in the output", about, *tables)
 
 
 CATALOG = {
@@ -284,7 +267,6 @@ CATALOG = {
 
 
 def catalog() -> str:
-    """Return the page of GPUs, operators and kernels."""
     parts = ["`kernrec list gpus`, `kernrec list ops` and `kernrec list kernels` print these lists with more columns."]
     for kind, names in CATALOG.items():
         rows = _answer(["list", kind, "--json"])
@@ -315,21 +297,14 @@ def schema() -> str:
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
     return "\n".join(lines)
 
 
 PAGES = {
-    "commands": commands,
-    "python": python_api,
-    "kernel-toml": kernel_toml,
-    "expressions": expressions,
-    "json": json_output,
-    "schema": schema,
-    "environment": environment,
-    "output-values": output_values,
+    "commands": commands, "python": python_api, "kernel-toml": kernel_toml, "expressions": expressions,
+    "json": json_output, "schema": schema, "environment": environment, "output-values": output_values,
     "catalog": catalog,
-}
+}  # fmt: skip
 """Functions that return the generated pages, keyed by the page's name under `reference/`."""

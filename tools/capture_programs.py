@@ -89,16 +89,13 @@ Outcome = tuple[str, float, str]
 
 
 def run(
-    suite: Annotated[list[str], typer.Option(help="NAME=FOLDER of a suite's repository")],
-    only: Annotated[list[str], typer.Option(help="a program to run")] = [],  # noqa: B006
-    built: Annotated[Path, typer.Option(help="folder for compiled programs")] = Path("built"),
-    seconds: Annotated[int, typer.Option(help="processor time of one run")] = 20,
-    processes: int = 1,
-    verified: Annotated[bool, typer.Option(help="run only programs that ran correctly before")] = False,
-    report: Annotated[Path | None, typer.Option(help="CSV with a row for each program")] = None,
-    calls: Annotated[Path | None, typer.Option(help="folder for the calls of each program")] = None,
-) -> None:
-    """Run the programs of the suites, or some of them."""
+    suite: Annotated[list[str], typer.Option()], only: Annotated[list[str] | None, typer.Option()] = None,
+    built: Path = Path("built"), seconds: int = 20, processes: int = 1, verified: bool = False,
+    report: Path | None = None, calls: Path | None = None,
+) -> None:  # fmt: skip
+    """Run the programs of the suites, given as NAME=FOLDER, or only some programs. `built` and `calls` are folders for
+    compiled programs and for their calls, `seconds` is the processor time of one run, `verified` selects programs that
+    ran correctly before, and `report` is a CSV with a row for each program."""
     suites = {name: Path(folder).absolute() for name, _, folder in (text.partition("=") for text in suite)}
     with LIST.open(newline="") as file:
         programs = [Program(*row.values()) for row in csv.DictReader(file) if row["suite"] in suites]

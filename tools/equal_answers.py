@@ -103,22 +103,19 @@ class Change:
         matched = ((self.ops, op), (self.gpus, query["gpu"]), (self.dtypes, query["dtype"]))
         if not all(not names or name in names for names, name in matched) or not re.search(self.paths, difference):
             return False
-        return not self.most or 1.0 / self.most <= _ratio(difference) <= self.most
+        return not self.most or self._allows(difference)
 
-
-def _ratio(difference: str) -> float:
-    numbers = _NUMBERS.search(difference)
-    if numbers is None:
-        return float("nan")
-    old, new = map(float, numbers.groups())
-    if difference.partition(" ")[0].endswith(_SHARES):
-        sign = -1.0 if "energy_saved" in difference else 1.0
-        old, new = 1.0 + sign * old, 1.0 + sign * new
-    return new / old if old else float("nan")
+    def _allows(self, difference: str) -> bool:
+        if (numbers := _NUMBERS.search(difference)) is None:
+            return False
+        old, new = map(float, numbers.groups())
+        if difference.partition(" ")[0].endswith(_SHARES):
+            sign = -1.0 if "energy_saved" in difference else 1.0
+            old, new = 1.0 + sign * old, 1.0 + sign * new
+        return bool(old) and 1.0 / self.most <= new / old <= self.most
 
 
 def main() -> int:
-    """Compare the answers that the command line names, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     other = parser.add_mutually_exclusive_group(required=True)
     other.add_argument("--before", type=Path, help="the other checkout")
@@ -128,8 +125,18 @@ def main() -> int:
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.pinned and options.update:
+        by_gpu = random_queries(PINNED_QUERIES, PINNED_SEED, PINNED_OF_A_KIND)
+        answers = [line.rstrip() for line in _answers(ROOT, by_gpu)]
+        PINNED.write_bytes(gzip.compress(json.dumps({"queries": by_gpu, "answers": answers}).encode(), mtime=0))
+        print(f"{PINNED.name}: {len(answers)} answers, {PINNED.stat().st_size} bytes")
+        return 0
     if options.pinned:
-        return update_pinned() if options.update else compare_pinned()
+        document = json.loads(gzip.decompress(PINNED.read_bytes()))
+        status = _report(document["queries"], document["answers"], _answers(ROOT, document["queries"]), ())
+        if status:
+            print("if these changes are meant, run python tools/equal_answers.py --pinned --update")
+        return status
     if options.release is None:
         return compare(options.before, options.queries, options.seed, ())
     changes = tomllib.loads(CHANGES.read_text(encoding="utf-8")).get(options.release, [])
@@ -163,24 +170,6 @@ def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> i
         return 2
     by_gpu = random_queries(count, seed)
     return _report(by_gpu, _answers(before.resolve(), by_gpu), _answers(ROOT, by_gpu), changes)
-
-
-def compare_pinned() -> int:
-    """Compare the answers of this checkout with the pinned answers. Return 1 if an answer differs."""
-    document = json.loads(gzip.decompress(PINNED.read_bytes()))
-    status = _report(document["queries"], document["answers"], _answers(ROOT, document["queries"]), ())
-    if status:
-        print("if these changes are meant, run python tools/equal_answers.py --pinned --update")
-    return status
-
-
-def update_pinned() -> int:
-    """Write the answers of this checkout to the file of pinned answers."""
-    by_gpu = random_queries(PINNED_QUERIES, PINNED_SEED, PINNED_OF_A_KIND)
-    answers = [line.rstrip() for line in _answers(ROOT, by_gpu)]
-    PINNED.write_bytes(gzip.compress(json.dumps({"queries": by_gpu, "answers": answers}).encode(), mtime=0))
-    print(f"{PINNED.name}: {len(answers)} answers, {PINNED.stat().st_size} bytes")
-    return 0
 
 
 def _report(

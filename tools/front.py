@@ -33,26 +33,39 @@ class Table:
     def row(self, cells: Mapping[str, object]) -> None:
         """Print a row. Floats have two decimals, and None is an empty cell."""
         texts = ["" if c is None else f"{c:.2f}" if isinstance(c, float) else str(c) for c in cells.values()]
+        align = [">" if _NUMBER.match(text) else "" for text in texts]
         if not self._widths:
             least = [_FIRST, *[_LEAST] * (len(texts) - 1)]
-            self._widths = [max(map(len, (name, t))) for name, t in zip(cells, texts, strict=True)]
-            self._widths = [max(width, low) for width, low in zip(self._widths, least, strict=True)]
-            numbers = [bool(_NUMBER.match(text)) for text in texts]
-            heading = [
-                f"{name:>{width}}" if number else f"{name:{width}}"
-                for name, width, number in zip(cells, self._widths, numbers, strict=True)
-            ]
+            self._widths = [max(len(n), len(t), low) for n, t, low in zip(cells, texts, least, strict=True)]
+            heading = (f"{n:{side}{width}}" for n, side, width in zip(cells, align, self._widths, strict=True))
             print("\n".join(filter(None, [self._title, "  ".join(heading).rstrip()])))
-        shown = [f"{t:>{w}}" if _NUMBER.match(t) else f"{t:{w}}" for t, w in zip(texts, self._widths, strict=False)]
+        shown = (f"{text:{side}{width}}" for text, side, width in zip(texts, align, self._widths, strict=False))
         print("  ".join(shown).rstrip(), flush=True)
 
 
-def script(run: Callable[..., None]) -> None:
-    """Run a function whose arguments are the options of a script. Exit with status 1 if it raises a `KernrecError`."""
-    try:
-        typer.run(run)
-    except KernrecError as error:
-        sys.exit(str(error))
+def script(run: Callable[..., int | None], about: str | None = None, if_absent: int = 1) -> None:
+    """Run a function whose arguments are options, and exit with the status that it returns.
+
+    Args:
+        run: Function of the command.
+        about: Help text. The default is the docstring of `run`.
+        if_absent: Exit status if a recording is missing.
+    """
+
+    @functools.wraps(run)
+    def command(**options: Any) -> None:
+        try:
+            raise typer.Exit(run(**options) or 0)
+        except AbsentError as error:
+            print(f"skipped: {error}")
+            raise typer.Exit(if_absent) from None
+        except KernrecError as error:
+            print(error, file=sys.stderr)
+            raise typer.Exit(error.exit_status) from None
+
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(help=about)(command)
+    app()
 
 
 def main(package: str) -> int:
@@ -60,35 +73,15 @@ def main(package: str) -> int:
     folder = ROOT / "tools" / package.replace(".", "/")
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
     about = {
-        module.replace("_", "-"): (ast.get_docstring(ast.parse(text)) or "").splitlines()[0]
+        module.replace("_", "-"): ast.get_docstring(ast.parse(text)) or ""
         for module, text in texts.items()
         if "\ndef run(" in text
     }
-    name, *words = sys.argv[1:] or ["--help"]
+    name = (sys.argv[1:] or ["--help"])[0]
     if name not in about:
-        print(*(f"{command:16} {line}" for command, line in about.items()), sep="\n")
+        print(*(f"{command:16} {text.splitlines()[0]}" for command, text in about.items()), sep="\n")
         return 0 if name == "--help" else 2
-    module = importlib.import_module(f"{package}.{name.replace('-', '_')}")
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(help="\b\n" + (module.__doc__ or "").replace("\n\n", "\n\n\b\n"))(_command(name, module.run))
-    try:
-        app(words, prog_name=f"{package} {name}")
-    except SystemExit as end:
-        return int(end.code or 0)
+    del sys.argv[1]
+    run = importlib.import_module(f"{package}.{name.replace('-', '_')}").run
+    script(run, "\b\n" + about[name].replace("\n\n", "\n\n\b\n"), if_absent=0)
     return 0
-
-
-def _command(name: str, run: Callable[..., int | None]) -> Callable[..., None]:
-    @functools.wraps(run)
-    def with_status(**options: Any) -> None:
-        try:
-            status = run(**options)
-        except AbsentError as error:
-            print(f"skipped: {error}")
-            status = 0
-        except KernrecError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            status = error.exit_status
-        raise typer.Exit(status or 0)
-
-    return with_status

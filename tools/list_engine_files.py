@@ -31,17 +31,14 @@ def add_wheel(wheel: Path, engine: str, number: str, entry: dict[str, Any]) -> N
 
 def add_file(by_releases: dict[str, list[str]], name: str, number: str) -> None:
     """Add a release to a file name. `by_releases` contains the names, keyed by the releases that include them."""
-    releases = next((each for each, names in by_releases.items() if name in names), "")
-    if releases:
-        by_releases[releases].remove(name)
-    key = " ".join(sorted({*releases.split(), number}, key=numbers))
-    by_releases[key] = sorted([*by_releases.get(key, ()), name])
-    if releases and not by_releases[releases]:
-        del by_releases[releases]
+    releases = {each: set(key.split()) for key, names in by_releases.items() for each in names}
+    releases.setdefault(name, set()).add(number)
+    by_releases.clear()
+    for each in sorted(releases):
+        by_releases.setdefault(" ".join(sorted(releases[each], key=numbers)), []).append(each)
 
 
 def main(wheels: list[str]) -> int:
-    """Add the releases of some wheels to the table. Return the exit status."""
     table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     for wheel in wheels:
         match = re.match(r"(vllm|sglang)-(\d+(?:\.\d+)+)-", Path(wheel).name)

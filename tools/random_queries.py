@@ -6,10 +6,12 @@ some shapes come from recorded rows.
 """
 
 import random
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from math import log2
+from pathlib import Path
 from typing import Any
 
 from evidence.recordings.files import recorded_dicts
@@ -34,8 +36,10 @@ OF_A_KIND = 8
 """Number of queries of each kind."""
 _AT_ONCE = 12
 """Number of shapes in a query for several shapes."""
+TYPICAL: Mapping[str, Sizes] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _WEIGHTS = {"matmul": 5, "attention": 3, "conv2d": 3, "moe": 2}
 """Relative frequency of an op. It is 1 for all other ops."""
+_RECOMMENDER = Recommender([])
 _BACKENDS = ("PyTorch", "vLLM", "SGLang", "cuBLAS")
 
 
@@ -75,14 +79,9 @@ def _is_answered(op: str, gpu: str, dtype: str, layout: str | None) -> bool:
     if any(kernel.runs_on(dtype, sm) for kernel in kernels_for(op, dtype, layout, sm)):
         return True
     try:
-        return bool(_recommender().recommend(op, gpu, _TYPICAL[op], dtype, layout))
+        return bool(_RECOMMENDER.recommend(op, gpu, TYPICAL[op], dtype, layout))
     except KernrecError:
         return False
-
-
-@cache
-def _recommender() -> Recommender:
-    return Recommender([])
 
 
 @cache
@@ -228,12 +227,3 @@ _DRAWN: Mapping[str, Callable[[random.Random], Sizes]] = {
     "elementwise": lambda draw: {"n": _size(draw, 2**31 - 1)},
     **dict.fromkeys(_OF_ROWS, lambda draw: {"rows": _size(draw, 2**21), "columns": _size(draw, 2**18)}),
 }  # fmt: skip
-_TYPICAL: Mapping[str, Sizes] = {
-    "matmul": {"m": 1024, "n": 1024, "k": 1024}, "matvec": {"m": 4096, "k": 4096},
-    "conv2d": {"n": 8, "c": 64, "h": 56, "w": 56, "k": 64, "padding": 1},
-    "attention": {"heads": 8, "queries": 1024, "head_dim": 128},
-    "moe": {"tokens": 256, "hidden": 2048, "intermediate": 1024, "experts": 64, "topk": 8},
-    "elementwise": {"n": 2**20},
-    **{op: {"rows": 1024, "columns": 1024} for op in _OF_ROWS},
-}  # fmt: skip
-"""Shape of each op that all kernels of the op can run."""

@@ -1,7 +1,5 @@
 """Train the shipped ranking of configs for the fused-experts kernel, from published near-best configs.
 
-    python tools/train_expert_model.py [--data ../shared/data] [--out db/prebuilt/models/serving/fused_experts.json]
-
 `triton/moe_near_best_configs.parquet` contains all configs that are within 1 % of the best one, for 207 problems on
 each of four GPUs (zksainx/pipeweave, Apache-2.0). Trees classify whether a config of the search space is near the best
 (`kernrec.recommender.serving.expert_ranking`). Before the training, the tool holds out each fifth of the problems on
@@ -22,7 +20,7 @@ from front import DATA, ROOT, Data, script
 from kernrec.gpu import find_gpu
 from kernrec.model.baselines.compact_trees import MOST_CUTS, compact
 from kernrec.recommender.serving.engines import ProductShape
-from kernrec.recommender.serving.expert_ranking import SPACE, features, first_of_tiles, fits, formula, save
+from kernrec.recommender.serving.expert_ranking import SPACE, first_of_tiles, fits, formula, save
 from kernrec.util.optional import import_optional
 
 GPUS = {"a100": "a100-sxm4-80gb", "h20": "h20", "h800": "h800-sxm", "l40": "l40"}
@@ -45,7 +43,7 @@ class Recorded:
         gpu, shape = find_gpu(GPUS[name]), ProductShape(2 * width, hidden, experts, top)
         self.near = np.array([tuple(row) in near for row in SPACE.tolist()])
         self.tried = np.flatnonzero(fits(SPACE, gpu) | self.near)
-        self.features = features(shape, tokens, gpu, SPACE[self.tried])
+        _, self.features = formula(shape, tokens, gpu, SPACE[self.tried])
         self.near = self.near[self.tried]
         best = min(near, key=near.__getitem__)
         predicted_s = formula(shape, tokens, gpu, np.array([best]))[0][0]

@@ -1,7 +1,5 @@
 """Train the shipped models of the latency and power of backends.
 
-    python tools/train_library_model.py [--data ../shared/data] [--out db/prebuilt/models/vendor] [--op matmul]
-
 To calibrate the intervals, the tool holds out problems, sizes and GPUs of the recordings
 (`tools/evidence/recordings/calls.py`) in turn. It writes a card and trees for each op
 (`kernrec.model.baselines.model_file`). With `--folds 1`, it holds out only one fifth of the problems. `--jobs` sets are

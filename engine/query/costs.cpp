@@ -45,6 +45,9 @@ nb::object view(const Costs::Figures& figures, std::vector<size_t> shape) {
     return nb::cast(nb::ndarray<nb::numpy, double>(figures.get(), shape.size(), shape.data(), owner));
 }
 
+// Times of the last launch. A trained model needs those of the last kernel again.
+thread_local LaunchTimes launched;
+
 // Map a cost to an integer with the same order; NaN counts as infinite.
 uint64_t ordered(double cost) {
     const uint64_t mapped = uint64_t(bits(cost == cost ? cost + 0.0 : kInfinity));
@@ -147,7 +150,6 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
             "positions: expected candidates of the kernel");
     const size_t configs = part.kernel->able.size();
     const Launch& first_launch = *part.kernel->launches[0];
-    LaunchTimes launched;
     std::vector<int64_t> rows;
     for (int64_t i = 0; i < positions.size;) {
         const auto end = std::upper_bound(part.starts.begin(), part.starts.end(), first + positions[i]);
@@ -244,8 +246,9 @@ void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::opti
         rows.resize(count);
     }
     int64_t pick = rows.empty() ? -1 : 0;
-    for (size_t i = 1; i < rows.size(); i++)
-        if (kernel.scores[size_t(rows[i])] > kernel.scores[size_t(rows[size_t(pick)])]) pick = int64_t(i);
+    double best = -kInfinity;
+    for (size_t i = 0; i < rows.size(); i++)
+        if (const double score = kernel.scores[size_t(rows[i])]; score > best) pick = int64_t(i), best = score;
     part.runnable.push_back(rows);
     if (!given && most > 0 && int64_t(rows.size()) > most) {
         std::vector<uint8_t> chosen = promising(kernel, problem, rows, most);
@@ -265,6 +268,9 @@ void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::opti
 }
 
 void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t* rows, int64_t count) {
+    if (&launch == launch_ && problem.number == problem_ && std::equal(rows, rows + count, all_.begin(), all_.end()))
+        return;
+    launch_ = nullptr;
     places.clear(), columns.clear(), rows_.clear(), variants_.clear();
     for (int64_t place = 0; place < count; place++)
         if (launch.performed(rows[place])) places.push_back(place), rows_.push_back(rows[place]);
@@ -275,6 +281,15 @@ void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t*
     const Table<double> filled(room_.data(), work_rows, size, size, 1);
     launch.fill_work(launch.on(problem), rows_, filled);
     latest_.assign(1024, -1);
+    digests_.assign(size_t(size), 0);
+    for (int64_t row = 0; row < work_rows; row++) {  // row by row, so that compilers vectorize over the configs
+        const double* const figures = &filled(row, 0);
+        uint64_t* const digests = digests_.data();
+        for (int64_t i = 0; i < size; i++) {
+            const uint64_t value = uint64_t(bits(figures[i]));
+            digests[i] = ((digests[i] << 9) | (digests[i] >> 55)) ^ (value + (value >> 29));
+        }
+    }
     for (int64_t i = 0; i < size; i++) {
         const int64_t variant = launch.variant(rows_[size_t(i)]), next = int64_t(variants_.size());
         const int64_t other = twin(i, variant, next, filled);
@@ -292,14 +307,11 @@ void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t*
                  all_times);
     pipe_clk = {pipes.data, kPipes, different, size, 1};
     times = {all_times.data, kTimes, different, size, 1};
+    launch_ = &launch, problem_ = problem.number, all_.assign(rows, rows + count);
 }
 
 int64_t LaunchTimes::twin(int64_t i, int64_t variant, int64_t next, const Table<double>& all) {
-    uint64_t digest = uint64_t(variant), factor = 1;
-    for (int64_t row = 0; row < all.rows; row++) {
-        factor += 0x9E3779B97F4A7C16;
-        digest += uint64_t(bits(all(row, i))) * factor;
-    }
+    uint64_t digest = digests_[size_t(i)] + uint64_t(variant);
     digest ^= digest >> 32;
     digest *= 0x9E3779B97F4A7C15;
     int32_t& latest = latest_[(digest >> 32) & (latest_.size() - 1)];
@@ -318,7 +330,7 @@ void Costs::estimate(Part& part) {
     const Kernel& kernel = *part.kernel;
     const Table<double> nominal(nominal_.get(), 5, count_, count_, 1);
     const Table<double> longest(longest_.get(), 2, count_, count_, 1);
-    LaunchTimes done;
+    LaunchTimes& done = launched;
     for (size_t problem = 0; problem < part.problems.size(); problem++) {
         const int64_t start = part.starts[problem], count = part.starts[problem + 1] - start;
         for (const Launch* launch : kernel.launches) {

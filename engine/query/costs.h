@@ -101,6 +101,7 @@ class LaunchTimes {
     std::vector<int64_t> places, columns;  // index of each config that performs the launch, and its column
     Table<const double> work, pipe_clk, times;
 
+    // Compute the times of a launch, unless the last call had the same arguments.
     void compute(const Launch& launch, Problem& problem, const int64_t* rows, int64_t count);
 
   private:
@@ -108,8 +109,11 @@ class LaunchTimes {
     // config becomes column `next` if there is none.
     int64_t twin(int64_t i, int64_t variant, int64_t next, const Table<double>& work);
 
-    std::vector<int64_t> rows_, variants_;
+    const Launch* launch_ = nullptr;  // of the last call, with its problem and all of its rows
+    int64_t problem_ = 0;
+    std::vector<int64_t> all_, rows_, variants_;
     std::vector<double> room_;
+    std::vector<uint64_t> digests_;  // of each config's work
     std::vector<int32_t> latest_;  // columns by digest
 };
 

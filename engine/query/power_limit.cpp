@@ -17,8 +17,6 @@ constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0;
 constexpr int64_t kParts = 4, kRounds = 5;
 // Clocks per table, `kParts**kRounds`: 1/1024 of the range is finer than the 15 MHz steps of real GPUs.
 constexpr int64_t kClocks = 1024;
-// Divisor to use instead of the spare power if a limit leaves no power for events.
-constexpr double kLeastSpareW = 1e-20;
 
 // Power limits and highest clocks of P operating points, and values that depend only on them.
 class PowerLimits {
@@ -130,23 +128,25 @@ class PowerLimits {
         for (int64_t i = 0; i < kLanes; i++) any = any + block.over[i];
         if (any == 0.0) return;
         find_clocks(first_[size_t(p)], block);
+        Lanes rates[4];  // column of `highest` or `table` of each launch
         for (int64_t i = 0; i < kLanes; i++) {
-            if (block.over[i] == 0.0) continue;
+            const bool over = block.over[i] > 0.0;
             const int64_t place = block.clocks[i];
-            const double limit_w = block.limit_w[i];
-            fill_costs(block, i, table_(0, place), table_(1, place), table_(2, place), table_(3, place));
-            costs[kClockHz][i] = table_hz_[place];
-            double &latency = costs[kLatencyS][i], &energy = costs[kEnergyJ][i], &power = costs[kPowerW][i];
+            for (int64_t row = 0; row < 4; row++) rates[row][i] = over ? table_(row, place) : highest_(row, p);
+            costs[kClockHz][i] = over ? table_hz_[place] : hz;
+        }
+        for (int64_t i = 0; i < kLanes; i++) fill_costs(block, i, rates[0][i], rates[1][i], rates[2][i], rates[3][i]);
+        for (int64_t i = 0; i < kLanes; i++) {
             // If the lowest clock still exceeds the limit, the GPU pauses its clock between pulses. Only board and
             // leakage draw power during a pause. Pauses are long enough that the mean power equals the limit.
-            if (power > limit_w) {
-                const double resting_w = minimum(table_(1, place), kResting * limit_w);
-                const double paused_s = maximum(energy - limit_w * latency, 0.0) / (limit_w - resting_w);
-                latency = latency + paused_s;
-                costs[kStaticJ][i] = costs[kStaticJ][i] + resting_w * paused_s;
-                energy = limit_w * latency;
-                power = limit_w;
-            }
+            const double limit_w = block.limit_w[i], resting_w = minimum(rates[1][i], kResting * limit_w);
+            const double latency = costs[kLatencyS][i], energy = costs[kEnergyJ][i], static_j = costs[kStaticJ][i];
+            const bool pauses = costs[kPowerW][i] > limit_w;
+            const double paused_s = maximum(energy - limit_w * latency, 0.0) / (limit_w - resting_w);
+            costs[kLatencyS][i] = pauses ? latency + paused_s : latency;
+            costs[kStaticJ][i] = pauses ? static_j + resting_w * paused_s : static_j;
+            costs[kEnergyJ][i] = pauses ? limit_w * (latency + paused_s) : energy;
+            costs[kPowerW][i] = minimum(costs[kPowerW][i], limit_w);
         }
     }
 
@@ -164,13 +164,12 @@ class PowerLimits {
             for (int64_t trial = 1; trial < kParts; trial++)
                 for (int64_t i = 0; i < kLanes; i++) {
                     const int64_t tried = block.clocks[i] + trial * step;
-                    // The events keep within the limit if the launch takes long enough; this test needs no root.
-                    // Without spare power, no launch does.
+                    // The events keep within the limit if the launch takes long enough; this test needs no root and
+                    // no division. Without spare power, no launch does.
                     const double spare_w = block.limit_w[i] - idle_w[tried];
-                    const double divisor_w = maximum(spare_w, kLeastSpareW);
-                    const double enough_s =
-                        maximum((voltage[tried] * core_j[i] + dram_j[i]) / divisor_w - fixed_s[i], 0.0);
-                    const bool fits = faster[tried] * core[i] + block.dram[i] >= overlap_power(enough_s);
+                    const double beyond_j = maximum(voltage[tried] * core_j[i] + dram_j[i] - fixed_s[i] * spare_w, 0.0);
+                    const double overlapped = faster[tried] * core[i] + block.dram[i];
+                    const bool fits = overlapped * overlap_power(spare_w) >= overlap_power(beyond_j);
                     within[i] += fits && spare_w > 0.0 ? 1.0 : 0.0;
                 }
             for (int64_t i = 0; i < kLanes; i++) block.clocks[i] += int64_t(within[i]) * step;

@@ -3,6 +3,7 @@
 #include "ranking.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace kernrec::query {
 namespace {
@@ -15,7 +16,6 @@ constexpr int64_t kSwept = 64;
 constexpr double kRounding = 1e-9;
 // Rows of the cost table (`CostRow`) with the analytical model's latency, energy and power, before corrections.
 constexpr int64_t kAnalytical[] = {costs::kLatencyS, costs::kEnergyJ, costs::kPowerW};
-constexpr int32_t kAnalyticalKind = 0;  // index in `kinds_` of the analytical model's predictions
 // A predicted time that is below the bound by more than this factor is rejected instead of corrected.
 constexpr double kRefused = 2.0;
 constexpr double kWorthNoting = 1.05;  // a note reports times that were raised by more than this factor
@@ -144,7 +144,8 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
         std::vector<double> before;
         std::vector<int32_t> kinds_before;
         if (std::any_of(violations_.begin(), violations_.end(), [](const Violations& each) { return each.any; }))
-            before = of_kernel<double>(values_, kernel), kinds_before = of_kernel<int32_t>(kind_, kernel);
+            std::tie(before, kinds_before) = copied_costs<int32_t>(
+                0, points_, kernel.part->first, kernel.part->first + int64_t(kernel.part->rows.size()));
         if (kernel.model != nullptr) correct(kernel);
         if (kernel.most_measured > 0) measure(kernel, number, measure_with);
         for (int64_t problem = 0; problem < problems_; problem++)
@@ -158,14 +159,27 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
     }
 }
 
-template <class T, class S>
-std::vector<T> Ranking::of_kernel(const std::vector<S>& all, const Kernel& kernel) const {
-    std::vector<T> own;
-    for (size_t start = size_t(kernel.part->first); start < all.size(); start += size_t(count_)) {
-        const auto row = all.begin() + std::ptrdiff_t(start);
-        own.insert(own.end(), row, row + std::ptrdiff_t(kernel.part->rows.size()));
-    }
-    return own;
+template <class T>
+std::pair<std::vector<double>, std::vector<T>> Ranking::copied_costs(int64_t first_point, int64_t end_point,
+                                                                     int64_t first, int64_t end) const {
+    std::pair<std::vector<double>, std::vector<T>> copied;
+    for (int64_t quantity = 0; quantity < 3; quantity++)
+        for (int64_t point = first_point; point < end_point; point++)
+            for (int64_t place = first; place < end; place++) {
+                copied.first.push_back(value(quantity, point, place));
+                if (quantity < 2) copied.second.push_back(kind(quantity, point, place));
+            }
+    return copied;
+}
+
+nb::tuple Ranking::costs(int64_t first_point, int64_t end_point, int64_t first, int64_t end) const {
+    require(first_point >= 0 && first_point <= end_point && end_point <= points_ && first >= 0 && first <= end &&
+                end <= count_,
+            "costs: expected points and candidates");
+    auto [values, kinds] = copied_costs<int32_t>(first_point, end_point, first, end);
+    const size_t points = size_t(end_point - first_point), size = size_t(end - first);
+    return nb::make_tuple(numpy<double, 3>(std::move(values), {3, points, size}),
+                          numpy<int32_t, 3>(std::move(kinds), {2, points, size}));
 }
 
 void Ranking::add_kernel(nb::tuple each, size_t number) {
@@ -286,16 +300,14 @@ void Ranking::sweep() {
 
 // Copy the analytical model's predictions at all operating points.
 void Ranking::copy_predictions() {
-    const size_t size = size_t(points_ * count_);
-    values_.assign(3 * size, kInfinity), kind_.assign(2 * size, kAnalyticalKind);
-    const double* const first = costs_->limited();
-    for (int64_t quantity = 0; quantity < 3; quantity++)
-        std::copy_n(first + kAnalytical[quantity] * count_, count_, values_.data() + quantity * int64_t(size));
-    for (int64_t point = 1; point < points_; point++)
-        each_estimated(point, 0, count_, [&](int64_t place) {
-            for (int64_t quantity = 0; quantity < 3; quantity++)
-                value(quantity, point, place) = limited(kAnalytical[quantity], point, place);
-        });
+    const int64_t further = (points_ - 1) * int64_t(swept_.size());
+    estimates_ = count_ + further;
+    values_.reserve(size_t(3 * estimates_)), kind_.assign(size_t(2 * estimates_), kAnalyticalKind);
+    for (const int64_t row : kAnalytical) {
+        const double *const first = costs_->limited() + row * count_, *const swept =
+                                                                          swept_costs_.data() + row * further;
+        values_.insert(values_.end(), first, first + count_), values_.insert(values_.end(), swept, swept + further);
+    }
 }
 
 void Ranking::add_kinds(const Array<const double, 3>& kinds) {
@@ -313,10 +325,10 @@ void Ranking::correct(Kernel& kernel) {
     const Costs::Part& part = *kernel.part;
     for (int64_t quantity = 0; quantity < 3; quantity++)
         for (int64_t point = 0; point < points_; point++)
-            each_estimated(point, part.first, part.first + int64_t(kernel.factors[quantity].size()),
-                           [&](int64_t place) {
-                               value(quantity, point, place) *= kernel.factors[quantity][size_t(place - part.first)];
-                           });
+            each_estimated(
+                point, part.first, part.first + int64_t(kernel.factors[quantity].size()), [&](int64_t place) {
+                    value_at(quantity, estimate(point, place)) *= kernel.factors[quantity][size_t(place - part.first)];
+                });
     const bool energy_learned = !kernel.prediction.power_log.empty();
     size_t problem = 0;
     for (size_t i = 0; i < kernel.scored.size(); i++) {
@@ -333,8 +345,10 @@ void Ranking::correct(Kernel& kernel) {
             of[EstimateKind::kSource] = kernel.model->source(), of[EstimateKind::kOwn] = std::sqrt(kOwnShare) * width;
         }
         for (int64_t point = 0; point < points_; point++) {
-            kind(kSeconds, point, part.first + position) = int32_t(kinds_.size());
-            if (energy_learned) kind(kJoules, point, part.first + position) = int32_t(kinds_.size());
+            const int64_t index = estimate(point, part.first + position);
+            if (index < 0) continue;
+            kind_at(kSeconds, index) = int32_t(kinds_.size());
+            if (energy_learned) kind_at(kJoules, index) = int32_t(kinds_.size());
         }
         kinds_.push_back(learned);
     }
@@ -346,8 +360,8 @@ void Ranking::correct(Kernel& kernel) {
 void Ranking::measure(Kernel& kernel, size_t number, const nb::object& function) {
     const int64_t first = kernel.part->first;
     const size_t size = kernel.part->rows.size(), points = size_t(points_);
-    std::vector<double> values = of_kernel<double>(values_, kernel), figures;
-    std::vector<int64_t> kinds = of_kernel<int64_t>(kind_, kernel);
+    auto [values, kinds] = copied_costs<int64_t>(0, points_, first, first + int64_t(size));
+    std::vector<double> figures;
     for (size_t row = 0; row < 2 * EstimateKind::kFigures; row++)
         for (const EstimateKind& each : kinds_)
             figures.push_back(each.of[row / EstimateKind::kFigures][row % EstimateKind::kFigures]);
@@ -369,12 +383,14 @@ void Ranking::measure(Kernel& kernel, size_t number, const nb::object& function)
     add_kinds(new_figures);
     for (size_t point = 0; point < points; point++)
         for (size_t i = 0; i < size; i++) {
+            const int64_t index = estimate(int64_t(point), first + int64_t(i));
+            require(index >= 0, "measure: expected a sweep of all candidates");
             for (size_t quantity = 0; quantity < 3; quantity++)
-                value(int64_t(quantity), int64_t(point), first + int64_t(i)) = new_values.view()(quantity, point, i);
+                value_at(int64_t(quantity), index) = new_values.view()(quantity, point, i);
             for (size_t quantity = 0; quantity < 2; quantity++) {
                 const int64_t number_of_kind = new_kinds.view()(quantity, point, i);
                 require(number_of_kind >= 0 && number_of_kind < more, "measure: expected kinds of the table");
-                kind(int64_t(quantity), int64_t(point), first + int64_t(i)) = int32_t(base + number_of_kind);
+                kind_at(int64_t(quantity), index) = int32_t(base + number_of_kind);
             }
         }
 }
@@ -408,8 +424,9 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
                 const std::vector<int64_t>& measured = kernel->measured[size_t(point)];
                 if (std::binary_search(measured.begin(), measured.end(), place - kernel->part->first)) continue;
             }
-            double &latency = value(kSeconds, point, place), &energy = value(kJoules, point, place),
-                   &power = value(kWatts, point, place);
+            const int64_t changed = estimate(point, place);  // only estimates violate a law
+            double &latency = value_at(kSeconds, changed), &energy = value_at(kJoules, changed),
+                   &power = value_at(kWatts, changed);
             const double bound_s = maximum(least_s, roof_clk / limited(costs::kClockHz, point, place));
             if (!(latency * kRefused >= bound_s && energy > 0.0 && std::isfinite(energy))) {
                 if ((!refused && result.refused == 0) || point < result.first_point)
@@ -422,10 +439,10 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
                 const int64_t size = int64_t(kernel->part->rows.size()), own = place - kernel->part->first;
                 const auto index = [&](int64_t quantity) { return size_t((quantity * points_ + point) * size + own); };
                 for (int64_t quantity = 0; quantity < 3; quantity++)
-                    value(quantity, point, place) =
+                    value_at(quantity, changed) =
                         before->empty() ? limited(kAnalytical[quantity], point, place) : (*before)[index(quantity)];
                 for (int64_t quantity = 0; quantity < 2; quantity++)
-                    kind(quantity, point, place) = before->empty() ? kAnalyticalKind : (*kinds_before)[index(quantity)];
+                    kind_at(quantity, changed) = before->empty() ? kAnalyticalKind : (*kinds_before)[index(quantity)];
             }
             const double raised = maximum(bound_s / latency, 1.0), limit_w = limits_w_[size_t(point)];
             // At the default limit, models learn times, so only a power above the limit is wrong.
@@ -508,8 +525,8 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage)
     for (int64_t quantity = 0; quantity < 2; quantity++)
         for (int64_t point = 0; point < points_; point++)
             each_estimated(point, first, end, [&](int64_t place) {
-                value(quantity, point, place) *= factor;
-                int32_t& number = kind(quantity, point, place);
+                value_at(quantity, estimate(point, place)) *= factor;
+                int32_t& number = kind_at(quantity, estimate(point, place));
                 int32_t& new_number = raised[size_t(number)];
                 if (new_number < 0) {
                     EstimateKind each = kinds_[size_t(number)];

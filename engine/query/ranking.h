@@ -21,6 +21,7 @@ constexpr double kPredicted = 0.0, kTransferred = 1.0, kLearned = 2.0, kMeasured
 // Rows of the costs of candidates.
 enum Cost : int64_t { kSeconds, kJoules, kWatts };
 
+constexpr int32_t kAnalyticalKind = 0;  // index in `kinds_` of the analytical model's predictions
 constexpr double kDeviations = 1.645;  // half-width of a 90 % interval in standard deviations
 // Default fraction of a prediction's variance due to the config's own error (kernrec/recommender/estimate/costs.py).
 constexpr double kOwnShare = 0.35;
@@ -124,7 +125,7 @@ class Ranking {
     std::vector<Pick> best_of_other_kind(const Part& part, const std::vector<Pick>& picks, const Bounds& bounds,
                                          int64_t first) const;
     nb::list described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
-                       int64_t ranked, Objective objective) const;
+                       int64_t ranked, Objective objective, const nb::tuple& sources) const;
     // Return the point with the largest energy saving of a candidate within a slowdown, the slowdown and the saving;
     // None if every saving is small.
     nb::object saving(const Part& part, int64_t position, double most_slowdown, double least_saved) const;
@@ -140,8 +141,10 @@ class Ranking {
     int64_t points() const { return points_; }
     // Return the costs according to the analytical model, (kCostRows, points, C).
     nb::object limited_array() const;
-    double* values() { return values_.data(); }
-    int32_t* kinds_of_candidates() { return kind_.data(); }
+    // Return latency, energy and power (3, P, N), and kinds of latency and energy (2, P, N), at a range of operating
+    // points, of the candidates from `first` to `end`. Candidates that were not estimated at a point are infinite
+    // there.
+    nb::tuple costs(int64_t first_point, int64_t end_point, int64_t first, int64_t end) const;
     std::vector<EstimateKind>& kinds() { return kinds_; }
     double* risk() { return risk_.data(); }
     // Return reference, lead, share and deviation of a kernel on a problem.
@@ -175,17 +178,24 @@ class Ranking {
         int64_t first(int64_t problem) const { return part->first + part->starts[size_t(problem)]; }
     };
 
-    double& value(int64_t quantity, int64_t point, int64_t place) {
-        return values_[size_t((quantity * points_ + point) * count_ + place)];
+    // Return the index of a candidate's estimate at a point among all estimates of a quantity; -1 if it has none.
+    int64_t estimate(int64_t point, int64_t place) const {
+        if (point == 0) return place;
+        const int32_t slot = slots_[size_t(place)];
+        return slot < 0 ? -1 : count_ + (point - 1) * int64_t(swept_.size()) + slot;
     }
     double value(int64_t quantity, int64_t point, int64_t place) const {
-        return values_[size_t((quantity * points_ + point) * count_ + place)];
+        const int64_t index = estimate(point, place);
+        return index < 0 ? kInfinity : values_[size_t(quantity * estimates_ + index)];
     }
-    int32_t& kind(int64_t quantity, int64_t point, int64_t place) {
-        return kind_[size_t((quantity * points_ + point) * count_ + place)];
+    int32_t kind(int64_t quantity, int64_t point, int64_t place) const {
+        const int64_t index = estimate(point, place);
+        return index < 0 ? kAnalyticalKind : kind_[size_t(quantity * estimates_ + index)];
     }
+    double& value_at(int64_t quantity, int64_t estimate) { return values_[size_t(quantity * estimates_ + estimate)]; }
+    int32_t& kind_at(int64_t quantity, int64_t estimate) { return kind_[size_t(quantity * estimates_ + estimate)]; }
     const double* figures(int64_t quantity, int64_t point, int64_t place) const {
-        return kinds_[size_t(kind_[size_t((quantity * points_ + point) * count_ + place)])].of[quantity];
+        return kinds_[size_t(kind(quantity, point, place))].of[quantity];
     }
     // Return a cost of the analytical model, or infinity if the candidate was not estimated at the point.
     double limited(int64_t row, int64_t point, int64_t place) const {
@@ -206,9 +216,10 @@ class Ranking {
     }
 
     void add_kernel(nb::tuple each, size_t number);
-    // Copy the entries of one kernel from each row of all candidates' values or kinds.
-    template <class T, class S>
-    std::vector<T> of_kernel(const std::vector<S>& all, const Kernel& kernel) const;
+    // Return values (3, P, N) and kinds (2, P, N) as in `costs`.
+    template <class T>
+    std::pair<std::vector<double>, std::vector<T>> copied_costs(int64_t first_point, int64_t end_point, int64_t first,
+                                                                int64_t end) const;
     void score(Kernel& kernel);
     void set_factors(Kernel& kernel);
     void sweep();
@@ -222,8 +233,8 @@ class Ranking {
     void compare_with_references(int64_t problem);
     void raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage);
     void set_risk(Kernel& kernel, int64_t problem);
-    nb::tuple described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s,
-                        int64_t fastest) const;
+    nb::tuple described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s, int64_t fastest,
+                        const nb::tuple& sources) const;
     double cost(Cost quantity, const Part& part, const std::vector<Segment>& own, const Pick& pick) const;
     // Keep at most three points of each config on a front: lowest latency, lowest energy and lowest EDP.
     std::vector<Pick> three_points(const Part& part, const std::vector<Segment>& own,
@@ -247,8 +258,11 @@ class Ranking {
     std::vector<int32_t> slots_;          // index of each place in `swept_`; -1 if it is missing there
     std::vector<double> swept_costs_;     // at all points except the first, (kCostRows, points - 1, swept)
     std::vector<double> default_s_;       // latency at the default point; empty if the first point is the default
-    std::vector<double> values_;          // latency (s), energy (J), power (W), (3, points, C)
-    std::vector<int32_t> kind_;           // index in `kinds_` of latency and energy, (2, points, C)
+    // Estimates of each quantity: of all candidates at the first point, then of the swept candidates at each further
+    // point.
+    int64_t estimates_ = 0;
+    std::vector<double> values_;  // latency (s), energy (J), power (W), (3, estimates)
+    std::vector<int32_t> kind_;  // index in `kinds_` of latency and energy, (2, estimates)
     std::vector<EstimateKind> kinds_;
     std::vector<double> risk_;
     std::vector<Violations> violations_;  // of the analytical model, by problem

@@ -43,9 +43,6 @@ nb::object unless_unreachable(F function) {
 template <class T>
 using View = nb::ndarray<nb::numpy, T>;
 
-size_t points(const Ranking& of) { return size_t(of.points()); }
-size_t count(const Ranking& of) { return size_t(of.count()); }
-
 }  // namespace
 
 void bind_rankings(nb::module_& module) {
@@ -57,16 +54,14 @@ void bind_rankings(nb::module_& module) {
                       Array<const double, 2>, Array<const double, 3>, bool, nb::object>(),
              nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), exact(), exact(),
              nb::arg(), nb::arg().none())
-        .def_prop_ro("values", [](Ranking& of) { return View<double>(of.values(), {3, points(of), count(of)}); })
+        .def("costs", &Ranking::costs)
         .def_prop_ro("limited", &Ranking::limited_array)
-        .def_prop_ro("kind",
-                     [](Ranking& of) { return View<int32_t>(of.kinds_of_candidates(), {2, points(of), count(of)}); })
         .def_prop_ro("kinds",
                      [](Ranking& of) {
                          return View<double>(&of.kinds()[0].of[0][0], {2, EstimateKind::kFigures, of.kinds().size()},
                                              {}, {EstimateKind::kFigures, 1, 2 * EstimateKind::kFigures});
                      })
-        .def_prop_ro("risk", [](Ranking& of) { return View<double>(of.risk(), {count(of)}); })
+        .def_prop_ro("risk", [](Ranking& of) { return View<double>(of.risk(), {size_t(of.count())}); })
         .def("rows",
              [](const Ranking& self, const PartTuple& part, const BoundsTuple& bounds, int64_t first, bool each_config,
                 bool by_code) {
@@ -92,8 +87,8 @@ void bind_rankings(nb::module_& module) {
              })
         .def("described",
              [](const Ranking& self, const PartTuple& part, const Pairs& picks, const std::vector<int64_t>& alike,
-                int64_t ranked, int64_t objective) {
-                 return self.described(part_of(part), picks_of(picks), alike, ranked, Objective(objective));
+                int64_t ranked, int64_t objective, const nb::tuple& sources) {
+                 return self.described(part_of(part), picks_of(picks), alike, ranked, Objective(objective), sources);
              })
         .def("nominal", [](const Ranking& self, const PartTuple& part,
                            int64_t position) { return self.nominal(part_of(part), position); })

@@ -318,7 +318,7 @@ std::pair<double, int64_t> Ranking::running(size_t kernel, int64_t point, int64_
 }
 
 nb::tuple Ranking::described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s,
-                             int64_t fastest) const {
+                             int64_t fastest, const nb::tuple& sources) const {
     const Kernel& kernel = kernels_[size_t(segment.kernel)];
     const Costs::Part& of_kernel = *kernel.part;
     const int64_t point = part.first_point + pick.point;
@@ -328,7 +328,7 @@ nb::tuple Ranking::described(const Pick& pick, const Segment& segment, const Par
         const double expected = value(quantity, point, located.place);
         const double* const of = figures(quantity, point, located.place);
         return nb::make_tuple(expected, expected / of[EstimateKind::kBelow], expected * of[EstimateKind::kAbove],
-                              int64_t(of[EstimateKind::kSource]), of[EstimateKind::kOwn]);
+                              sources[size_t(of[EstimateKind::kSource])], of[EstimateKind::kOwn]);
     };
     const auto [clock_hz, resource] = running(size_t(segment.kernel), point, located.place);
     const double risk = risk_[size_t(located.place)], latency_s = value(kSeconds, point, located.place);
@@ -346,7 +346,8 @@ nb::tuple Ranking::described(const Pick& pick, const Segment& segment, const Par
 // rank, whether the rank is exact and whether it is ambiguous. Then return the costs of the fastest candidate. The
 // first `ranked` picks have ranks.
 nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
-                            int64_t ranked, Objective objective) const {
+                            int64_t ranked, Objective objective, const nb::tuple& sources) const {
+    require(sources.size() == size_t(kMeasured) + 1, "sources: expected a name of each");
     require(alike.size() == picks.size() && ranked <= int64_t(picks.size()),
             "described: expected a count of each pick");
     for (const Pick& pick : picks)
@@ -395,8 +396,9 @@ nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, co
     for (size_t i = 0; i < picks.size(); i++) {
         const Place located = locate(own, picks[i].position);
         const Rank rank = int64_t(i) < ranked ? ranks[i] : Rank{1, false, true};
-        result.append(nb::make_tuple(picks[i].point, described(picks[i], *located.segment, part, fastest_s, best),
-                                     alike[i], nb::make_tuple(rank.number, rank.exact, rank.ambiguous)));
+        result.append(nb::make_tuple(picks[i].point,
+                                     described(picks[i], *located.segment, part, fastest_s, best, sources), alike[i],
+                                     nb::make_tuple(rank.number, rank.exact, rank.ambiguous)));
     }
     result.append(nb::make_tuple(fastest_s, value(kJoules, part.first_point, best_place)));
     return result;

@@ -116,7 +116,7 @@ int32_t Space::domain_of(uint64_t support) {
 
 int64_t Space::interned(const std::string& text) {
     const auto [place, is_new] = text_numbers_.try_emplace(text, int64_t(texts_.size()));
-    if (is_new) texts_.push_back(text);
+    if (is_new) texts_.push_back(text), keys_.push_back(nb::str(text.c_str()));
     return place->second;
 }
 

@@ -162,6 +162,7 @@ class Space {
     std::vector<Node> nodes_;
     std::vector<Domain> domains_;
     std::vector<std::string> texts_;
+    std::vector<nb::object> keys_;  // the texts as keys of dictionaries
     std::vector<int32_t> conditions_;
     std::map<std::string, int32_t> names_;  // nodes of names
     std::map<std::string, int32_t> columns_of_;  // nodes of the names of `add_column`
@@ -191,6 +192,7 @@ class Problem {
     bool too_large() const { return too_large_; }
 
     double flops, bytes;
+    const int64_t number = ++count_;  // different for each problem
 
   private:
     friend class Space;
@@ -198,6 +200,7 @@ class Problem {
     Space* space_;
     nb::dict names_, tensor_bytes_;
     bool too_large_;
+    inline static int64_t count_ = 0;
     std::vector<int64_t> values_;
     std::vector<uint8_t> computed_;
 };

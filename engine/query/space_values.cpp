@@ -103,7 +103,7 @@ void Space::execute(const Node& node, Problem* problem) {
         }
         case Operation::kInput: {
             const std::string& name = texts_[size_t(node.number)];
-            PyObject* const value = PyDict_GetItemString(problem->names_.ptr(), name.c_str());
+            PyObject* const value = PyDict_GetItem(problem->names_.ptr(), keys_[size_t(node.number)].ptr());
             if (!value) throw Refusal{" needs " + name};
             if (!nb::try_cast<int64_t>(nb::handle(value), out[0]))
                 throw Refusal{": " + name + " is " + nb::cast<std::string>(nb::repr(value)) + ", expected an integer"};

@@ -200,7 +200,6 @@ class LoadedModule:
     def __init__(self, number: int, images: Sequence[Image], texts: Sequence[str], free_address: int) -> None:
         self.number, self._images, self._texts = number, images, texts
         self._free = free_address
-        self._parsed: Module | None = None
         self.placed: dict[str, np.ndarray] = {}
         """Memory of each variable, keyed by name."""
         self.addresses: dict[str, int] = {}
@@ -221,7 +220,12 @@ class LoadedModule:
     @cached_property
     def linked(self) -> str:
         """PTX text that `module` was parsed from. Only the first linked file has a header in this text."""
-        return _linked(self._texts)
+        heads = (".version", ".target", ".address_size")
+        bodies = [
+            "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(heads))
+            for text in self._texts[1:]
+        ]
+        return "\n".join([self._texts[0], *bodies])
 
     @cached_property
     def lines(self) -> SourceLines:
@@ -231,14 +235,12 @@ class LoadedModule:
     def digest(self) -> str:
         return hashlib.sha256(self.ptx.encode()).hexdigest()[:10]
 
-    @property
+    @cached_property
     def module(self) -> Module:
-        if self._parsed is None:
-            try:
-                self._parsed = parse(self.linked)
-            except ParseError as error:
-                raise LaunchError(CUDA_ERROR["ptx"], f"the program's PTX cannot be read: {error}") from None
-        return self._parsed
+        try:
+            return parse(self.linked)
+        except ParseError as error:
+            raise LaunchError(CUDA_ERROR["ptx"], f"the program's PTX cannot be read: {error}") from None
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
         """Set the memory and address of a variable. Copy its value, or else its initial value, to the memory."""
@@ -321,26 +323,9 @@ def _facts(module: Module, function: Function) -> FunctionFacts:
         places.append((parameter.size, offset))
         end = offset + parameter.size
     whole = inlined(module, function.name)
-    used = [v for v in module.variables.values() if v.name in whole.symbols]
-    variables = [*used, *whole.variables.values()]
-
-    def total(space: str) -> int:
-        return sum(v.size for v in variables if v.space == space and not v.external)
-
     most = function.directives.get("maxntid") or function.directives.get("reqntid")
     target = "".join(c for c in module.target.removeprefix("sm_") if c.isdigit())
     registers = min(max(live_registers(whole), 16), 255)
     threads = min(math.prod(most), MOST_THREADS) if most else MOST_THREADS
-    return FunctionFacts(
-        function.name, tuple(places), total("shared"), total("local"), total("const"), threads, registers, int(target)
-    )
-
-
-def _linked(texts: Sequence[str]) -> str:
-    """Combine the PTX of several files into one text: the header of the first file, then all declarations."""
-    return texts[0] if len(texts) == 1 else "\n".join([texts[0], *(_body(text) for text in texts[1:])])
-
-
-def _body(ptx: str) -> str:
-    heads = (".version", ".target", ".address_size")
-    return "\n".join(line for line in ptx.splitlines() if not line.lstrip().startswith(heads))
+    shared, local, constant = (module.bytes_of(whole, space) for space in ("shared", "local", "const"))
+    return FunctionFacts(function.name, tuple(places), shared, local, constant, threads, registers, int(target))

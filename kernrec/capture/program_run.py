@@ -150,11 +150,11 @@ def _stubs(name: str) -> str:
     return "\n".join(['#include "core.h"', *stubs, ""])
 
 
-def _run_tool(command: list[str]) -> None:
+def _run_tool(command: Sequence[str], failure: str = "kernrec capture could not compile its libraries") -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        errors = re.findall(r".*(?:error|undefined|multiple).*", done.stderr) or [f"exit {done.returncode}"]
-        raise KernrecError(f"kernrec capture could not compile its libraries: {errors[0][:300]}")
+        lines = re.findall(r".*(?:error|undefined|multiple).*", done.stderr + done.stdout)
+        raise KernrecError(f"{failure}: {(lines or [f'exit {done.returncode}'])[0][:300]}")
 
 
 SOCKET_VARIABLE = "KERNREC_CAPTURE_SOCKET"
@@ -242,10 +242,7 @@ def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> Non
     linked = ["-cudart", "none", f"-L{folder}", f"-l:libcudart.so.{version}", "-l:libcuda.so.1"]
     compiled = [*options, f"-arch=compute_{target}", "-lineinfo", "-O3", "-std=c++17", f"-I{source.parent}"]
     command = [str(required_nvcc()), *compiled, str(source), "-o", str(program), *linked]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line or "undefined" in line]
-        raise KernrecError(f"{source} cannot be compiled: {(lines or ['nvcc failed'])[0][:300]}")
+    _run_tool(command, f"{source} cannot be compiled")
 
 
 def _check(program: str) -> None:

@@ -39,8 +39,8 @@ class Textures:
     """Textures and surfaces of a process. The low bits of a handle are the number of the image, starting with 1."""
 
     def __init__(self) -> None:
-        self._images: list[Image] = []
-        self._memory: list[tuple[np.ndarray, int] | None] = []
+        self._placed: list[tuple[Image, np.ndarray, int] | None] = []
+        """(Image, its memory, bytes from one row to the next) by number, or None if the image was removed."""
 
     def add(
         self, memory: np.ndarray, extents: Sequence[int], channel: Sequence[int], place: Sequence[int],
@@ -63,7 +63,7 @@ class Textures:
         width, height, depth = extents
         layers = depth if flags & (_LAYERED | _CUBEMAP) and depth else 1
         whole = (width, height, 0 if layers > 1 else depth)
-        number = next((i for i, each in enumerate(self._memory) if each is None), len(self._memory))
+        number = next((i for i, placed in enumerate(self._placed) if placed is None), len(self._placed))
         mode, linear, unit_range, normalized = modes
         element = f"{_KINDS[kind]}{bits}"
         sampler = Sampler(
@@ -76,30 +76,24 @@ class Textures:
         row = width * image.texel_bytes
         if pitch not in (0, row) and (height - 1) * pitch + row > memory.nbytes:
             raise KernrecError(f"a texture of {height} rows, {pitch} bytes apart, is larger than its allocation")
-        if number == len(self._memory):
-            self._images.append(image)
-            self._memory.append((memory, pitch))
-        else:
-            self._images[number], self._memory[number] = image, (memory, pitch)
+        self._placed[number : number + 1] = [(image, memory, pitch)]
         return IMAGE_WINDOW << WINDOW_SHIFT | number + 1
 
     def remove(self, handle: int) -> None:
         number = (handle & (1 << WINDOW_SHIFT) - 1) - 1
-        if 0 <= number < len(self._memory):
-            self._images[number], self._memory[number] = _NONE, None
+        if 0 <= number < len(self._placed):
+            self._placed[number] = None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
         """Return (`buffers` and a buffer for each image, images), both keyed by name.
 
         The buffers of images have no gaps between rows.
         """
-        if not any(self._memory):
+        if not any(self._placed):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)
-        for image, placed in zip(self._images, self._memory, strict=True):
-            if placed is None:
-                continue
-            memory, pitch = placed
+        images = {f"texture {i}": _NONE if placed is None else placed[0] for i, placed in enumerate(self._placed)}
+        for image, memory, pitch in filter(None, self._placed):
             row = image.extents[0] * image.texel_bytes
             if pitch in (0, row):
                 buffers[image.buffer] = memory[: image.bytes]
@@ -107,11 +101,16 @@ class Textures:
                 rows = image.extents[1]
                 view = np.lib.stride_tricks.as_strided(memory, (rows, row), (pitch, 1))
                 buffers[image.buffer] = np.ascontiguousarray(view).reshape(-1)
-        return buffers, {f"texture {i}": image for i, image in enumerate(self._images)}
+        return buffers, images
 
 
 _MOST_FIELDS, _MOST_BYTES = 1 << 16, 1 << 31
 _BARRIER_BYTES = 8
+_VERBS = (
+    b"device", b"map", b"unmap", b"module", b"managed", b"variable", b"prepare", b"function", b"occupancy", b"launch",
+    b"image", b"free image",
+)  # fmt: skip
+"""Requests of `native/`. A method of `Session` answers each of them."""
 _UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
 """Requests that do not change the memory, code or textures of the process."""
 _RECENT = 16
@@ -139,18 +138,7 @@ class Session:
         self._emulations: dict[tuple[object, ...], Emulation] = {}
         """Emulations of recent launches, keyed by their fixed properties. Changes of memory or code clear them."""
         self._verbs: dict[bytes, Callable[..., Sequence[object]]] = {
-            b"device": self._device,
-            b"map": self._map,
-            b"unmap": self._unmap,
-            b"module": self._module,
-            b"managed": self._managed,
-            b"variable": self._variable,
-            b"prepare": self._prepare,
-            b"function": self._function,
-            b"occupancy": self._occupancy,
-            b"launch": self._launch,
-            b"image": self._image,
-            b"free image": self._free_image,
+            verb: getattr(self, f"_{verb.decode().replace(' ', '_')}") for verb in _VERBS
         }
 
     def serve(self) -> None:
@@ -161,25 +149,18 @@ class Session:
                     self._emulations.clear()
                 try:
                     reply = [CUDA_ERROR["success"], *self._verbs[request[0]](*request[1:])]
-                except LaunchError as error:
-                    reply = [error.number, str(error)]
-                    self._print(str(error))
-                except KernrecError as error:
-                    reply = [CUDA_ERROR["unknown"], str(error)]
-                    self._print(str(error))
                 except Exception as error:  # Answer with a CUDA error and keep the connection.
-                    text = f"a CUDA call of the program failed inside kernrec: {type(error).__name__}: {error}"
-                    reply = [CUDA_ERROR["unknown"], text]
-                    self._print(text)
+                    text = str(error)
+                    if not isinstance(error, KernrecError):
+                        text = f"a CUDA call of the program failed inside kernrec: {type(error).__name__}: {error}"
+                    reply = [error.number if isinstance(error, LaunchError) else CUDA_ERROR["unknown"], text]
+                    print(f"kernrec: {text}", file=sys.stderr, flush=True)
                 fields = [field if isinstance(field, bytes) else str(field).encode() for field in reply]
                 head = struct.pack(f"<{len(fields) + 1}Q", len(fields), *map(len, fields))
                 try:
                     self._connection.sendall(head + b"".join(fields))
                 except OSError:
                     return
-
-    def _print(self, text: str) -> None:
-        print(f"kernrec: {text}", file=sys.stderr, flush=True)
 
     def _receive(self) -> list[bytes] | None:
         try:
@@ -244,9 +225,11 @@ class Session:
         self._modules[number] = LoadedModule(number, images, [ptx] if ptx else texts, (SLOTS + 1) << BUFFER_SHIFT)
         return [number]
 
-    def _managed(self, module: bytes, name: bytes, text: bytes) -> Sequence[object]:
-        address, size = map(int, text.split())
-        self._modules[int(module)].place(name.decode(), self._memory(address, size), address)
+    def _managed(self, module: bytes, *variables: bytes) -> Sequence[object]:
+        loaded = self._modules[int(module)]
+        for name, text in zip(variables[::2], variables[1::2], strict=True):
+            address, size = map(int, text.split())
+            loaded.place(name.decode(), self._memory(address, size), address)
         return []
 
     def _variable(self, module: bytes, name: bytes) -> Sequence[object]:
@@ -254,11 +237,8 @@ class Session:
         return [variable.size, int(variable.space == "const")]
 
     def _prepare(self, module: bytes, *variables: bytes) -> Sequence[object]:
-        loaded = self._modules[int(module)]
-        for name, text in zip(variables[::2], variables[1::2], strict=True):
-            address, size = map(int, text.split())
-            loaded.place(name.decode(), self._memory(address, size), address)
-        loaded.prepare()
+        self._managed(module, *variables)
+        self._modules[int(module)].prepare()
         return []
 
     def _memory(self, address: int, size: int) -> np.ndarray:

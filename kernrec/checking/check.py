@@ -247,16 +247,12 @@ def _array(value: Any) -> np.ndarray:
 
 def _request(launch: SourceLaunch, texts: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "source": launch.source,
+        **{name: value for name, value in vars(launch).items() if name not in ("arguments", "gpu")},
         "file": launch.file,
         "order": list(launch.arguments),
         "whole": {name: value for name, value in launch.arguments.items() if type(value) is int},
-        "grid": list(launch.grid),
-        "block": list(launch.block),
-        "sm": find_gpu(launch.gpu).sm,
-        "entry": launch.entry,
-        "shared_bytes": launch.shared_bytes,
         "defines": dict(launch.defines),
+        "sm": find_gpu(launch.gpu).sm,
         "reference": dict(texts),
         "budget": BUDGET,
     }

@@ -34,7 +34,7 @@ from kernrec.ptx.execution.engine import RawFinding
 from kernrec.ptx.execution.watched import CheckedMemory, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Register
-from kernrec.ptx.ir.program import Function, Instruction, SourceLines, Variable
+from kernrec.ptx.ir.program import Function, Instruction, SourceLines
 from kernrec.ptx.state.launch_layout import impossible_shape
 from kernrec.ptx.state.results import EmulationError
 from kernrec.util.light_dataclass import dataclass
@@ -216,7 +216,7 @@ def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
         check_block(module, launch)
     except UsageError as error:
         return str(error)
-    static = sum(v.size for v in _shared_variables(module, function))
+    static = module.bytes_of(function, "shared")
     if limits.sm is not None and static + launch.shared_bytes > limits.sm.smem_per_block:
         return (
             f"a block takes {static + launch.shared_bytes} bytes of shared memory; the GPU allows at most "
@@ -231,11 +231,6 @@ def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
                 f"the GPU allows at most {limits.sm.registers_per_block}; state __launch_bounds__({threads})"
             )
     return ""
-
-
-def _shared_variables(module: Module, function: Function) -> list[Variable]:
-    used = [v for v in module.variables.values() if v.name in function.symbols]
-    return [v for v in (*used, *function.variables.values()) if v.space == "shared" and not v.external]
 
 
 _COMPILE_LIMIT_S = 120.0

@@ -67,8 +67,9 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
     tool = assembler()
     if tool is None:
         resources = {
-            entry: Resources(min(live_registers(module.functions[entry]), 255), 0, 0, 0, _static_shared(module, entry))
-            for entry in module.entries
+            entry: Resources(min(live_registers(function), 255), 0, 0, 0, module.bytes_of(function, "shared"))
+            for entry, function in module.functions.items()
+            if function.entry
         }
         return Compiled(ptx, b"", resources, ESTIMATED, "")
     status, log, cubin = run_assembler(tool, ptx, f"sm_{sm}", name)
@@ -108,9 +109,3 @@ def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str
             raise CompileError(f"{name}: ptxas took longer than {_ASSEMBLER_LIMIT_S:g} s", reason="timeout") from None
         log = (done.stderr + done.stdout).replace(str(path), name)
         return done.returncode, log, b"" if done.returncode else cubin.read_bytes()
-
-
-def _static_shared(module: Module, entry: str) -> int:
-    function = module.functions[entry]
-    used = [v for v in module.variables.values() if v.name in function.symbols] + list(function.variables.values())
-    return sum(variable.size for variable in used if variable.space == "shared" and not variable.external)

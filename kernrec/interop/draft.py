@@ -3,7 +3,7 @@
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,25 +120,26 @@ def _instances(text: str, template: Signature) -> list[str]:
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
 
 
+def _programs_beside(source: Path) -> Iterator[tuple[Path, str]]:
+    """Yield (path, text) of the CUDA programs in a source's folder."""
+    for file in sorted(source.parent.glob("*.cu"))[:200]:
+        with suppress(KernrecError):
+            yield file, read_text(file, file.name, errors="replace")
+
+
 def includer_of(source: Path) -> Path | None:
     """Return the path of a program in the same folder that includes the file `source`, or None if there is none."""
     pattern = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"(?:\./)?{re.escape(source.name)}"', re.MULTILINE)
-    for file in sorted(source.parent.glob("*.cu"))[:200]:
-        with suppress(KernrecError):
-            if file != source and pattern.search(read_text(file, file.name, errors="replace")):
-                return file
-    return None
+    return next((file for file, text in _programs_beside(source) if file != source and pattern.search(text)), None)
 
 
 def _definition_elsewhere(text: str, source: Path) -> str:
+    """Return a hint to analyze the file that defines one of the program's kernels, or an empty string."""
     mentioned = re.findall(r"__global__[^;{}()]*?\b(\w+)\s*\(|\b(\w+)\s*<<<", text)
     names = {name for pair in mentioned for name in pair if name}
-    for file in sorted(source.parent.glob("*.cu"))[:200] if names else ():
-        with suppress(KernrecError):
-            if kernel := next(
-                (each.name for each in signatures(read_text(file, file.name)) if each.name in names), None
-            ):
-                return f"; {file.name} defines {kernel}: kernrec analyze {file}"
+    for file, other in _programs_beside(source) if names else ():
+        if kernel := next((each.name for each in signatures(other) if each.name in names), None):
+            return f"; {file.name} defines {kernel}: kernrec analyze {file}"
     return ""
 
 

@@ -7,7 +7,7 @@ the file's first result. So importing a file again adds no duplicates, even if t
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import sqrt
 from typing import Any
@@ -16,7 +16,7 @@ from kernrec.errors import UsageError
 from kernrec.interop.json_document import finite
 from kernrec.op import Problem
 from kernrec.store import content_hash
-from kernrec.store.measurement import LatencyReport, Measurement, Outcome, ProblemRecord, Tier
+from kernrec.store.measurement import Measurement, Outcome, Tier
 from kernrec.util.human import human
 from kernrec.util.normal import DEVIATIONS
 
@@ -90,7 +90,10 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class ForeignResult:
-    """Result of another tool for one config, in SI units."""
+    """Result of another tool for one config, in SI units.
+
+    The fields are columns of the table `measurement`, except those in `_NO_COLUMNS`.
+    """
 
     config: Mapping[str, Scalar]
     outcome: Outcome
@@ -117,6 +120,9 @@ class ForeignResult:
     """SM clock during the run in Hz, or None if the tool does not report it."""
     launch: tuple[tuple[int, ...], tuple[int, ...], float | None] | None = None
     """Grid, block and dynamic shared memory (bytes or None) of a launch, or None if the tool records tunables."""
+
+
+_NO_COLUMNS = ("samples_s", "kernel", "sm_clock_hz", "launch")
 
 
 @dataclass(frozen=True)
@@ -173,56 +179,46 @@ def to_measurements(
         "config": dict(first.config),
         "at": first.measured_at.isoformat(),
     }
-    session = f"{file.tool} {content_hash(first_result)}"
-    kernel_hash = kernel_hash or external_hash(kernel, file.tunables, file.tool)
-    measured_by = f"{file.tool}, {recorder}" if recorder else file.tool
-    record = ProblemRecord.of(problem)
+    common = {
+        "gpu": gpu,
+        "kernel": kernel,
+        "kernel_hash": kernel_hash or external_hash(kernel, file.tunables, file.tool),
+        "problem": problem,
+        "protocol_version": 0,
+        "tier": Tier.FINAL,
+        "session": f"{file.tool} {content_hash(first_result)}",
+        "measured_by": f"{file.tool}, {recorder}" if recorder else file.tool,
+        "device": file.device,
+    }
     for result in file.results:
-        yield Measurement(
-            gpu=gpu,
-            kernel=kernel,
-            kernel_hash=kernel_hash,
-            config=dict(result.config),
-            problem=record,
-            outcome=Outcome(result.outcome),
-            error=result.error,
-            protocol_version=0,
-            tier=Tier.FINAL,
-            session=session,
-            measured_at=result.measured_at,
-            measured_by=measured_by,
-            device=file.device,
-            **{name: getattr(result, name) for name in _SAME},
-            **vars(_latency_report(result)),
-        )
+        columns = {name: value for name, value in vars(result).items() if name not in _NO_COLUMNS}
+        yield Measurement.from_columns(columns | _statistics(result) | common)
 
 
-def _latency_report(result: ForeignResult) -> LatencyReport:
-    """Return the reported latency with statistics of its samples. Raise `UsageError` if the samples contradict it."""
+def _statistics(result: ForeignResult) -> dict[str, Any]:
+    """Return columns with statistics of a result's samples. Raise `UsageError` if they contradict its latency."""
     value, samples = result.latency_s, result.samples_s
-    if value is None:
-        return LatencyReport()
-    report = LatencyReport(latency_s=value)
-    if samples:
-        if not min(samples) * 0.999 <= value <= max(samples) * 1.001:
-            raise UsageError(
-                f"a latency of {human(value, 's')} contradicts its samples, which are {human(min(samples), 's')} to"
-                f" {human(max(samples), 's')}"
-            )
-        middle = statistics.median(samples)
-        mad = statistics.median(abs(sample - middle) for sample in samples)
-        outliers = sum(abs(sample - middle) > 5 * mad for sample in samples)
-        report = replace(
-            report, latency_samples_s=samples, latency_n=len(samples), latency_mad_s=mad, latency_outliers=outliers
+    if value is None or not samples:
+        return {}
+    if not min(samples) * 0.999 <= value <= max(samples) * 1.001:
+        raise UsageError(
+            f"a latency of {human(value, 's')} contradicts its samples, which are {human(min(samples), 's')} to"
+            f" {human(max(samples), 's')}"
         )
-    if len(samples) > 1:
-        deciles = statistics.quantiles(samples, n=10, method="inclusive")
-        half = DEVIATIONS * statistics.stdev(samples) / sqrt(len(samples))
-        report = replace(
-            report, latency_q10_s=deciles[0], latency_q90_s=deciles[-1], latency_low_s=max(value - half, value * 1e-3),
-            latency_high_s=value + half,
-        )  # fmt: skip
-    return report
+    middle = statistics.median(samples)
+    mad = statistics.median(abs(sample - middle) for sample in samples)
+    columns = {
+        "latency_samples_s": samples,
+        "latency_n": len(samples),
+        "latency_mad_s": mad,
+        "latency_outliers": sum(abs(sample - middle) > 5 * mad for sample in samples),
+    }
+    if len(samples) == 1:
+        return columns
+    deciles = statistics.quantiles(samples, n=10, method="inclusive")
+    half = DEVIATIONS * statistics.stdev(samples) / sqrt(len(samples))
+    ends = {"latency_low_s": max(value - half, value * 1e-3), "latency_high_s": value + half}
+    return columns | ends | {"latency_q10_s": deciles[0], "latency_q90_s": deciles[-1]}
 
 
 def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:

@@ -154,6 +154,58 @@ class SpecArguments:
         elements, rest = divmod(count, ELEMENT_BYTES[tensor.dtype])
         return None if rest else " * ".join([*([str(elements)] if elements > 1 or not dims else []), *dims])
 
+    def add_parameter(
+        self, name: str, parameter: Parameter, role: str, compiled: tuple[str, int], text: str | None
+    ) -> str:
+        """Add the tensor or dimension that a kernel parameter passes, and return the launch's argument.
+
+        Args:
+            name: Name of the tensor or dimension in the spec.
+            compiled: (type, bytes) of the parameter in the compiled code.
+            text: The user's value, or None.
+        """
+        kind, size = compiled
+        if text is not None and text.startswith("struct(") and "]" in text:
+            return self._add_structure(name, text)
+        if text is not None and (special := _special(text)):
+            return special
+        if parameter.pointer:
+            self.tensors[name] = SpecTensor(parameter, role)
+            if text is not None:
+                self.stated[name] = text
+            return name
+        dtype = parameter.dtype if parameter.dtype in SCALAR_RANGES else _SCALARS.get(kind)
+        if parameter.dtype == "f16":
+            dtype = "f16"
+        elif dtype is None or size > 8 or (parameter.dtype is None and "exture" in parameter.ctype):
+            missing = f"{parameter.name}=struct(FIELDS), for {size} bytes of {parameter.ctype}"
+            if "exture" in parameter.ctype or "urface" in parameter.ctype:
+                missing = f"a --spec for {parameter.name}, which is passed as {parameter.ctype}"
+            self.missing.append(missing)
+            return "?"
+        if dtype[0] == "f":
+            self.assumed += [f"{parameter.name} = 1"] if text is None else []
+            value = _fraction(parameter.name, text)
+            return _special(f"struct(f16:{value})") if dtype == "f16" else f"{dtype} {value}"
+        whole = None if text is None else _whole(parameter.name, text, dtype)
+        if whole is not None and not 0 <= whole <= _LARGEST:  # Such a value cannot be a dimension's size.
+            return f"{dtype} {whole}"
+        if whole is None:
+            self.missing.append(f"{parameter.name}={'BYTE' if dtype in ('i8', 'u8') else 'NUMBER'}")
+        self.add_dim(name, parameter.name, whole)
+        return f"{dtype} {name}"
+
+    def _add_structure(self, name: str, text: str) -> str:
+        """Add a tensor for each buffer to which a structure such as `struct(i32:4,f32[16])` points."""
+        raw, pointers = read_structure(text.removeprefix("struct(").removesuffix(")"))
+        passed = f"bytes {raw.hex()}"
+        for number, (offset, buffer) in enumerate(pointers):
+            member = self.new_name(f"{name}_{number}", "member")
+            self.tensors[member] = SpecTensor(Parameter(member, False, True, None, 1, "member of a structure"), "inout")
+            self.stated[member] = buffer
+            passed += f" {member}@{offset}"
+        return passed
+
     def problem_lines(self) -> list[str]:
         """Return the lines of the `[problem]` table without its header."""
         if not self.dims:
@@ -246,46 +298,11 @@ def read_arguments(
     for parameter, (kind, size), code_name in zip(signature.parameters, facts.parameters, facts.names, strict=True):
         name = arguments.new_name(parameter.name, "ptr" if parameter.pointer else "size")
         arguments.places[code_name] = name
+        role = "input"
+        if parameter.pointer and parameter.written:
+            role = "output" if is_only_assigned(source, signature.name, parameter.name) else "inout"
         text = values.get(parameter.name)
-        if text is not None and text.startswith("struct(") and "]" in text:
-            arguments.passed.append(_structure(arguments, name, text))
-            continue
-        if text is not None and (special := _special(text)):
-            arguments.passed.append(special)
-            continue
-        if parameter.pointer:
-            role = "input"
-            if parameter.written:
-                role = "output" if is_only_assigned(source, signature.name, parameter.name) else "inout"
-            arguments.tensors[name] = SpecTensor(parameter, role)
-            arguments.passed.append(name)
-            if text is not None:
-                arguments.stated[name] = text
-            continue
-        if parameter.dtype == "f16":
-            arguments.passed.append(_special(f"struct(f16:{_fraction(parameter.name, text)})"))
-            arguments.assumed += [f"{parameter.name} = 1"] if text is None else []
-            continue
-        dtype = parameter.dtype if parameter.dtype in SCALAR_RANGES else _SCALARS.get(kind)
-        if dtype is None or size > 8 or (parameter.dtype is None and "exture" in parameter.ctype):
-            if "exture" in parameter.ctype or "urface" in parameter.ctype:
-                arguments.missing.append(f"a --spec for {parameter.name}, which is passed as {parameter.ctype}")
-            else:
-                arguments.missing.append(f"{parameter.name}=struct(FIELDS), for {size} bytes of {parameter.ctype}")
-            arguments.passed.append("?")
-        elif dtype[0] == "f":
-            arguments.passed.append(f"{dtype} {_fraction(parameter.name, text)}")
-            if text is None:
-                arguments.assumed.append(f"{parameter.name} = 1")
-        else:
-            value = None if text is None else _whole(parameter.name, text, dtype)
-            if value is not None and not 0 <= value <= _LARGEST:  # Such a value cannot be a dimension's size.
-                arguments.passed.append(f"{dtype} {value}")
-                continue
-            if value is None:
-                arguments.missing.append(f"{parameter.name}={'BYTE' if dtype in ('i8', 'u8') else 'NUMBER'}")
-            arguments.add_dim(name, parameter.name, value)
-            arguments.passed.append(f"{dtype} {name}")
+        arguments.passed.append(arguments.add_parameter(name, parameter, role, (kind, size), text))
     parameters = {parameter.name for parameter in signature.parameters}
     for variable in facts.variables:
         text, host_value = values.get(variable.name), filled.get(variable.name)
@@ -310,19 +327,6 @@ def read_arguments(
             raise UsageError(f"argument {stated_name}: the name {name} is taken by a parameter")
         arguments.add_dim(name, stated_name, _whole(stated_name, values[stated_name], "i32"))
     return arguments
-
-
-def _structure(arguments: SpecArguments, name: str, text: str) -> str:
-    """Add a tensor for each buffer to which a structure such as `struct(i32:4,f32[16])` points. Return the argument."""
-    raw, pointers = read_structure(text.removeprefix("struct(").removesuffix(")"))
-    passed = f"bytes {raw.hex()}"
-    for number, (offset, buffer) in enumerate(pointers):
-        member = arguments.new_name(f"{name}_{number}", "member")
-        parameter = Parameter(member, False, True, None, 1, "member of a structure")
-        arguments.tensors[member] = SpecTensor(parameter, "inout")
-        arguments.stated[member] = buffer
-        passed += f" {member}@{offset}"
-    return passed
 
 
 def _special(text: str) -> str:

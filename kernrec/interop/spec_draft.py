@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kernrec.compile.compiled import CompileError, Result
 from kernrec.errors import UsageError
@@ -122,19 +123,16 @@ class _Drafter:
         stated = {text.partition("=")[0].strip() for text in self.words.arguments}
         arguments = [text for text in launch.arguments if text.partition("=")[0] not in stated]
         fixed = not self.facts.reads_block or self.facts.static_shared
-        block = "x".join(map(str, launch.block)) if launch.block and fixed and self.words.block is None else None
-        grid = launch.grid if self.words.grid is None else None
-        shared = launch.shared if self.words.shared is None and self.facts.dynamic_shared else None
-        self.words = replace(
-            self.words,
-            grid=grid or self.words.grid,
-            block=block or self.words.block,
-            shared=shared or self.words.shared,
-            arguments=[*self.words.arguments, *arguments],
-        )
-        parts = [f"grid {grid}" if grid else "", f"block {block}" if block else "", *arguments]
-        if any(parts):
-            self.assumed.append(f"from the launch in {self.source.name}: {', '.join(part for part in parts if part)}")
+        parts = {
+            "grid": launch.grid,
+            "block": "x".join(map(str, launch.block)) if launch.block and fixed else None,
+            "shared": launch.shared if self.facts.dynamic_shared else None,
+        }
+        taken: dict[str, Any] = {n: text for n, text in parts.items() if text and getattr(self.words, n) is None}
+        self.words = replace(self.words, **taken, arguments=[*self.words.arguments, *arguments])
+        shown = [*(f"{name} {text}" for name, text in taken.items() if name != "shared"), *arguments]
+        if shown:
+            self.assumed.append(f"from the launch in {self.source.name}: {', '.join(shown)}")
 
     def draft(self) -> Draft:
         grid, block, shared, constraints = self._launch()
@@ -243,12 +241,7 @@ class _Drafter:
             block = [self._expression("--block", axis) for axis in split_expressions(stated)]
             self._name_axes(block)
             return block, {}
-        if stated is not None:
-            blocks = blocks_to_try(stated)
-        elif required is not None:
-            blocks = [required]
-        else:
-            blocks = []
+        blocks = blocks_to_try(stated) if stated is not None else [required] if required is not None else []
         if required is not None and any(three_extents(some) != three_extents(required) for some in blocks):
             shown = "x".join(map(str, required))
             raise UsageError(

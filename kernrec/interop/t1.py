@@ -27,6 +27,7 @@ from kernrec.kernel import Kernel, expression, load_kernel
 from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.source_files import fingerprint, read_source, read_text
 from kernrec.kernel.spec_reader import kernel_from
+from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.files import read_input
 
 _LARGEST_FILE = 1 << 20
@@ -193,7 +194,7 @@ class _T1Reader:
                 continue
             if memory == "Local":
                 size = self.translator.expression(f"{what}: Size", str(argument.get("Size", 1)))
-                shared.append(f"({size}) * {width * _BYTES[dtype]}")
+                shared.append(f"({size}) * {width * ELEMENT_BYTES[dtype]}")
                 continue
             if memory not in ("Vector", "Symbol"):
                 raise UsageError(f"{what}: {unknown('MemoryType', memory, _MEMORIES)}")
@@ -296,9 +297,6 @@ class _T1Reader:
         if key not in table:
             raise UsageError(f"{self.title}: {key} is missing: this is not a T1 description")
         return table[key]
-
-
-_BYTES = {"u8": 1, "i8": 1, "i16": 2, "u16": 2, "f16": 2, "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8}
 
 
 def _decimal(value: float) -> str:

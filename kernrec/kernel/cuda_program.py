@@ -135,15 +135,9 @@ def has_host_code(text: str) -> bool:
 
 
 def device_code(text: str, instance: str | None = None) -> DeviceCode:
-    """Return the device code of a program.
-
-    Args:
-        text: CUDA C++ with the headers of its folder inserted.
-        instance: launched instance of a template, such as `scale<float, 4>`. Other explicit instances are removed.
-
-    Raises:
-        KernrecError: the program has host code, and tree-sitter is not installed.
-    """
+    """Return the device code of a program whose headers are inserted. `instance` is the launched instance of a
+    template, such as `scale<float, 4>`; other explicit instances are removed. Raise `KernrecError` if the program has
+    host code and tree-sitter is not installed."""
     host_code = has_host_code(text)
     if not host_code and instance is None:
         return DeviceCode(text, (), ())
@@ -195,10 +189,8 @@ def _outer_condition(node: "Node") -> "Node | None":
 
 
 def _without_host_macros(text: str) -> str:
-    """Empty each line at namespace scope that contains only a host macro, such as a PyTorch binding.
-
-    Without a semicolon, the parser would treat such a line as part of the next declaration.
-    """
+    """Empty each line at namespace scope that contains only a host macro, such as a PyTorch binding. Without a
+    semicolon, the parser would treat such a line as part of the next declaration."""
     names = [match[1] for match in _FUNCTION_MACRO.finditer(text) if _HOST_WORD.search(match[0])]
     if not names:
         return text

@@ -62,14 +62,7 @@ class _DeclaredTensor:
 
 
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
-    """Read the `[problem]` table of the kernel `name`.
-
-    Returns:
-        The declared op, and the fields of `Kernel` that the table sets, keyed by name.
-
-    Raises:
-        UsageError: the table cannot be read.
-    """
+    """Read the `[problem]` table of the kernel `name`. Return (declared op, fields of `Kernel` that the table sets)."""
     dims = _dims(table)
     dim_names = [dim.name for dim in dims]
     dtype = _dtype(table, table.string("dtype", "f32"))

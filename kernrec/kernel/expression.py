@@ -74,14 +74,9 @@ class Expression:
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """Return the expression's value. It is an array if the value of any name is an array, else a Python scalar.
-
-        Args:
-            names: value of each name, an integer, a float, text or an array. Unused names are ignored.
-
-        Raises:
-            UsageError: a name has no value, or an operation does not accept its operand.
-        """
+        """Return the expression's value. It is an array if the value of any name is an array, else a Python scalar. A
+        value is an integer, a float, text or an array. Raise `UsageError` if a name has no value, or an operation does
+        not accept its operand."""
         missing = sorted(self.names - names.keys())
         if missing:
             raise UsageError(f"expression {_short(self.text)} needs {', '.join(missing)}")
@@ -198,14 +193,9 @@ FUNCTIONS: dict[str, _Function] = {
 }
 
 _BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "subtract",
-    ast.Mult: "multiply",
-    ast.FloorDiv: "floor_divide",
-    ast.Div: "divide",
-    ast.Mod: "modulo",
-    ast.Pow: "power",
-}
+    ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.FloorDiv: "floor_divide", ast.Div: "divide",
+    ast.Mod: "modulo", ast.Pow: "power",
+}  # fmt: skip
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, bool]] = {
     ast.Lt: ("less", False), ast.LtE: ("less_equal", False), ast.Gt: ("less", True), ast.GtE: ("less_equal", True),
     ast.Eq: ("equal", False), ast.NotEq: ("equal", False),

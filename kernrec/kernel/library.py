@@ -45,7 +45,6 @@ def _offers(name: str, dtype: str | None, layout: str | None, sm: int | None) ->
 
 @cache
 def _shared_by_sources() -> bytes:
-    """Return a hash of the library's headers, and of the modules that insert headers and extract device code."""
     modules = [_FOLDER.parent / "source_files.py", _FOLDER.parent / "cuda_program.py"]
     return files_hash(_FOLDER.parent, [*_FOLDER.glob("*.cuh"), *modules]).encode()
 
@@ -102,10 +101,8 @@ def triton_kernels(
 def kernels_for(
     op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
 ) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of an op for a dtype, layout and architecture. None matches all values.
-
-    A kernel's constraints may still exclude the architecture (`Kernel.runs_on`).
-    """
+    """Return the CUDA C++ kernels of an op for a dtype, layout and architecture. None matches all values. A kernel's
+    constraints may still exclude the architecture (`Kernel.runs_on`)."""
     op = find_op(op).name
     return tuple(kernel for kernel in _of_op(op, False, dtype, layout, sm) if kernel.op == op)
 

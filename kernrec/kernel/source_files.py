@@ -35,18 +35,10 @@ _REPAIRS = (
 
 
 def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None, whole: bool = False) -> str:
-    """Return the device code of a source file with its headers inserted.
-
-    Args:
-        include: folders with headers, relative to the file's folder. The file's folder and its parent are searched
-            first.
-        instance: launched instance of a template, such as `scale<float, 4>`.
-        whole: whether to keep host code, for nvcc.
-
-    Raises:
-        UsageError: a file cannot be read.
-        KernrecError: the source has host code, and tree-sitter is not installed.
-    """
+    """Return the device code of a source file with its headers inserted. Headers are searched in the file's folder, in
+    its parent, and in the folders `include` relative to the file. `instance` is the launched instance of a template,
+    such as `scale<float, 4>`. `whole` keeps host code, for nvcc. Raise `KernrecError` if the source has host code and
+    tree-sitter is not installed."""
     from kernrec.kernel.cuda_program import device_code  # Import late: a query reads cached sources.
 
     text = whole_source(path, include)
@@ -83,19 +75,10 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
 
 
 def _inline(
-    path: Path,
-    roots: Sequence[Path],
-    seen: set[Path],
-    pieces: list[tuple[str, str, int]],
-    host_code: bool = False,
+    path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]], host_code: bool = False
 ) -> None:
-    """Append the pieces of a file and of its headers to `pieces`.
-
-    Args:
-        roots: folders to search for headers.
-        seen: files that are already part of the source.
-        host_code: whether a file that includes this file has host code.
-    """
+    """Append the pieces of a file and of its headers to `pieces`. Headers are searched in `roots`, and files in `seen`
+    are already part of the source. `host_code` is whether a file that includes this file has host code."""
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
@@ -155,11 +138,9 @@ def _project_root(folder: Path) -> Path | None:
 
 
 def _project_header(folder: Path, name: str) -> Path | None:
-    """Return the path of a header in a project, or None if it is missing or ambiguous.
-
-    The search covers `folder` and its parents up to the project's root, each with two levels of subfolders, and ends at
-    the first folder with a result.
-    """
+    """Return the path of a header in a project, or None if it is missing or ambiguous. The search covers `folder` and
+    its parents up to the project's root, each with two levels of subfolders, and ends at the first folder with a
+    result."""
     if (root := _project_root(folder)) is None:
         return None
     near = [folder.absolute(), *folder.absolute().parents]
@@ -255,15 +236,8 @@ class CompileFlags:
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
-    """Return the compiler flags of a CUDA file: the user's flags, then the flags in its `compile_commands.json`.
-
-    Args:
-        stated: macros `NAME=VALUE` and options such as `-std=c++20` from the user.
-        include: folders with headers.
-
-    Raises:
-        UsageError: a macro or option is malformed.
-    """
+    """Return the compiler flags of a CUDA file: the user's macros `NAME=VALUE` and options such as `-std=c++20`, then
+    the flags in its `compile_commands.json`. Raise `UsageError` if a macro or option is malformed."""
     defines, options = {}, []
     for text in stated:
         if OPTION.fullmatch(text):

@@ -157,11 +157,8 @@ class Space:
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Divide constraints into static and dynamic constraints.
-
-        A static constraint does not depend on the problem's dimensions. Its form is (n, constraint): the engine can
-        check it as soon as the first n tunables have values.
-        """
+        """Divide constraints into static and dynamic constraints. A static constraint does not depend on the problem's
+        dimensions. Its form is (n, constraint): the engine can check it as soon as the first n tunables have values."""
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
         place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))

@@ -29,16 +29,9 @@ Config = Mapping[str, int]
 
 
 LIMITS = (
-    "max_threads_per_block",
-    "max_warps_per_sm",
-    "max_blocks_per_sm",
-    "registers_per_sm",
-    "registers_per_block",
-    "max_registers_per_thread",
-    "smem_per_sm",
-    "smem_per_block",
-    "smem_reserved_per_block",
-)
+    "max_threads_per_block", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm", "registers_per_block",
+    "max_registers_per_thread", "smem_per_sm", "smem_per_block", "smem_reserved_per_block",
+)  # fmt: skip
 """Fields of `kernrec.gpu.SmLimits` that constraints may use."""
 
 SCALAR_RANGES = {
@@ -300,13 +293,11 @@ class Kernel:
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
         """Return the `variant_key` of each variant, given its values of `compile_time_tunables`."""
-        form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.compile_time_tunables)])
-        return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
+        return _keys([dtype, layout], self.compile_time_tunables, values)
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
         """Return the key (16 hex digits) of each config's profile on one problem, given its values of all tunables."""
-        form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
-        return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in configs]
+        return _keys([problem_key], [tunable.name for tunable in self.tunables], configs)
 
     def static_names(self, config: Config, dtype: str, layout: str, sm: int) -> dict[str, Any]:
         """Return the values of names that do not depend on the problem's dimensions, such as tunables and some lets."""
@@ -329,3 +320,8 @@ class Kernel:
         """Return the first constraint that a config violates on a problem and GPU, or None if it violates none."""
         names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
         return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)
+
+
+def _keys(texts: Sequence[str], names: Sequence[str], values: Iterable[Sequence[int]]) -> list[str]:
+    form = ",".join([*texts, *(f"{name}=%d" for name in names)])
+    return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]

@@ -22,14 +22,9 @@ _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 
 
 def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
-    """Return the kernel of a spec file. Its source is the file that the spec names, in the same folder.
-
-    Args:
-        data: content of the file, if the caller has parsed it.
-
-    Raises:
-        UsageError: the file cannot be read, is not TOML, or does not describe a kernel.
-    """
+    """Return the kernel of a spec file, whose content is `data` if the caller has parsed it. The source is the file
+    that the spec names, in the same folder. Raise `UsageError` if the file cannot be read, is not TOML, or does not
+    describe a kernel."""
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     if data is None:
         data = read_toml(path, place)
@@ -42,11 +37,7 @@ def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
     return _Reader(place, dict(data), None, source).kernel()
 
 
-def _pickled(kernel: Kernel) -> tuple[Any, ...]:
-    return kernel_from, (dict(kernel.spec), kernel.name, kernel.source)
-
-
-copyreg.pickle(Kernel, _pickled)
+copyreg.pickle(Kernel, lambda kernel: (kernel_from, (dict(kernel.spec), kernel.name, kernel.source)))
 
 
 def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:

@@ -194,14 +194,8 @@ class ConfigList:
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
-    """Return the list of configs in the spec `top`, or None if it has no `[configs]` table.
-
-    Args:
-        values: values of each tunable.
-
-    Raises:
-        UsageError: the table does not fit the tunables.
-    """
+    """Return the list of configs in the spec `top`, or None if it has no `[configs]` table. `values` are those of each
+    tunable."""
     data = top.take("configs", dict, "a table with columns and rows", None)
     if data is None:
         return None

@@ -87,15 +87,8 @@ def items_of(name: str, names: Collection[str]) -> list[str]:
 def triton_function(
     top: Table, source_name: str, launches: Sequence[tuple[str, int]], names: Collection[str]
 ) -> TritonFunction | None:
-    """Read the `[triton]` table of a spec, or return None if the source is not Python.
-
-    Args:
-        launches: function and number of arguments of each launch.
-        names: names in expressions.
-
-    Raises:
-        UsageError: the table does not fit the launch.
-    """
+    """Read the `[triton]` table of a spec, or return None if the source is not Python. `launches` contains the function
+    and the number of arguments of each launch, and `names` the names that expressions may use."""
     data = top.take("triton", dict, "a table", None)
     if source_name.endswith(".py") != (data is not None):
         raise top.fail("source", "a file *.py with a [triton] table, and without one another", source_name)

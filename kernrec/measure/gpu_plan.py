@@ -33,7 +33,7 @@ from kernrec.measure.request import WantedProblem
 from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.op import Problem, problem_from_key
 from kernrec.recommender.contenders import Key, key_of
-from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.space import predict
 from kernrec.store.measurement import Measurement
 
 CONFIGS = 4

@@ -5,7 +5,6 @@ Every query imports this module, so it does not import NumPy at run time.
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from functools import cached_property
 from itertools import takewhile
 from math import prod
 from operator import index
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, nearest, unknown
 from kernrec.op import dtype as dtypes
+from kernrec.util.cached_property import cached_property
 from kernrec.util.human import short
 from kernrec.util.light_dataclass import dataclass
 
@@ -165,7 +165,8 @@ class Op:
             if isinstance(dtype, str | None) and isinstance(layout, str | None) and len(self._kinds) < _KINDS:
                 self._kinds[dtype, layout] = kind
         named = self.named(sizes, kind[0])
-        stated = tuple([item for item in sizes.items() if item not in self.late.items()])
+        late = self.late.items()
+        stated = tuple([item for item in sizes.items() if item not in late])
         problem = Problem(self.name, stated, *kind, self)
         vars(problem)["sizes"] = named
         return problem

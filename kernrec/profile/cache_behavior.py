@@ -53,10 +53,8 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return, for each request, the number of requests since its unit (sector or line) was last requested.
-
-    The number is very large for the first request of a unit.
-    """
+    """Return, for each request, the number of requests since its unit (sector or line) was last requested. The number
+    is very large for the first request of a unit."""
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -65,10 +63,8 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Estimate, for each request, how many distinct cache lines were requested since its sector was last requested.
-
-    The number is infinite for the first request of a sector.
-    """
+    """Estimate, for each request, how many distinct cache lines were requested since its sector was last requested. The
+    number is infinite for the first request of a sector."""
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
     # Element w is the number of requests whose line was not among the last w requests.
@@ -108,9 +104,7 @@ def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
     """Yield `run.read` and `run.write` of a block, and `run.read.<axis>` and `run.write.<axis>` for its neighbors.
-
-    `neighbors` contains the requests of the next block along each axis, keyed by axis.
-    """
+    `neighbors` contains the requests of the next block along each axis, keyed by axis."""
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
@@ -129,22 +123,17 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 
 
 def _broken(own: Array, other: Array) -> int:
-    """Return the number of contiguous runs of sectors in `own` that `other` does not continue.
-
-    `other` continues a run at one end if it accesses the run's last sector or the next sector at this end. Count lower
-    ends and upper ends, and return the smaller count.
-    """
+    """Return the number of contiguous runs of sectors in `own` that `other` does not continue. `other` continues a run
+    at one end if it accesses the run's last sector or the next sector at this end. Count lower ends and upper ends, and
+    return the smaller count."""
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 
 def atomic_metrics(addresses: Sequence[Array]) -> Iterator[tuple[str, float]]:
     """Yield the probability that two atomic operations of a block (`atomic.own`), or of two blocks (`atomic.meet`),
-    access the same sector. Metrics that end in `.512` are for the same aligned 512 bytes.
-
-    Args:
-        addresses: addresses of each block's atomic operations, one per lane.
-    """
+    access the same sector. Metrics that end in `.512` are for the same aligned 512 bytes. Each block has an array of
+    addresses, one per lane."""
     blocks = [block for block in addresses if len(block)]
     for ending, size in (("", _SECTOR_BYTES), (".512", 512)) if blocks else ():
         pieces, place = np.unique(np.concatenate(blocks) // size, return_inverse=True)
@@ -167,14 +156,9 @@ _SHARED = 0.5
 
 
 def shared_reads(reads: Mapping[str, Sequence[Array]], count: int) -> Iterator[tuple[str, int, float]]:
-    """Yield (buffer, n, ratio) for n = 2, 4, ... up to `count`.
-
-    The ratio divides the distinct sectors that n consecutive blocks read by those of one block.
-
-    Args:
-        reads: for each buffer, an array per block that read it: sector * `WINDOW` + number of the block.
-        count: maximum number of consecutive blocks.
-    """
+    """Yield (buffer, n, ratio) for n = 2, 4, ... up to `count`. The ratio divides the distinct sectors that n
+    consecutive blocks read by those of one block. For each buffer, `reads` has an array per block that read it: sector
+    * `WINDOW` + number of the block."""
     for name, parts in reads.items():
         # Sort by sector and block. Then reads of one sector by consecutive blocks are adjacent.
         ordered = np.sort(np.concatenate(parts))
@@ -225,9 +209,7 @@ def wave_metrics(
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[Array]] | None:
     """Emulate the blocks of a window, each within an instruction budget, and return their reads for `shared_reads`.
-
-    Return None for launches with clusters, whose blocks wait for each other.
-    """
+    Return None for launches with clusters, whose blocks wait for each other."""
     options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:

@@ -47,11 +47,8 @@ class DeviceVariable:
 
 
 def device_variables(module: Module, entry: str, source: str = "") -> tuple[DeviceVariable, ...]:
-    """Return the variables in constant and global memory that a module declares.
-
-    Args:
-        source: CUDA C++ with the types, or an empty text.
-    """
+    """Return the variables in constant and global memory that a module declares. `source` is CUDA C++ with the types,
+    or an empty text."""
     used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
     variables = []
     for variable in module.variables.values():
@@ -81,10 +78,8 @@ def _read(function: Function) -> set[str]:
 
 
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
-    """Return a note on variables that the kernel reads as zero, because neither the code nor an argument sets them.
-
-    The note is empty if there are no such variables. `stated` contains the names of variables that arguments set.
-    """
+    """Return a note on variables that the kernel reads as zero, because neither the code nor an argument sets them. The
+    note is empty if there are no such variables. `stated` contains the names of variables that arguments set."""
     names = set(stated)
     unset = [variable for variable in variables if variable.unset and variable.name not in names]
     if not unset:
@@ -97,15 +92,9 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
 def taken_out(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Return the variables that arguments of a launch set, keyed by the argument's position.
-
-    If a launch has n more arguments than its kernel has parameters, n arguments set variables. They are the last n
-    arguments that are named like a variable.
-
-    Args:
-        order: arguments in order.
-        parameters: number of parameters of the kernel.
-    """
+    """Return the variables that arguments of a launch set, keyed by the argument's position in `order`. If a launch has
+    n more arguments than its kernel has parameters, n arguments set variables. They are the last n arguments that are
+    named like a variable."""
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
     further = max(len(order) - parameters, 0)
@@ -153,11 +142,7 @@ class CodeFacts:
 
 
 def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
-    """Return the launch properties of a module's kernel.
-
-    Args:
-        source: CUDA C++ of the module, or an empty text.
-    """
+    """Return the launch properties of a module's kernel. `source` is the module's CUDA C++, or an empty text."""
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
     variables = [v for v in module.variables.values() if v.name in function.symbols]

@@ -41,12 +41,8 @@ class EmulationCache:
         self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
 
     def get(self, launch: Sequence[str], compiled: Compiled) -> Emulated | None:
-        """Return the cached result of a config's launches, or None.
-
-        Args:
-            launch: cache key of the launches, including the hash of the PTX.
-            compiled: PTX assembled for the profiles' architecture.
-        """
+        """Return the cached result of a config's launches, or None. `launch` is a key that includes the hash of the
+        PTX. The PTX is assembled for the profiles' architecture."""
         try:
             document = json.loads(zlib.decompress(self._path(launch).read_bytes()))
             if "refused" in document:

@@ -40,12 +40,8 @@ def code_key(job: CompileJob) -> CodeKey:
 def compile_job_for(
     kernel: Kernel, config: Config, problem: Problem, sm: int, folder: Path | None = None
 ) -> CompileJob:
-    """Return the compilation job of a config. Configs that differ only in unused macros have equal jobs.
-
-    Args:
-        problem: problem with the data type and layout.
-        folder: folder from which a Triton source imports files.
-    """
+    """Return the compilation job of a config for a problem's data type and layout. Configs that differ only in unused
+    macros have equal jobs. A Triton source imports files from `folder`."""
     unused, problem = unused_macros(kernel), kernel.form(problem)
     target = None
     if kernel.triton is not None:
@@ -58,10 +54,8 @@ def compile_job_for(
 
 
 def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:
-    """Return the dynamic shared memory in bytes that a launch requests from the CUDA driver.
-
-    Triton determines its size itself, so a Triton function requests all shared memory of the compiled code.
-    """
+    """Return the dynamic shared memory in bytes that a launch requests from the CUDA driver. Triton determines its size
+    itself, so a Triton function requests all shared memory of the compiled code."""
     return bound.shared_bytes if kernel.triton is None else compiled.resources[bound.entry].static_smem_bytes
 
 

@@ -102,8 +102,7 @@ structure."""
 
 def read_description(text: str) -> Description:
     """Parse the description of an argument, without checking whether its types exist. Raise `UsageError` if the text is
-    not a description, or a value is not a number.
-    """
+    not a description, or a value is not a number."""
     if len(text) > _LONGEST:
         raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are accepted")
     if match := _VIEW.fullmatch(text):
@@ -140,10 +139,8 @@ def structure(fields: str) -> bytes:
 
 
 def read_structure(fields: str) -> tuple[bytes, list[tuple[int, str]]]:
-    """Return (bytes of a C structure, pointers) for fields such as `i32:4,f32[16]`.
-
-    Each pointer is (offset in bytes, buffer such as `f32[16]`). The structure has zeros in place of pointers.
-    """
+    """Return (bytes of a C structure, pointers) for fields such as `i32:4,f32[16]`. Each pointer is (offset in bytes,
+    buffer such as `f32[16]`). The structure has zeros in place of pointers."""
     raw, largest, pointers = bytearray(), 1, list[tuple[int, str]]()
     for text in map(str.strip, fields.split(",")):
         pointer = text.endswith("]")
@@ -242,14 +239,8 @@ class Arguments:
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
-    """Create the arguments of a launch.
-
-    Args:
-        descriptions: descriptions in the order of the parameters.
-
-    Raises:
-        UsageError: a description cannot be read, or a file cannot be loaded.
-    """
+    """Create the arguments of a launch from descriptions in the order of the parameters. Raise `UsageError` if a
+    description cannot be read, or a file cannot be loaded."""
     draw = np.random.default_rng(seed)
     arguments = Arguments([], {})
     for text in descriptions:

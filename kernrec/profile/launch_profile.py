@@ -62,15 +62,9 @@ def _design(terms: Sequence[Terms]) -> np.ndarray:
 
 
 def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> Profile:
-    """Return the profile that reproduces the event counts of every probe exactly.
-
-    Args:
-        terms: number of blocks and trips of each probe.
-        counts: event counts of each probe. Missing metrics count as zero.
-
-    Raises:
-        ProfileError: no linear function explains a metric, or the probes do not determine the coefficients.
-    """
+    """Return the profile that reproduces the event counts of every probe exactly, given its number of blocks and trips.
+    Missing metrics count as zero. Raise `ProfileError` if no linear function explains a metric, or the probes do not
+    determine the coefficients."""
     names = tuple(terms[0])
     metrics = tuple(sorted({metric for probe in counts for metric in probe}))
     design = _design(terms)
@@ -106,11 +100,7 @@ class LaunchProfile:
     compiler: str
 
     def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
-        """Return the database row of this profile.
-
-        Args:
-            variant: values of the variant's tunables.
-        """
+        """Return the database row of this profile. `variant` contains the values of the variant's tunables."""
         resources = self.resources
         return ProfileRow(
             kernel=kernel.name,

@@ -54,15 +54,9 @@ def profile_variant(
     compiled: Compiled,
     counts: ProbeCounts | None = None,
 ) -> list[LaunchProfile]:
-    """Return the profiles of every launch of a compiled variant.
-
-    Args:
-        configs: configs of a `Space` that share the variant. A launch is probed with the first config that has it.
-        counts: counts of emulated launches, to which new counts are added.
-
-    Raises:
-        KernrecError: a probe cannot run, or the profile cannot be fitted.
-    """
+    """Return the profiles of every launch of a compiled variant, whose `configs` belong to one space. A launch is
+    probed with the first config that has it. Counts of emulated launches are added to `counts`. Raise `KernrecError` if
+    a probe cannot run, or the profile cannot be fitted."""
     counts = {} if counts is None else counts
     profiles = []
     for index, launch in enumerate(kernel.launches):
@@ -98,11 +92,8 @@ _parsed = lru_cache(maxsize=1)(parse)
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: ProbeCounts) -> Profile | None:
-    """Fit a profile to emulated probes, or return None if there are no probes.
-
-    Use at least one probe more than there are `unknowns`, to check the fit. If the counts of a probe are not cached,
-    emulate it with buffers of zeros.
-    """
+    """Fit a profile to emulated probes, or return None if there are no probes. Use at least one probe more than there
+    are `unknowns`, to check the fit. If the counts of a probe are not cached, emulate it with buffers of zeros."""
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     digest = compiled.ptx_hash

@@ -145,11 +145,8 @@ class _EmulationTasks:
 def _compile(
     jobs: list[CompileJob], entries: Collection[str], processors: Processors
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Compile jobs of one source, and yield (job, result).
-
-    Only assemble a source that is PTX. For CUDA C++, first remove kernels outside `entries`, and use the whole source
-    if the shorter one does not compile.
-    """
+    """Compile jobs of one source, and yield (job, result). Only assemble a source that is PTX. For CUDA C++, first
+    remove kernels outside `entries`, and use the whole source if the shorter one does not compile."""
     source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble
@@ -178,11 +175,8 @@ def _sample(
     plain: tuple[int, Path | None, int],
     compiled: Compiled,
 ) -> list[LaunchProfile]:
-    """Return the profiles of a config in a worker process.
-
-    A problem cannot be pickled, so its data type, layout and dimensions are passed instead. `plain` contains `sm`,
-    `folder` and `budget` of the `ProfileTarget`.
-    """
+    """Return the profiles of a config in a worker process. A problem cannot be pickled, so its data type, layout and
+    dimensions are passed instead. `plain` contains `sm`, `folder` and `budget` of the `ProfileTarget`."""
     # Import late, because only worker processes need the emulator.
     from kernrec.profile.sample_profile import profile_by_sampling
 

@@ -141,12 +141,8 @@ def file_launch(
 
 
 def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
-    """Change buffers of random indices, so that they cover all valid indices of the buffers into which they point.
-
-    Args:
-        passed: number or name of the buffer that each parameter receives.
-        arguments: arguments, whose buffers of indices change in place.
-    """
+    """Change buffers of random indices in `arguments`, so that they cover all valid indices of the buffers into which
+    they point. `passed` is the number or name of the buffer that each parameter receives."""
     for parameter, index in indexes_of(function).items():
         if (name := passed[parameter]) not in arguments.drawn:
             continue
@@ -196,10 +192,7 @@ def _compiled(job: CompileJob) -> Compiled:
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
     """Return the PTX name of the kernel with the C++ or PTX name `entry`, or of the only kernel if `entry` is None.
-
-    Raises:
-        UsageError: The kernel does not exist, or `entry` is None and there are several kernels.
-    """
+    Raise `UsageError` if the kernel does not exist, or `entry` is None and there are several kernels."""
     if entry is None:
         if not module.entries:
             raise UsageError(f"{path} has no kernel: expected at least one .entry")
@@ -231,18 +224,9 @@ def kernel_of_ptx(
     shared: int = 0,
     captured: bool = False,
 ) -> tuple[Kernel, list[str]]:
-    """Return a `Kernel` for one kernel of a PTX file, and notes for the user.
-
-    Args:
-        entry: name of the kernel, or None if the file has only one.
-        grid, block: number of blocks, and of threads per block; one to three extents each.
-        arguments: descriptions of the arguments, as `kernrec check` accepts them.
-        shared: dynamic shared memory in bytes per block.
-        captured: whether the launch is from a running program. If so, variables without content are zero.
-
-    Raises:
-        UsageError: the file or arguments cannot be read, the kernel is unknown, or the arguments do not fit.
-    """
+    """Return (kernel of a PTX file, notes for the user). The arguments have the form that `kernrec check` accepts. In a
+    launch that was captured from a running program, variables without content are zero. Raise `UsageError` if the file
+    or arguments cannot be read, the kernel is unknown, or the arguments do not fit."""
     text = read_text(path, str(path), LARGEST_SOURCE)
     module = parse(text)
     entry = select_entry(module, entry, path)
@@ -264,10 +248,11 @@ def kernel_of_ptx(
     constraints = [f"32 <= block_x * block_y * {bz} <= {MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
     if facts.most_threads is not None and not reason:
         constraints.append(f"block_x * block_y * {bz} <= {facts.most_threads}")
+    target = re.match(r"sm_(\d+)", module.target)
     spec = {
         "name": identifier(_name_in_source(entry, module)),
         "source": path.name,
-        **_oldest_sm(module),
+        **({"min_sm": int(target[1])} if target and int(target[1]) < 75 else {}),
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
         # List the given shape first, because it is known to be correct.
         "tunables": {
@@ -305,11 +290,6 @@ def _name_in_source(entry: str, module: Module) -> str:
     """Return the kernel's name in the source, or the mangled name if overloads or template instances share the name."""
     name = source_name(entry)
     return name if [source_name(other) for other in module.entries].count(name) == 1 else entry
-
-
-def _oldest_sm(module: Module) -> dict[str, int]:
-    target = re.match(r"sm_(\d+)", module.target)
-    return {"min_sm": int(target[1])} if target and int(target[1]) < 75 else {}
 
 
 def _why_fixed(facts: CodeFacts, shared: int) -> str:
@@ -353,12 +333,8 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: CodeFacts) -> None:
-    """Make tensors of random indices cover all valid indices of the tensors into which they point.
-
-    Args:
-        tensors: the spec's table of tensors, changed in place.
-        places: argument of each parameter.
-    """
+    """Make random indices in the spec's table `tensors` cover all valid indices of the tensors into which they point.
+    `places` is the argument of each parameter."""
     for parameter, index in facts.indexes.items():
         tensor = tensors.get(places.get(parameter, ""), {"values": None})
         if tensor["values"] != "normal" or tensor["dtype"][0] == "f":

@@ -130,7 +130,7 @@ def choose_blocks(grid: Place) -> BlockSample:
     for place in product(*weights):
         off_middle = sum(a != b for a, b in zip(place, middle, strict=True))
         if off_middle:
-            ends[number(place)] = prod(weight[at] for weight, at in zip(weights, place, strict=True))
+            ends[number(place)] = prod(weight[index] for weight, index in zip(weights, place, strict=True))
         if off_middle == 1:
             not_corners.add(number(place))
     inner, axes = [number(middle)], []
@@ -154,15 +154,9 @@ def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
 def profile_by_sampling(
     kernel: Kernel, config: Config, target: ProfileTarget, compiled: Compiled, tensors: Tensors
 ) -> list[LaunchProfile]:
-    """Emulate a sample of blocks of each launch of a compiled config, and return the launches' profiles.
-
-    Args:
-        tensors: tensors of the problem, to which blocks may write. Their values are zero unless an address or a branch
-            depends on data.
-
-    Raises:
-        KernrecError: a block cannot be emulated.
-    """
+    """Emulate a sample of blocks of each launch of a compiled config, and return the launches' profiles. Blocks may
+    write to `tensors`, whose values are zero unless an address or a branch depends on data. Raise `KernrecError` if a
+    block cannot be emulated."""
     problem, sm = target.problem, target.sm
     module, joined = _code(compiled.ptx)
     names = {launch.entry: entry_name(module.functions, launch.entry) for launch in kernel.launches}
@@ -287,11 +281,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Emulate thread blocks. Return (event counts, executions of each basic block by each warp).
-
-    The executions have the shape (basic blocks, warps). If a block is in a cluster, emulate the whole cluster, and
-    count its average block.
-    """
+    """Emulate thread blocks. Return (event counts, executions of each basic block by each warp). The executions have
+    the shape (basic blocks, warps). If a block is in a cluster, emulate the whole cluster, and count its average
+    block."""
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
     before = emulation.runs_by_warp()
@@ -301,11 +293,8 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
     """Return (waits for global memory, clock cycles) of the slowest warp between barriers, summed over thread blocks.
-
-    Args:
-        runs: executions of each basic block by each warp, as an array of shape (basic blocks, warps).
-        clk_of_pieces: clock cycles of one execution of each of `emulation.pieces`.
-    """
+    `runs` are the executions of each basic block by each warp, (basic blocks, warps), and `clk_of_pieces` the clock
+    cycles of one execution of each of `emulation.pieces`."""
     function, pieces = emulation.function, emulation.pieces
     waits = [waits_for_loads(piece, runs) for piece in pieces]
     ran = [runs[[block.index for block in piece]].max(axis=0) for piece in pieces]

@@ -26,16 +26,9 @@ _MOST_PIECES = 4096  # Linux allows 65,530 mappings per process.
 
 
 def repeated(values: np.ndarray, count: int) -> np.ndarray:
-    """Return a writable flat array like `np.resize(values, count)`.
-
-    Args:
-        values: flat array. Repetitions share its memory if it fills whole pages and is not much smaller than the
-            result.
-        count: number of elements, at least that of `values`.
-
-    Raises:
-        MemoryError: the process has no address space left.
-    """
+    """Return a writable flat array like `np.resize(values, count)`. Repetitions share the memory of `values` if it
+    fills whole pages and is not much smaller than the result. Raise `MemoryError` if the process has no address space
+    left."""
     size = count * values.itemsize
     if not MAPPED or values.nbytes % mmap.PAGESIZE or size > _MOST_PIECES * values.nbytes:
         return np.resize(values, count)
@@ -114,17 +107,9 @@ class Tensors:
 
 
 def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """Return the contents of a problem's tensors before the launch, as flat arrays in memory format.
-
-    Outputs are zeros unless the spec declares other values.
-
-    Args:
-        kernel: kernel whose spec declares the values.
-        folder: folder with the spec's `.npy` files.
-
-    Raises:
-        UsageError: a file has changed since the spec was read.
-    """
+    """Return the contents of a problem's tensors before the launch, as flat arrays in memory format. Outputs are zeros
+    unless the spec declares other values. `folder` contains the spec's `.npy` files. Raise `UsageError` if a file has
+    changed since the spec was read."""
     if not kernel.initial_values:
         total = sum(tensor.bytes for tensor in problem.tensors.values())
         filled = op_inputs(problem) if total <= DRAWN_BYTES else {}
@@ -164,7 +149,10 @@ def _filled(
     low, high = sample.numbers if sample.kind in ("integers", "uniform") else (0, 100)
     if sample.kind in ("index", "offsets"):
         steps = sample.indexed.items()
-        high = min(problem.tensors[name].elements // _step(step, name, problem) for name, step in steps)
+        high = min(
+            problem.tensors[name].elements // parse(step).whole_number(problem.sizes, 1, f"index of {name}")
+            for name, step in steps
+        )
         if sample.kind == "offsets":
             return _encoded(np.arange(count) * high // max(count - 1, 1), tensor.dtype)
     whole = sample.kind in ("index", "integers") or (sample.kind == "normal" and tensor.dtype[0] in "iu")
@@ -180,10 +168,6 @@ def _filled(
             values = draw.random(size, np.float32) * (high - low) + low
         encoded[start : start + size] = _encoded(values, tensor.dtype)
     return encoded if encoded.size == count else repeated(encoded, count)
-
-
-def _step(text: str, name: str, problem: Problem) -> int:
-    return parse(text).whole_number(problem.sizes, 1, f"index of {name}")
 
 
 def _memory(tensor: Tensor, sample: TensorValues | None) -> int:

@@ -274,11 +274,9 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Convert a parameter's value for the spec. `stated` is whether the call passes the value explicitly.
-
-        Return (argument as a launch in a spec lists it, Triton type, whether Triton knows that the value is a multiple
-        of 16). The argument is empty if the parameter is a constant. The type is empty if the argument implies it.
-        """
+        """Convert a parameter's value for the spec. `stated` is whether the call passes the value explicitly. Return
+        (argument as a launch in a spec lists it, Triton type, whether Triton knows that the value is a multiple of 16).
+        The argument is empty if the parameter is a constant. The type is empty if the argument implies it."""
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
             if stated and name not in self.options:

@@ -104,28 +104,13 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         for value in items if isinstance(items, list) else [items]:
             if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
                 value["values"] = str((path.parent / _filled(value["values"], arguments)).resolve())
-    return TritonCall(
-        source,
-        function,
-        arguments,
-        grid,
-        configs,
-        data.get("flops"),
-        path.name,
-        module=module,
-    )
+    return TritonCall(source, function, arguments, grid, configs, data.get("flops"), path.name, module=module)
 
 
 def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
-    """Return the file of a function, its module (empty for a file), and its name.
-
-    Args:
-        target: `kernels.py:matmul`, or `package.kernels:matmul` for an installed package, which is not imported.
-        folder: folder to which the path of a file is relative.
-
-    Raises:
-        UsageError: the target has another form, or the module is not installed.
-    """
+    """Return (file of a function, its module or an empty text for a file, its name). The target is `kernels.py:matmul`
+    in `folder`, or `package.kernels:matmul` for an installed package, which is not imported. Raise `UsageError` if it
+    has another form, or the module is not installed."""
     source, separator, function = target.rpartition(":")
     if separator and function.isidentifier():
         if source.endswith(".py"):

@@ -57,14 +57,9 @@ def build_recommendations(
         beside: operating point and position of additional candidates.
     """
     *rows, fastest = described(candidates, picked, objective, alike, beside)
-    estimates = [
-        Estimate(value, low, high, SOURCES[source], own)
-        for _, figures, *_ in rows
-        for value, low, high, source, own in figures[3:5]
-    ]
     recommendations = []
-    for place, (point, (number, own, row, _, _, *rest), count, (rank, exact, ambiguous)) in enumerate(rows):
-        power_w, clock_hz, bottleneck, occupancy, unsure, may_be_faster, heuristic = rest
+    for point, figures, count, (rank, exact, ambiguous) in rows:
+        number, own, row, latency, energy, power_w, clock_hz, bottleneck, occupancy, unsure, faster, heuristic = figures
         kernel = candidates.ranked.kernels[number]
         measured = None
         if candidates.any_measured:
@@ -73,9 +68,9 @@ def build_recommendations(
         recommendations.append(
             Recommendation(
                 kernel.table.kernel, kernel.table.config(row), candidates.problem, candidates.gpu,
-                candidates.points[point], rank, exact, ambiguous, estimates[2 * place], estimates[2 * place + 1],
-                power_w, clock_hz, BOTTLENECKS[bottleneck], occupancy, fastest, heuristic, measured, count, unsure,
-                kernel.table.conditions.inputs, may_be_faster,
+                candidates.points[point], rank, exact, ambiguous, Estimate(*latency), Estimate(*energy), power_w,
+                clock_hz, BOTTLENECKS[bottleneck], occupancy, fastest, heuristic, measured, count, unsure,
+                kernel.table.conditions.inputs, faster,
             )
         )  # fmt: skip
     return tuple(recommendations)
@@ -91,7 +86,7 @@ def described(
     """Return the engine's description of each candidate in `picked` and `beside`, then the costs of the fastest one."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
-    rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which)
+    rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which, SOURCES)
     return rows
 
 

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.rank import KernelMeasurements, RankedKernel, RankedSpace
 from kernrec.recommender.request import Objective
 from kernrec.store import MeasuredAnswer
+from kernrec.util.cached_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.model.learn.features import ModelInputs
@@ -81,8 +81,7 @@ class KernelCandidates:
         """Smallest and largest number of emulated blocks of any config's first launch; 0 if blocks were not sampled."""
         if not self.table.kernel.sampled:
             return 0, 0
-        profiles = self.table.launches[0].profiles
-        blocks = profiles.counts[:, profiles.metrics.index("blocks.sampled"), 0]
+        blocks = self.table.launches[0].profiles.column("blocks.sampled")
         return int(blocks.min()), int(blocks.max())
 
     def launch_times(self, position: int) -> list[LaunchTime]:
@@ -122,8 +121,8 @@ class KernelCandidates:
     @property
     def costs(self) -> Costs:
         """Expected costs of the kernel's C candidates after all corrections; arrays have shape (points, C)."""
-        ranking, some = self._ranked.ranking, (slice(None), self._set.point_range, self._places)
-        return Costs(ranking.values[some], ranking.kind[some], ranking.kinds)
+        ranking, points, places = self._ranked.ranking, self._set.point_range, self._places
+        return Costs(*ranking.costs(points.start, points.stop, places.start, places.stop), ranking.kinds)
 
     @cached_property
     def limited(self) -> LimitedCosts:

@@ -95,7 +95,9 @@ def contenders_of(
             missing.discard(key)
             chosen.append(position)
             keys.append(key)
-    widths = np.stack([_half_widths(candidates, quantity)[:, chosen] for quantity in objective.quantities])
+    estimates = [getattr(candidates.costs.at(0), quantity) for quantity in objective.quantities]
+    # Half-widths of 90 % intervals of the logarithmic cost, for the total and the individual error.
+    widths = np.stack([np.stack([0.5 * np.log(each.high / each.low), each.own])[:, chosen] for each in estimates])
     deviation, own = np.sqrt(np.sum(np.square(widths), axis=0)) / DEVIATIONS
     inputs = _inputs(candidates, chosen) if with_inputs else None
     return ProblemContenders(candidates.problem, tuple(keys), np.log(value[chosen]), deviation, own, weight, inputs)
@@ -113,13 +115,6 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
             positions = np.array([located[row][2] for row in rows], dtype=np.int64)
             result[rows] = features.matrix(kernel.model_inputs(positions), features.names())
     return result
-
-
-def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
-    """Return half-widths of 90 % intervals of the logarithmic cost, (2, C): of the total and the individual error."""
-    costs = [getattr(kernel.costs.at(0), quantity) for kernel in candidates.kernels]
-    halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
-    return np.concatenate(halves, axis=1)
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:

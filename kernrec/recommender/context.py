@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from kernrec import paths
 from kernrec.errors import KernrecError, NoSuchKernelError, UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, find_kernel, kernel_names, kernels_of
@@ -56,6 +56,12 @@ class Context:
         self.triton, self.stack = triton, Stack(databases)
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._on: dict[tuple[GPU, Conditions], GpuContext] = {}
+
+    def without_triton(self) -> "Context":
+        """Return a context with the same data in which requests about an op leave out the library's Triton kernels."""
+        other = copy(self)
+        other.triton, other._on = False, {}
+        return other
 
     def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuContext":
         """Return the databases and models for one GPU. The result is cached.
@@ -134,6 +140,8 @@ class GpuContext:
         self.stack, self.models, self._triton = context.stack, context.models, context.triton
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
         self._of_op: dict[Kind, tuple[StaticTable, ...]] = {}
+        self._spaces: dict[tuple[StaticTable, ...], Space] = {}
+        """Spaces without database rows, which serve all problems of a kind."""
 
     def evidence(self, problem: Problem, kernels: Sequence[str]) -> Evidence:
         """Return the database rows of the named kernels for a problem and for equivalent problems of other ops.
@@ -154,6 +162,10 @@ class GpuContext:
         `whole` states whether to estimate every config instead of only the most promising configs.
         """
         tables = self.tables(problem) if kernel is None else (self.kernel_table(kernel, problem),)
+        if self.stack.empty and kernel is None and not (whole or self.models.reported):
+            if (cached := self._spaces.get(tables)) is None:
+                cached = self._spaces[tables] = Space(tables, self.models)
+            return cached
         return Space(tables, self.models, self.evidence(problem, [table.kernel.name for table in tables]), whole)
 
     def tables(self, problem: Problem) -> tuple[StaticTable, ...]:
@@ -167,7 +179,7 @@ class GpuContext:
             for form in equivalents(problem) if self._triton else ():
                 kernels = triton_kernels(form.op, form.dtype, form.layout, gpu.sm)
                 analyzed += [self.kernel_table(each, form) for each in kernels if self.find_profiles(each, form)]
-            triton = [table for table in analyzed if table.coverage.unprofiled < len(table.space.variants.keys)]
+            triton = [table for table in analyzed if table.unprofiled < len(table.space.variants.keys)]
             try:
                 kernels = kernels_of(problem, gpu.sm)
             except UsageError:
@@ -229,14 +241,6 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
         static_smem_bytes=table.static_smem_bytes[rows],
         counts=table.counts[rows],
     )
-
-
-def answering_with(database: Path) -> list[Path] | None:
-    """Return the `databases` argument of a `Context` that reads one database.
-
-    Return None for the user's own database, so that the context also includes rows that the user pulled.
-    """
-    return None if database.absolute() == paths.user_database().absolute() else [database]
 
 
 @dataclass(frozen=True)

@@ -40,13 +40,17 @@ class JsonForm(FormerNames):
     """Base class for records that convert some of their attributes to JSON."""
 
     JSON = ""
-    """Names of the attributes in the JSON form, separated by spaces; empty for all fields."""
+    """Names of the attributes in the JSON form, separated by spaces; empty for all fields.
+
+    `engine=served.engine` gives a nested attribute the name `engine`.
+    """
 
     def as_dict(self) -> dict[str, Any]:
         """Return the attributes in `JSON`, and the interval of each `Estimate`, as plain values. Keys contain units."""
         values: dict[str, Any] = {}
-        for name in self.JSON.split() or getattr(self, "__match_args__"):  # noqa: B009 - a decorator adds it
-            value = getattr(self, name)
+        for item in self.JSON.split() or getattr(self, "__match_args__"):  # noqa: B009 - a decorator adds it
+            name, _, path = item.partition("=")
+            value = attrgetter(path)(self) if path else getattr(self, name)
             quantity, _, unit = name.rpartition("_")
             if isinstance(value, Estimate):
                 values |= value.as_dict(quantity, unit)

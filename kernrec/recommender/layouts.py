@@ -64,7 +64,7 @@ def _rules_of_missing_kernels(problem: Problem, sm: int) -> _Rules:
     """Return pairs of another layout and the size constraints of each kernel that it has but `problem.layout` lacks."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
-    here = _names(op.name, dtype, problem.layout, sm)
+    here = _names(problem, sm)
     lacking = {
         other: [kernel for kernel in _kernels(op.name, dtype, other, sm) if kernel.name not in here]
         for other in op.layouts
@@ -89,19 +89,13 @@ def _kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
     return (*able, *triton_kernels(op, dtype, layout, sm))
 
 
-def _names(op: str, dtype: str, layout: str, sm: int) -> frozenset[str]:
-    return frozenset(kernel.name for kernel in _kernels(op, dtype, layout, sm))
+def _names(problem: Problem, sm: int) -> frozenset[str]:
+    return frozenset(kernel.name for kernel in _kernels(problem.op, problem.dtype, problem.layout, sm))
 
 
 def lacks(problem: Problem, kernel: Kernel, gpu: GPU) -> bool:
     """Return whether a kernel cannot run in the layout of a problem."""
-    return kernel.name not in _names(problem.op, problem.dtype, problem.layout, gpu.sm)
-
-
-def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
-    """Return whether the layout of `other` has every kernel that the layout of `problem` has."""
-    here, there = (_names(each.op, each.dtype, each.layout, gpu.sm) for each in (problem, other))
-    return there >= here
+    return kernel.name not in _names(problem, gpu.sm)
 
 
 def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...]) -> Asking:
@@ -118,7 +112,8 @@ def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...
             kernel, latency_s = candidates.fastest_kernel
             if latency_s < best_s and lacks(problem, kernel, gpu):
                 best_s, chosen = latency_s, other
-    if chosen is not problem and covers(chosen, problem, gpu):  # No kernel of the default layout can be faster.
+    # If the chosen layout has every kernel of the default layout, no kernel of the default layout can be faster.
+    if chosen is not problem and _names(chosen, gpu.sm) >= _names(problem, gpu.sm):
         return chosen
     default = yield problem
     if chosen is not problem:
@@ -146,8 +141,7 @@ def _measured_layout(context: GpuContext, problem: Problem, others: tuple[str, .
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
-        forms = equivalents(candidate)
-        names = [each for form in forms for each in _names(form.op, form.dtype, form.layout, context.gpu.sm)]
+        names = [name for form in equivalents(candidate) for name in _names(form, context.gpu.sm)]
         if names and context.evidence(candidate, names).measured:
             return candidate
     return None

@@ -13,7 +13,6 @@ from kernrec.model.analytical.power import ZEROS
 from kernrec.model.analytical.spread import SPREAD, Source
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import POWER_LIMIT, CandidateSet, KernelCandidates
-from kernrec.recommender.estimate.launch_table import column_of
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.estimate.operating_point import WARM, Conditions
 from kernrec.recommender.infeasible import refusing_constraint
@@ -61,7 +60,7 @@ def of_recommendations(
     if candidates.ranked.ranking.violated:
         refused = [f"{each.table.kernel.name}: {line}" for each in candidates.kernels for line in each.remarks]
     for number, kernel in enumerate(candidates.every_kernel):
-        if kernel.table.coverage.unprofiled or kernel.measured[0] is not NOTHING:
+        if kernel.table.unprofiled or kernel.measured[0] is not NOTHING:
             predicts = sources_of(recommendations) != {Source.MEASURED}
             measured += of_measurements(candidates.considered[number], predicts)
 
@@ -204,8 +203,8 @@ def of_measurements(considered: KernelCandidates, predicts: bool) -> Iterator[st
     """
     table, measured = considered.table, considered.measured_rows
     name = table.kernel.name
-    if table.coverage.unprofiled and not table.kernel.sampled:
-        yield f"{name}: {table.coverage.unprofiled} variants left out: no profile for {table.gpu.arch}"
+    if table.unprofiled and not table.kernel.sampled:
+        yield f"{name}: {table.unprofiled} variants left out: no profile for {table.gpu.arch}"
     if measured.stale:
         yield f"{name}: measurements of {_configs(measured.stale)} not used: other version of the source"
     if measured.elsewhere:
@@ -240,7 +239,7 @@ def of_measurements(considered: KernelCandidates, predicts: bool) -> Iterator[st
 def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[str]:
     """Yield notes on the profiles of a kernel, for an answer about this kernel only."""
     table = considered.table
-    kernel, coverage = table.kernel, table.coverage
+    kernel = table.kernel
     if unprofiled := considered.unprofiled:
         fastest = min(unprofiled, key=lambda row: row.latency_s)
         yield Note(
@@ -270,13 +269,13 @@ def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[st
                 f"{trips} trips are assumed to execute the same instructions. They are up to"
                 f" {100 * share:.0f} % of a config's machine instructions.",
             )
-    if coverage.spilling:
+    if table.spilling:
         yield Note(
-            f"{_configs(coverage.spilling)} spill registers",
+            f"{_configs(table.spilling)} spill registers",
             "How often the spills run is estimated. Another version of the compiler may spill more or less.",
         )
     for metric, name in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
-        columns = [column_of(launch.profiles, f"depends.{metric}") for launch in table.launches]
+        columns = [launch.profiles.column(f"depends.{metric}") for launch in table.launches]
         if count := sum(int(np.count_nonzero(column > 0)) for column in columns):
             values = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
             yield Note(
@@ -292,14 +291,14 @@ def _extrapolated(considered: KernelCandidates, metric: str) -> tuple[int, float
     """
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
-        left_out, issued = (column_of(launch.profiles, name) for name in (metric, "issue"))
+        left_out, issued = (launch.profiles.column(name) for name in (metric, "issue"))
         configs = max(configs, int(np.count_nonzero(left_out > 0)))
         greatest = max(greatest, float((left_out / issued).max()))
     return configs, greatest
 
 
 def _source_of_counts(profiles: ProfileTable) -> str:
-    share = float(column_of(profiles, "from_code").min())
+    share = float(profiles.column("from_code").min())
     if share <= 0.0:
         return "Instructions: counts from PTX."
     rest = "" if share > _WHOLE else f", counts from PTX for the other {100 * (1 - share):.0f} %"

@@ -5,7 +5,7 @@ this correction, a config that was measured to be slow would still be recommende
 """
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from kernrec.recommender.estimate.costs import ANALYTICAL, Costs, Rescaling, car
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, applies
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.physics import impossible, physical_bounds
-from kernrec.recommender.estimate.prediction import costs_in_engine
 from kernrec.recommender.estimate.reference import (
     UNMEASURED,
     ReferenceTime,
@@ -28,9 +27,10 @@ from kernrec.recommender.estimate.reference import (
     reference_of,
     whole_deviation,
 )
-from kernrec.recommender.estimate.space import SHORTLIST, Space, parts_of
+from kernrec.recommender.estimate.space import SHORTLIST, Space, costs_in_engine, parts_of
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import MeasuredAnswer
+from kernrec.util.cached_property import cached_property
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 

@@ -196,6 +196,9 @@ class GpuRecommender:
             searches, alone = list[tuple[Problem, Asking, CandidateSet | None]](), True
             for problem in some:
                 others = layouts_that_matter(problem, self.gpu)
+                if not others and len(some) == 1 and self.candidates_if_any(problem, points) is not None:
+                    self._layouts[self.context, problem] = problem  # The usual case needs no search.
+                    continue
                 searches.append((problem, in_best_layout(self.context, problem, others), None))
                 alone = alone and not others
             # Compare layouts at the default power limit and clock. Use the requested points only if no problem has
@@ -359,10 +362,7 @@ class GpuRecommender:
                     yield from candidate_sets(Space(tables, context.models), new, points)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected loss from running the top recommendation instead of the best config.
-
-        A Pareto front has two losses (latency, energy). An answer without recommendations has none.
-        """
+        """Return the expected losses of an answer with recommendations; see `Recommender.regrets`."""
         from kernrec.recommender.contenders import answer_regrets
 
         self._check(answer.query)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from kernrec.recommender.json_form import (
 )
 from kernrec.recommender.request import Objective, Query
 from kernrec.store import MeasuredAnswer
+from kernrec.util.cached_property import cached_property
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:

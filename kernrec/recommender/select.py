@@ -21,29 +21,24 @@ Bounds = tuple[int, int, float, float, int]
 as a fraction, and index of the only source (-1 for all)."""
 
 
-def bounds_of(query: Query, top: int | None = None) -> Bounds:
-    """Return the bounds of a query in the engine's form, with `top` instead of `query.top` if given."""
+def bounds_of(query: Query) -> Bounds:
+    """Return the bounds of a query in the engine's form."""
     source = query.source if query.source in ("transferred", "learned", "measured") else ""
     return (
         OBJECTIVES.index(query.objective),
-        query.top if top is None else top,
+        query.top,
         inf if query.max_power_w is None else float(query.max_power_w),
         inf if query.max_slowdown is None else float(query.max_slowdown),
         SOURCES.index(Source(source)) if source else -1,
     )
 
 
-def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | None = None) -> list[Picked]:
-    """Pick at most `top` candidates of a non-empty set, best first (fastest first on a Pareto front).
+def select(candidates: CandidateSet, query: Query) -> list[Picked]:
+    """Pick at most `query.top` candidates of a non-empty set, best first (fastest first on a Pareto front).
 
-    Args:
-        first: index of the first operating point to pick from. Earlier points serve only as references.
-        top: maximum number of picks; None for `query.top`.
-
-    Raises:
-        UsageError: no candidate satisfies the bounds.
+    Raise `UsageError` if no candidate satisfies the bounds.
     """
-    picked = candidates.ranked.ranking.select(candidates.part, bounds_of(query, top), first)
+    picked = candidates.ranked.ranking.select(candidates.part, bounds_of(query), 0)
     selected: list[Picked] = reachable(picked, query, candidates.gpu.name)
     return selected
 
@@ -68,7 +63,8 @@ def rows_of(
 ) -> tuple[list[Picked], list[int]]:
     """Pick candidates of a non-empty set as `select` does, and merge similar ones.
 
-    Return at most `query.top` picks, best first, and the number of similar configs of each pick.
+    Return at most `query.top` picks, best first, and the number of similar configs of each pick. Operating points
+    before `first` serve only as references.
     """
     rows = candidates.ranked.ranking.rows(candidates.part, bounds_of(query), first, query.each_config, of_op)
     picked: tuple[list[Picked], list[int]] = reachable(rows, query, candidates.gpu.name)

@@ -207,7 +207,7 @@ class Target:
     """Shapes, GPU and query that a kernel is built for, with the recommended config of each problem."""
 
     def __init__(self, recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) -> None:
-        self._recommender = recommender
+        self._recommender = recommender if has_triton() else Recommender(context=recommender.context.without_triton())
         self.shapes, self.gpu, self.query = shapes, gpu, query
         self._by_problem: dict[Problem, Variant] = {}
         self._by_config: dict[tuple[object, ...], Variant] = {}
@@ -222,14 +222,7 @@ class Target:
         return variant
 
     def _recommended(self, problem: Problem) -> tuple[Kernel, Mapping[str, int]]:
-        on_gpu = self._recommender.on(self.gpu, self.query.conditions)
-        answer = on_gpu.answer_op(problem, self.query)
-        if answer.recommendations and (answer.best.kernel.triton is None or has_triton()):
-            return answer.best.kernel, answer.best.config
-        candidates = on_gpu.candidates(problem, (self.query.point,))
-        costs = self.query.objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
-        for position in costs.argsort().tolist():
-            _, kernel, own = candidates.locate(position)
-            if kernel.table.kernel.triton is None:
-                return kernel.table.kernel, kernel.config(own)
-        raise KernrecError(f"no kernel that compiles here can run {problem.key} on {self.gpu.name}")
+        answer = self._recommender.on(self.gpu, self.query.conditions).answer_op(problem, self.query)
+        if not answer.recommendations:
+            raise KernrecError(f"no kernel that compiles here can run {problem.key} on {self.gpu.name}")
+        return answer.best.kernel, answer.best.config

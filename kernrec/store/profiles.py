@@ -80,6 +80,12 @@ class ProfileTable:
     counts: np.ndarray
     """Numbers of events, as float64 of shape (rows, metrics, terms). Metrics that a profile lacks are 0."""
 
+    def column(self, metric: str) -> np.ndarray:
+        """Return a metric of each row per block, (rows,), without loops; 0 if no profile has the metric."""
+        if metric not in self.metrics:
+            return np.zeros(len(self.variant_keys))
+        return self.counts[:, self.metrics.index(metric), 0]
+
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
     """Return the shipped static profiles for this version of a kernel's source, keyed by launch number."""

@@ -69,11 +69,9 @@ class HeadData:
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
-        """Return data for learning latency differences between configs, which transfer to other GPUs.
-
-        The weighted mean of the targets of one kernel, GPU and problem is subtracted from each of them. The weights are
-        those of the loss, so targets of fast configs are about 0 on average.
-        """
+        """Return data for learning latency differences between configs, which transfer to other GPUs. The weighted mean
+        of the targets of one kernel, GPU and problem is subtracted from each of them. The weights are those of the
+        loss, so targets of fast configs are about 0 on average."""
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
         weight = np.where(whole.measured, whole.weights, 0.0)
@@ -114,12 +112,7 @@ def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int
 
 
 def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> TrainedHead:
-    """Train the trees of one head.
-
-    Args:
-        data: features and targets of N rows.
-        groups: group of each row, (N,). Cross-validation holds out whole groups.
-    """
+    """Train the trees of one head on N rows. Cross-validation holds out whole `groups`, (N,)."""
     # Let idle OpenMP threads sleep, because by default, they keep their CPU cores busy.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     rows = np.flatnonzero(data.measured)

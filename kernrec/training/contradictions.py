@@ -45,18 +45,6 @@ _WRONG_TIME = "which take less time than their arithmetic or bytes need at the s
 
 
 @dataclass(frozen=True)
-class Stated:
-    """Measured quantities of N rows other than latency, as arrays of shape (N,). NaN marks a missing measurement."""
-
-    energy_j: Array
-    power_w: Array
-    clock_hz: Array
-    """Mean core clock during the run in hertz."""
-    rest_w: Array
-    """Power of the idle GPU before the run in watts."""
-
-
-@dataclass(frozen=True)
 class Judgement:
     """Contradictions in N rows."""
 
@@ -70,19 +58,16 @@ class Judgement:
     """Number of measured times that have reduced weight, keyed by reason."""
 
 
-def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
-    """Return the contradictions in N measurements of one kernel on one GPU and problem.
-
-    Args:
-        inputs: model inputs of the N configs.
-        latency_s: measured times in seconds, (N,).
-        stated: other measured quantities of the N configs.
-    """
+def judge(
+    inputs: ModelInputs, latency_s: Array, energy_j: Array, power_w: Array, clock_hz: Array, rest_w: Array
+) -> Judgement:
+    """Return the contradictions in N measurements of one kernel on one GPU and problem, (N,) each. NaN marks a missing
+    measurement. `clock_hz` is the mean core clock during the run, and `rest_w` the power of the idle GPU before it."""
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
-    wrong_energy = contradicting(gpu, latency_s, stated.energy_j, stated.power_w)
-    at_rest = ~wrong_energy & (stated.energy_j / latency_s < BELOW_REST * stated.rest_w)
-    wrong_clock = stated.clock_hz > ABOVE_CLOCK * power.maximum_hz
-    known_hz = np.where(np.isfinite(stated.clock_hz) & ~wrong_clock, stated.clock_hz, power.maximum_hz)
+    wrong_energy = contradicting(gpu, latency_s, energy_j, power_w)
+    at_rest = ~wrong_energy & (energy_j / latency_s < BELOW_REST * rest_w)
+    wrong_clock = clock_hz > ABOVE_CLOCK * power.maximum_hz
+    known_hz = np.where(np.isfinite(clock_hz) & ~wrong_clock, clock_hz, power.maximum_hz)
     beyond_l2 = np.maximum(inputs.bytes - gpu.l2_bytes, 0.0)
     least_s = least_seconds(inputs.changed(clock_hz=known_hz, fixed_s=np.nan, bytes=beyond_l2))
     too_fast = ~wrong_clock & (latency_s < TOO_FAST * least_s)
@@ -93,13 +78,7 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
     """Return for each of N rows whether its energy contradicts the measured time and power, or exceeds the GPU's
-    highest power limit.
-
-    Args:
-        latency_s: measured times in seconds, (N,).
-        energy_j: measured energies in joules, (N,), or NaN.
-        power_w: measured powers in watts, (N,), or NaN.
-    """
+    highest power limit. Energies and powers that were not measured are NaN."""
     drawn_w = energy_j / latency_s
     # Ignore small differences, because energy and power come from different readings and runs.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
@@ -108,10 +87,8 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
 
 def named_rows(database: Database) -> Iterator[str]:
     """Yield a line of text for each GPU and kind of contradiction in a database. Contradictions that only a kernel's
-    profile can reveal are omitted.
-
-    A line states the number of measurements, the keys of the first ones, and the consequence for training.
-    """
+    profile can reveal are omitted. A line states the number of measurements, the keys of the first ones, and the
+    consequence for training."""
     for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1"):
         try:
             gpu = find_gpu(str(name))

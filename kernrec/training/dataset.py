@@ -1,6 +1,6 @@
 """Represent training data: measured costs of configs, their features, and predictions of the analytical model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -88,39 +88,39 @@ class Dataset:
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
 
+    def _joined(self, values_of: Callable[[RowGroup], Array]) -> Array:
+        return np.concatenate([values_of(group) for group in self.groups])
+
     @cached_property
     def latency_s(self) -> Array:
         """Return the measured latencies in seconds, (N,)."""
-        return np.concatenate([group.latency_s for group in self.groups])
+        return self._joined(lambda group: group.latency_s)
 
     @cached_property
     def energy_j(self) -> Array:
         """Return the measured energies in joules, (N,), or NaN."""
-        return np.concatenate([group.energy_j for group in self.groups])
+        return self._joined(lambda group: group.energy_j)
 
     @cached_property
     def trust(self) -> Array:
         """Return the weights relative to a trusted row, (N,)."""
-        return np.concatenate([np.ones(len(each)) if each.trust is None else each.trust for each in self.groups])
+        return self._joined(lambda group: np.ones(len(group)) if group.trust is None else group.trust)
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
         """Return the analytical model's latency in seconds and power in watts, (N,) each, keyed by head. They include
         the corrections in `RowGroup.beneath`."""
-        return {
-            "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
-            * np.exp(self._beneath("latency")),
-            "power": np.concatenate([group.inputs.power_w for group in self.groups]) * np.exp(self._beneath("power")),
-        }
+        latency, power = self._joined(lambda group: group.inputs.latency_s), self._joined(lambda g: g.inputs.power_w)
+        return {"latency": latency * np.exp(self._beneath("latency")), "power": power * np.exp(self._beneath("power"))}
 
     def _beneath(self, head: str) -> Array:
-        return np.concatenate([group.beneath.get(head, np.zeros(len(group))) for group in self.groups])
+        return self._joined(lambda group: group.beneath.get(head, np.zeros(len(group))))
 
     @cached_property
     def least(self) -> Array:
         """Return log(minimum possible latency / latency in `analytical`), (N,)."""
-        least = [np.log(least_seconds(group.inputs) / group.inputs.latency_s) for group in self.groups]
-        return np.asarray(np.concatenate(least) - self._beneath("latency"))
+        ratio = self._joined(lambda group: least_seconds(group.inputs) / group.inputs.latency_s)
+        return np.asarray(np.log(ratio) - self._beneath("latency"))
 
     @cached_property
     def residual(self) -> dict[str, Array]:

@@ -77,22 +77,11 @@ class Evaluation:
 
 
 def evaluate(
-    request: MeasurementRequest,
-    split: str = "problem",
-    progress: Callable[[str], None] = lambda _: None,
+    request: MeasurementRequest, split: str = "problem", progress: Callable[[str], None] = lambda _: None
 ) -> Evaluation:
-    """Score all methods on the measured problems that `request` selects.
-
-    Stored calibrations may contain held-out measurements, so new ones are fitted without them.
-
-    Args:
-        split: kind of group that is held out, one of `held_out_predictions.SPLITS`.
-        progress: function that receives a sentence for each fold.
-
-    Raises:
-        UsageError: the split is unknown, or there is no measurement.
-        KernrecError: a library of the extra `train` is not installed.
-    """
+    """Score all methods on the measured problems that `request` selects, while groups of the kind `split` are held out.
+    Stored calibrations may contain held-out measurements, so new ones are fitted without them. `progress` receives a
+    sentence for each fold. Raise `UsageError` if there is no measurement."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     require_optional(("xgboost", "sklearn", "scipy"), "evaluating models", "train")

@@ -61,7 +61,6 @@ class CalibrationFit:
     """Result of fitting a calibration for one architecture."""
 
     arch: str
-    """Architecture, such as `sm_89`."""
     calibration: Calibration | None
     """Multipliers that help, or None if none do."""
     findings: tuple[str, ...]
@@ -69,18 +68,9 @@ class CalibrationFit:
 
 
 def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[CalibrationFit], list[str]]:
-    """Fit a calibration for each measured architecture, and store those that help, for `kernrec train --calibrate`.
-
-    An earlier calibration is removed if the new one does not help. Calibrations of other architectures do not change.
-
-    Returns:
-        Path of the calibration file, results of fitted architectures, and notes for the user.
-
-    Raises:
-        UsageError: there is no measurement.
-        KernrecError: every architecture has too few measurements, a library of the extra `train` is not installed, or
-            the folder cannot be written.
-    """
+    """Fit a calibration for each measured architecture, and store those that help, for `kernrec train --calibrate`. An
+    earlier calibration is removed if the new one does not help. Return (path of the calibration file, results of fitted
+    architectures, notes for the user). Raise `KernrecError` if every architecture has too few measurements."""
     require_optional(("sklearn",), "calibrating the analytical model", "train")
     # Load predictions without the present calibration, because the new one replaces it.
     measurements = load_measurements(request, calibrated=False)
@@ -112,15 +102,9 @@ def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[Calibr
 
 
 def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> list[CalibrationFit]:
-    """Fit a calibration for each architecture with enough measurements.
-
-    Args:
-        groups: rows with inputs of the uncalibrated model. Groups without a static profile are ignored.
-        origin: provenance of the measurements.
-
-    Raises:
-        KernrecError: no architecture has `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs.
-    """
+    """Fit a calibration for each architecture with enough measurements. The groups have inputs of the uncalibrated
+    model, and groups without a static profile are ignored. Raise `KernrecError` if no architecture has
+    `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs."""
     by_arch: dict[str, list[_CalibrationRows]] = {}
     for group in groups:
         if np.isfinite(group.inputs.core_s).all():
@@ -133,9 +117,7 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
     """Return the predicted (latency in seconds, energy in joules), (N,) each, of a group at a power limit of the TDP.
-
-    The inputs must come from the uncalibrated model and a static profile.
-    """
+    The inputs must come from the uncalibrated model and a static profile."""
     return _CalibrationRows.of(group).predict(calibration)
 
 
@@ -164,10 +146,8 @@ class _CalibrationRows:
 
     def time_shares(self) -> Array:
         """Return core time and DRAM time of the rows in `timed`, as an array of shape (rows, 2). The core time assumes
-        the clock without a power limit.
-
-        Both times are divided by the measured latency without launch overhead, and raised to the power of `OVERLAP`.
-        """
+        the clock without a power limit. Both times are divided by the measured latency without launch overhead, and
+        raised to the power of `OVERLAP`."""
         inputs = self.group.inputs
         core_s = inputs.core_s[self.timed] * (self.power.boost_hz / self.power.running_hz)
         parts = np.stack([core_s, inputs.dram_s[self.timed]], axis=1)
@@ -305,10 +285,8 @@ def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], larg
 
 
 def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
-    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, as an array of shape
-    (P,).
-
-    A multiplier is 1 if its part is too small to determine it, or if the fitted value is implausible.
+    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, (P,). A multiplier is
+    1 if its part is too small to determine it, or if the fitted value is implausible.
 
     Args:
         shares: each part as a fraction of the measured value, (N, P). A row's sum with multipliers is predicted /

@@ -81,18 +81,10 @@ there were too few rows."""
 def held_out_problems(
     groups: Sequence[RowGroup], split: str, settings: TrainingSettings, progress: Callable[[str], None]
 ) -> tuple[list[HeldOutProblem], int]:
-    """Predict every measured problem by models and calibrations fitted without its group.
-
-    Args:
-        groups: rows with inputs of the uncalibrated model, because stored calibrations may contain held-out
-            measurements.
-        split: kind of group, one of `SPLITS`. Problems that differ only in dtype or layout are held out together.
-        progress: function that receives a sentence for each fold.
-
-    Returns:
-        Problems with at least `FEWEST` measured configs, and the number of groups. If there is only one group,
-        `learned` and `calibrated` have no predictions.
-    """
+    """Predict every measured problem by models and calibrations fitted without its group, whose kind is `split`.
+    Problems that differ only in dtype or layout are held out together. The groups have inputs of the uncalibrated
+    model, because stored calibrations may contain held-out measurements. Return (problems with at least `FEWEST`
+    measured configs, number of groups). With one group, `learned` and `calibrated` have no predictions."""
     parts = sorted({_part(group, split) for group in groups})
     folds: dict[str, _Fold] = {}
     if len(parts) > 1:

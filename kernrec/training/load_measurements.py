@@ -28,12 +28,12 @@ from kernrec.model.learn.features import ModelInputs
 from kernrec.op import Problem, find_op
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.correction import inputs_of
-from kernrec.recommender.estimate.prediction import costs_of_rows
+from kernrec.recommender.estimate.space import costs_of_rows
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Stack
 from kernrec.store.gpu_scales import scales_among_few
 from kernrec.store.schema import with_derived
-from kernrec.training.contradictions import Stated, judge
+from kernrec.training.contradictions import judge
 from kernrec.training.dataset import Dataset, RowGroup
 
 Array = np.ndarray
@@ -59,16 +59,14 @@ _ROWS = f"""
 
 @dataclass(frozen=True)
 class MeasurementRequest:
-    """Selection of measurements."""
+    """Selection of measurements. Without an op, GPU or kernel, all are read."""
 
     databases: tuple[Path, ...] = ()
     """Databases to read, by default the user's. A config is read from the first database that contains it."""
     op: str | None = None
-    """Name or alias of the op to read, or None to read all."""
+    """Name or alias of the op, like `gpu` of the GPU."""
     gpu: str | None = None
-    """Name or alias of the GPU to read, or None to read all."""
     kernel: str | None = None
-    """Kernel to read, or None to read all."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +160,8 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
-    """Return the entry of a model card that describes the training data and the analytical model's version.
-
-    Args:
-        data: rows that the model was trained on.
-        measurements: all measurements that were read, including these rows.
-        calibrated: whether the calibrations in `measurements` were used.
-    """
+    """Return the entry of a model card that describes the training data, which is a part of the measurements, and the
+    analytical model's version. `calibrated` is whether the calibrations in `measurements` were used."""
     stack = Stack(measurements.databases)
     calibrations = measurements.calibrations if calibrated else {}
     analytical = {
@@ -234,12 +227,11 @@ class _GroupReader:
             if not len(usable):
                 return None
         measured = [(row.latency_s, row.energy_j, row.power_w, row.clock_hz, row.rest_w) for row in rows]
-        latency, *others = np.array(measured)[usable].T
-        stated = Stated(*others)
-        judged = judge(inputs, latency, stated)
+        latency, energy, *others = np.array(measured)[usable].T
+        judged = judge(inputs, latency, energy, *others)
         self.left_out.update({reason: count for reason, count in judged.left_out.items() if count})
         self.doubted.update({reason: count for reason, count in judged.doubted.items() if count})
-        energy = np.where(judged.wrong_energy, np.nan, stated.energy_j)
+        energy = np.where(judged.wrong_energy, np.nan, energy)
         ratios: Mapping[str, Array] = {}
         if kernel is not None:
             beneath = self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)
@@ -298,5 +290,5 @@ def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping
     names = sorted({name for row in numbers for name in row})
     roofline = max(problem.flops / gpu.peak_flops("f32"), problem.bytes / gpu.memory_bandwidth)
     tunables = {name: np.array([row.get(name, np.nan) for row in numbers]) for name in names}
-    known = {"flops": problem.flops, "bytes": problem.bytes, "latency_s": roofline, "power_w": gpu.tdp_w}
-    return ModelInputs.of(gpu, tunables, len(configs), **known)
+    quantities = {"flops": problem.flops, "bytes": problem.bytes, "latency_s": roofline, "power_w": gpu.tdp_w}
+    return ModelInputs.of(gpu, tunables, len(configs), **quantities)

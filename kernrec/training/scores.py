@@ -66,13 +66,8 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Return the hypervolume of the recommended configs as a fraction of the hypervolume of all configs.
-
-    Args:
-        latency: measured latency of all configs, (C,).
-        energy: measured energy of all configs, (C,).
-        recommended: indices of the recommended configs.
-    """
+    """Return the hypervolume of the configs with the indices `recommended` as a fraction of the hypervolume of all
+    configs."""
     worst = float(latency.max()) * 1.0000001, float(energy.max()) * 1.0000001
     chosen = np.asarray(recommended, dtype=np.int64)
     whole = hypervolume(latency, energy, worst)
@@ -95,11 +90,9 @@ def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[
 
 
 def expected_random(measured: Array, k: int) -> tuple[float, float]:
-    """Return the expected values of `efficiency_at` (with `k`) and `reduction` for a random order.
-
-    If n configs are sorted by cost, config i (from 0) is the best of k drawn ones with probability C(n - 1 - i, k - 1)
-    / C(n, k). The first of g good configs comes at position (n + 1) / (g + 1) on average.
-    """
+    """Return the expected values of `efficiency_at` (with `k`) and `reduction` for a random order. If n configs are
+    sorted by cost, config i (from 0) is the best of k drawn ones with probability C(n - 1 - i, k - 1) / C(n, k). The
+    first of g good configs comes at position (n + 1) / (g + 1) on average."""
     ascending = np.sort(measured)
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)
@@ -113,12 +106,8 @@ def expected_random(measured: Array, k: int) -> tuple[float, float]:
 
 
 def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
-    """Assign groups to folds at random, and return the fold of each row, (N,), counted from 0.
-
-    Args:
-        groups: group of each row, (N,).
-        folds: number of folds. If there are fewer groups, each group is a fold.
-    """
+    """Assign groups to folds at random, and return the fold of each row, (N,), counted from 0. If there are fewer
+    groups than folds, each group is a fold."""
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))
     if folds < 2:

@@ -29,14 +29,7 @@ from kernrec.model.learn.model import (
     transfer_score,
 )
 from kernrec.training import scores
-from kernrec.training.boosting import (
-    HeadData,
-    TrainingSettings,
-    fold_of_rows,
-    predictions_from,
-    train_head,
-    trees_of,
-)
+from kernrec.training.boosting import HeadData, TrainingSettings, fold_of_rows, predictions_from, train_head, trees_of
 from kernrec.training.dataset import Dataset
 from kernrec.training.scores import each_fold, group_folds
 
@@ -54,12 +47,8 @@ GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
-    """Train a model, calibrate its intervals, and score it on held-out rows.
-
-    Raises:
-        UsageError: too few configs have a measured latency.
-        KernrecError: a library of the extra `train` is not installed.
-    """
+    """Train a model, calibrate its intervals, and score it on held-out rows. Raise `UsageError` if too few configs have
+    a measured latency."""
     settings = settings or TrainingSettings()
     if (measured := int(np.isfinite(data.residual["latency"]).sum())) < _FEWEST_ROWS:
         raise UsageError(

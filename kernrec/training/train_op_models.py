@@ -22,7 +22,6 @@ class StoredModel:
     path: Path
     """Path of the model card."""
     rows: int
-    """Number of measured configs in the training data."""
     figures: dict[str, float | str]
     """Scores on held-out groups, and descriptions of the 90 % intervals, by name."""
 
@@ -30,19 +29,9 @@ class StoredModel:
 def train_op_models(
     request: MeasurementRequest, progress: Callable[[str, float, float], None] = lambda *_: None
 ) -> tuple[list[StoredModel], list[str]]:
-    """Train and store a model for each op that has measurements.
-
-    Args:
-        progress: function that is called before each op. It receives a sentence, the number of rows trained so far, and
-            the number of all rows.
-
-    Returns:
-        The stored models, at least one, and notes for the user.
-
-    Raises:
-        UsageError: there is no measurement, or every op has too few.
-        KernrecError: a library of the extra `train` is not installed, or the folder cannot be written.
-    """
+    """Train and store a model for each op that has measurements. `progress` is called before each op with a sentence,
+    the number of rows trained so far, and the number of all rows. Return (stored models, notes for the user). Raise
+    `UsageError` if every op has too few measurements."""
     require_optional(("xgboost", "sklearn"), "training a model", "train")
     measurements = load_measurements(request)
     kernel = request.kernel

@@ -14,8 +14,7 @@ from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import predict
-from kernrec.recommender.estimate.space import Space
+from kernrec.recommender.estimate.space import Space, predict
 from kernrec.recommender.rank import RankedSpace
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement

@@ -45,7 +45,7 @@ def launches(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
         work.rows[:] = np.ceil(10.0 ** draw.uniform(0, 5, work.rows.shape))
         work.rows[1:4] = draw.integers((1, 1, 0), (9, 17, 4), (6, 3)).T
         work.rows[OVERLAPPED] = np.where(draw.random(6) < 0.5, np.nan, draw.random(6))
-        times = launch_time(gpu, Demand(("block", "k", "l")[: loops + 1], tuple(rates)), work)
+        times = launch_time(gpu, Demand(tuple(rates)), work)
         yield f"launch {name}", np.concatenate([times.pipe_clk, times[1:-1]])
         model = PowerModel.for_gpu(gpu)
         core_s, dram_s = 10.0 ** draw.uniform(-7, -1, (2, 8))

@@ -12,7 +12,7 @@ from kernrec.measure.refine_subject import RefineSubject, sampled_kernels, subje
 from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.op import find_op
-from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.space import predict
 
 GPU = "rtx4090"
 PROBLEMS = [

@@ -1,5 +1,7 @@
 """Test selection by bounds and objective, Pareto fronts, and rows of distinct configs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,7 +28,8 @@ def selected(
 ) -> list[Picked]:
     latency_s, energy_j = np.array(latency, dtype=float), np.array(energy, dtype=float)
     source = np.full(latency_s.shape, float(PREDICTED))
-    picked = engine.select(latency_s, energy_j, energy_j / latency_s, source, bounds_of(query, top))
+    bounds = bounds_of(replace(query, top=top or query.top))
+    picked = engine.select(latency_s, energy_j, energy_j / latency_s, source, bounds)
     result: list[Picked] = reachable(picked, query, "a GPU")
     return result
 

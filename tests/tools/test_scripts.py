@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from build_database import carry, same_code, shipped_variants, within_compiler_variation
 from equal_answers import PINNED, Change, json_differences
-from evidence.cases import Cases, agreement, coverage, held_out, joined, read_cases, recommendations, report
+from evidence.cases import Cases, agreement, coverage, joined, read_cases, recommendations, report
 from evidence.experiments import intervals, library
 from evidence.recordings.files import EXCLUSIONS, excluded, power_of, recorded_dicts
 
@@ -293,7 +293,7 @@ def test_experiment_metrics_score_ranking_and_absolute_error():
 
 def test_experiment_cases_can_be_split_written_and_read(tmp_path, capsys):
     cases = joined([made_up("k", "a", np.zeros(3)), made_up("l", "b", np.full(2, np.log(2.0)))])
-    assert [(name, mask.sum()) for name, mask in held_out(cases, "gpu")] == [("a", 3), ("b", 2)]
+    assert [(names["gpu"], len(part)) for names, part in cases.parts("gpu")] == [("a", 3), ("b", 2)]
     cases.write(tmp_path / "cases.json")
     again = read_cases([tmp_path / "cases.json"])
     assert again.error == pytest.approx(cases.error)

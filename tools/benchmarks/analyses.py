@@ -1,7 +1,5 @@
 """Time whole analyses of users' kernels, from the command to the answer, and compare with another checkout.
 
-    python tools/bench.py analyses [--before ../other-checkout] [--rounds 3] [--only stencil2d]
-
 Each command runs in a new process, without caches and databases. The checkouts take turns. The table has the medians
 over rounds, the ratio to the other checkout, and whether the answers are equal except for the times of the analysis.
 """
@@ -41,11 +39,8 @@ def run(before: Path | None = None, rounds: int = 3, only: str = "") -> None:
                 cells: dict[str, object] = {"kernel": kernel, "configs": answers["now"]["profiled"]}
                 cells |= {f"{which} [s]": median(each) for which, each in times.items()}
                 if before is not None:
-                    equal = _plain(answers["now"]) == _plain(answers["before"])
-                    cells |= {
-                        "now / before": ratio(times["now"], times["before"]),
-                        "answers": "equal" if equal else "DIFFER",
-                    }
+                    cells["now / before"] = ratio(times["now"], times["before"])
+                    cells["answers"] = "equal" if _plain(answers["now"]) == _plain(answers["before"]) else "DIFFER"
                 table.row(cells)
 
 
@@ -65,17 +60,8 @@ def _commands(folder: Path) -> dict[str, list[str]]:
     for name, text in _TABLES["calls"].items():
         tables = ("[[configs]]\n" + "".join(f"{key} = {value}\n" for key, value in c.items()) for c in configs[name])
         (folder / f"{name}.toml").write_text(text + "".join(tables), encoding="utf-8")
-    examples, textbook, triton = ROOT / "docs" / "examples", _DATA / "textbook", _DATA / "triton"
-    commands: dict[str, list[Path | str]] = {
-        "blur": [examples / "blur.cu", "--spec", examples / "blur.toml"],
-        "matvec_shared": [textbook / "matvec_shared.cu", "--spec", textbook / "matvec_shared.toml"],
-        "nbody": [textbook / "nbody.cu", "--spec", textbook / "nbody.toml"],
-        "stencil2d": [_DATA / "stencil2d.cu", "--spec", folder / "stencil2d.json"],
-        "Triton layernorm": [f"{triton / 'rows.py'}:layernorm", "--spec", folder / "rows.toml"],
-        "Triton matmul": [f"{triton / 'matmul.py'}:matmul", "--spec", folder / "matmul.toml"],
-    }
-    gpus = {"T": "a100"}
-    return {name: [*map(str, words), "--gpu", gpus.get(name[0], "rtx4090")] for name, words in commands.items()}
+    places = {"root": str(ROOT), "written": str(folder)}
+    return {name: [word.format_map(places) for word in words] for name, words in _TABLES["commands"].items()}
 
 
 def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, Any], which: str) -> None:
@@ -84,10 +70,8 @@ def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, 
         shutil.rmtree(folder / "cache" / results, ignore_errors=True)
     database = folder / "own.duckdb"
     database.unlink(missing_ok=True)
-    options = ("--json", "--db", database)
-    answers[which] = json.loads(
-        python(COMMAND, "analyze", *words, *options, environment=environment_in(folder, checkout))
-    )
+    words = ["analyze", *words, "--json", "--db", str(database)]
+    answers[which] = json.loads(python(COMMAND, *words, environment=environment_in(folder, checkout)))
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ The kernels are a uniform `loop`, a `divergent` loop whose length differs betwee
 library's `mma` on tensor cores. Every instruction is executed and none is counted.
 """
 
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -18,24 +19,13 @@ from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import KernelLaunch, emulate, parse
 
 _SM = 80
-_LOOPS = """
-extern "C" __global__ void loop(const float* x, float* y, int trips) {
-    float sum = 0.0f;
-    for (int i = 0; i < trips; i++) sum = sum * x[threadIdx.x] + 1.0f;
-    y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
-}
-extern "C" __global__ void divergent(const float* x, float* y, int trips) {
-    float sum = 0.0f;
-    for (int i = 0; i < trips * (threadIdx.x % 32 + 1) / 32; i++) sum = sum * x[threadIdx.x] + 1.0f;
-    y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
-}
-"""
+_LOOPS = Path(__file__).with_name("loops.cu")
 
 
 def run(trips: int = 2000, rounds: int = 3) -> None:
     """Print a row for each kernel. `trips` is the number of trips of a loop."""
     table = Table(f"one core, medians of {rounds} rounds")
-    module = parse(compile_source(_LOOPS, _SM, {}).ptx)
+    module = parse(compile_source(_LOOPS.read_text(encoding="utf-8"), _SM, {}).ptx)
     for entry in ("loop", "divergent"):
         buffers = {"x": np.ones(256, np.float32), "y": np.zeros(1024, np.float32)}
         launch = KernelLaunch(entry, (4,), (256,), ["x", "y", np.int32(trips)], buffers)

@@ -41,29 +41,22 @@ def run(
     rows: Annotated[list[int], typer.Option()] = [10_000],  # noqa: B006
     problems: int = _PROBLEMS,
 ) -> None:
-    """Print the cost for each number of rows."""
     table = Table()
     for count in rows:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as name:
-            table.row(merging(Path(name), count, problems))
-
-
-def merging(folder: Path, rows: int, most_problems: int) -> dict[str, object]:
-    """Return the processor time and memory for merging measurements of several problems, and for queries afterwards."""
-    theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
-    # Create measurements in a separate process, so that its memory does not count.
-    with ProcessPoolExecutor(1, get_context("spawn")) as maker:
-        keys = maker.submit(fill, theirs, rows, most_problems).result()
-        cells: dict[str, object] = {"rows": rows, "file [MB]": f"{theirs.stat().st_size / 1e6:.1f}"}
-        cells["merge [s]"] = f"{spent(partial(merge_file, own, theirs)):.2f}"
-        cells["again [s]"] = f"{spent(partial(merge_file, own, theirs)):.2f}"
-        each = min(rows // len(keys), _CONFIGS)
-        ask = partial(python, _QUERY, own, _GPU, keys[0], each, environment=os.environ)
-        cells["first [s]"] = f"{spent(ask):.2f}"  # This includes writing a file for later queries.
-        cells["query [s]"] = f"{median(spent(ask) for _ in range(3)):.3f}"
-        for name, who in (("check [MB]", resource.RUSAGE_CHILDREN), ("add [MB]", resource.RUSAGE_SELF)):
-            cells[name] = f"{resource.getrusage(who).ru_maxrss / 1e3:.0f}"
-    return cells
+            theirs, own = Path(name, "theirs.duckdb"), Path(name, "own.duckdb")
+            # Create measurements in a separate process, so that its memory does not count.
+            with ProcessPoolExecutor(1, get_context("spawn")) as maker:
+                keys = maker.submit(fill, theirs, count, problems).result()
+            cells: dict[str, object] = {"rows": count, "file [MB]": f"{theirs.stat().st_size / 1e6:.1f}"}
+            cells["merge [s]"] = f"{spent(partial(merge_file, own, theirs)):.2f}"
+            cells["again [s]"] = f"{spent(partial(merge_file, own, theirs)):.2f}"
+            ask = partial(python, _QUERY, own, _GPU, keys[0], min(count // len(keys), _CONFIGS), environment=os.environ)
+            cells["first [s]"] = f"{spent(ask):.2f}"  # This includes writing a file for later queries.
+            cells["query [s]"] = f"{median(spent(ask) for _ in range(3)):.3f}"
+            for title, who in (("check [MB]", resource.RUSAGE_CHILDREN), ("add [MB]", resource.RUSAGE_SELF)):
+                cells[title] = f"{resource.getrusage(who).ru_maxrss / 1e3:.0f}"
+            table.row(cells)
 
 
 def fill(path: Path, rows: int, most_problems: int = _PROBLEMS) -> list[str]:

@@ -22,17 +22,14 @@ COMMAND = "import sys; sys.argv = ['kernrec', *sys.argv[1:]]; from kernrec.cli i
 """Python program that runs the `kernrec` command with the arguments of the process."""
 
 
-def cpu_s() -> float:
-    """Return the processor time of this process in seconds, including threads and finished child processes."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + ended.ru_utime + ended.ru_stime
-
-
 def spent(call: Callable[[], object]) -> float:
-    """Return the processor time in seconds that a call takes, including child processes."""
-    before = cpu_s()
-    call()
-    return cpu_s() - before
+    """Return the processor time in seconds that a call takes, including threads and finished child processes."""
+    used = []
+    for each in (lambda: None, call):
+        each()
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(time.process_time() + ended.ru_utime + ended.ru_stime)
+    return used[1] - used[0]
 
 
 def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, warm: int = 1) -> dict[str, list[float]]:
@@ -76,6 +73,5 @@ _SIZES = (64, 128, 256, 384, 512, 768, 1000, 1024, 2048, 3072, 4096, 6144, 8192,
 
 
 def matmuls(count: int, seed: int | str = 1) -> list[dict[str, int]]:
-    """Return the dimensions of `count` random matmuls."""
     draw = random.Random(seed)
     return [{name: draw.choice(_SIZES) + draw.choice([0, 0, 8, 1]) for name in "mnk"} for _ in range(count)]

@@ -64,7 +64,6 @@ class Cases:
             yield dict(zip(names, key, strict=True)), self.take(rows)
 
     def write(self, path: Path) -> None:
-        """Write all columns to a JSON file."""
         path.write_text(json.dumps({name: column.tolist() for name, column in self.columns.items()}))
 
 
@@ -95,18 +94,6 @@ def report(title: str, cases: Cases, by: Sequence[str], *metrics: Metric) -> Non
     table = Table(title)
     for names, part in cases.parts(*by):
         table.row(names | {name: cell for metric in metrics for name, cell in metric(part).items()})
-
-
-def held_out(cases: Cases, column: str) -> Iterator[tuple[str, Array]]:
-    """Yield each value of a column, such as `kernel` or `gpu`, with a mask (N,) of the cases that have this value."""
-    values = cases[column]
-    for value in dict.fromkeys(values.tolist()):
-        yield value, np.asarray(values == value)
-
-
-def half(text: str) -> bool:
-    """Return whether a name is in the first of two halves, into which a hash divides all names."""
-    return sha256(text.encode()).digest()[-1] % 2 == 0
 
 
 def ordered(names: list[str]) -> list[int]:

@@ -39,7 +39,6 @@ class Recording:
         return len(self.latency_s)
 
     def take(self, rows: Array) -> "Recording":
-        """Return a recording with only these rows."""
         columns = {name: getattr(self, name)[rows] for name in vars(self) if name not in ("recorded", "dims")}
         return replace(self, dims={name: sizes[rows] for name, sizes in self.dims.items()}, **columns)
 
@@ -65,7 +64,6 @@ class Table:
 
     @classmethod
     def of(cls, recording: Recording) -> "Table":
-        """Compute the features and targets of a recording."""
         kinds = np.stack([recording.gpu, recording.dtype, recording.layout], axis=1)
         rows = [np.flatnonzero((kinds == kind).all(axis=1)) for kind in np.unique(kinds, axis=0)]
         parts = [_of_kind(recording.take(own)) for own in rows]

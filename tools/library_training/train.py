@@ -5,6 +5,7 @@ dimensions of which few sizes were recorded. All other GPUs share trees. To cali
 is held out in turn.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -51,16 +52,22 @@ def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any],
         _add_any_heads(table if quantity == "power" else _sustained(recording), quantity, of_quantity, trees)
     dims = {name: recording.dims[name] for name in features_of(recorded.op).DIMS}
     working_sets = recorded.timing.working_sets if np.isfinite(recorded.timing.working_sets) else None
-    bases = {
-        gpu: [round(watts, 2) for watts in vars(power_base(find_gpu(gpu))).values()] for gpu in table.gpus("power")
-    }
+    alone: dict[str, Any] = {}
+    if recorded.timing.alone:
+        work_s, alone["floors"] = table.work_s, {}
+        for gpu in table.gpus("latency"):
+            rows = np.flatnonzero((recording.gpu == gpu) & np.isfinite(work_s))
+            alone["floors"][gpu] = fitted_floor(recording.latency_s[rows], work_s[rows])
+        alone["work"] = _plain(Extent.of(np.log2(work_s)[:, None]))
+    powers = {gpu: vars(power_base(find_gpu(gpu))).values() for gpu in table.gpus("power")}
+    bases = {gpu: [round(watts, 2) for watts in each] for gpu, each in powers.items()}
     entry = {
         **{name: getattr(recorded, name) for name in _FIELDS.split()},
         "stacks": recorded.backends,
         "timing": {"launch_clk": recorded.timing.launch_clk, "working_sets": working_sets},
         "sizes": {name: np.unique(recording.dims[name]).tolist() for name in recorded.grid},
         "extent": _plain(Extent.of(log_sizes(dims))),
-        **(floors_and_work(table) if recorded.timing.alone else {}),
+        **alone,
         "heads": heads,
         "fastest stack named, and problems where two differ": named,
         **({"power_bases": bases} if bases and getattr(features_of(recorded.op), "PHYSICAL_POWER", False) else {}),
@@ -116,10 +123,8 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
         delayed = forests.gpu_left_out_errors(table, quantity, families, add_overheads=True)
         if np.mean([*map(_median, delayed.values())]) < np.mean([*map(_median, errors.values())]):
             errors, added = delayed, forests.overheads_s(table, [gpu for gpus in families.values() for gpu in gpus])
-    boosted, interval = (
-        forests.boost_any(table.with_overheads(added), quantity, families),
-        forests.gpu_interval(errors, forests.arch_of),
-    )
+    boosted = forests.boost_any(table.with_overheads(added), quantity, families)
+    interval = forests.gpu_interval(errors, forests.arch_of)
     name, columns = f"{table.recording.recorded.name}.{quantity}.any", table.columns[quantity]
     bound = {gpu: table.target[quantity][table.carried(gpu, quantity)] for gpu in errors}
     head = _head(name, [columns[i] for i in boosted.columns], interval, interval) | {
@@ -159,9 +164,8 @@ def _sustained(recording: Recording) -> Table:
     order = np.random.default_rng(0).permutation(len(recording))
     of_gpus = [order[recording.gpu[order] == gpu][:_CARRIED_ROWS] for gpu in sorted(set(recording.gpu.tolist()))]
     sample = recording.take(np.sort(np.concatenate(of_gpus)))
-    if not getattr(features_of(recording.recorded.op), "SUSTAINED", False):
-        return Table.of(sample)
-    return _at_sustained_rate(sample)
+    sustained = getattr(features_of(recording.recorded.op), "SUSTAINED", False)
+    return _at_sustained_rate(sample) if sustained else Table.of(sample)
 
 
 def _at_sustained_rate(recording: Recording) -> Table:
@@ -169,23 +173,11 @@ def _at_sustained_rate(recording: Recording) -> Table:
     return Table.of(replace(recording, recorded=replace(recording.recorded, timing=timing)))
 
 
-def floors_and_work(table: Table) -> dict[str, Any]:
-    """Return a set's `floors` and `work` for the model card: fitted floors per GPU, and the range of recorded work."""
-    recording = table.recording
-    on = {gpu: np.flatnonzero((recording.gpu == gpu) & np.isfinite(table.work_s)) for gpu in table.gpus("latency")}
-    floors = {gpu: fitted_floor(recording.latency_s[rows], table.work_s[rows]) for gpu, rows in on.items()}
-    return {"floors": floors, "work": _plain(Extent.of(np.log2(table.work_s)[:, None]))}
-
-
 def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
     """Fit `floor + ratio * work` to times of calls (N,) and their work (N,), in seconds, by mean absolute logarithmic
     error. Return the floor and the ratio."""
-    errors = [
-        (float(np.abs(np.log(latency_s / (floor + ratio * work_s))).mean()), float(floor), float(ratio))
-        for floor in _FLOORS
-        for ratio in _RATIOS
-    ]
-    _, floor_s, ratio = min(errors)
+    grid = itertools.product(_FLOORS.tolist(), _RATIOS.tolist())
+    floor_s, ratio = min(grid, key=lambda pair: np.abs(np.log(latency_s / (pair[0] + pair[1] * work_s))).mean())
     return max(floor_s, float(latency_s.min())), ratio
 
 
@@ -202,11 +194,9 @@ def _rounded(overheads_s: Mapping[str, float]) -> dict[str, float]:
 
 
 def _median(error: Array) -> float:
-    """Return the median relative error, rounded to 0.01 %, from log(measured / predicted)."""
     return round(median_of_log_errors(error), 4)
 
 
 def _p90(error: Array) -> float:
-    """Return the 90th percentile of the relative error, rounded to 0.01 %, from log(measured / predicted)."""
     finite = error[np.isfinite(error)]
     return round(float(np.quantile(np.abs(np.expm1(-finite)), 0.9)), 4)

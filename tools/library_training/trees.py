@@ -243,7 +243,6 @@ def coverage_of_gpus(errors: Mapping[str, Array]) -> dict[str, float]:
 
 
 def arch_of(gpu: str) -> str:
-    """Return the architecture of a GPU."""
     return find_gpu(gpu).arch
 
 

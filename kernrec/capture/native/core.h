@@ -198,6 +198,8 @@ uint64_t pool_end();
 int launch_packed(Function& function, const Launch& launch, const void* packed, size_t bytes, void* stream);
 int copy(void* to, const void* from, size_t bytes);
 int fill(void* to, uint32_t value, int width, size_t count);
+// Fill rows of `columns` values of `width` bytes each, `pitch` bytes apart.
+int fill_rows(void* to, size_t pitch, uint32_t value, int width, size_t columns, size_t rows);
 
 // Arrays, textures and surfaces.
 

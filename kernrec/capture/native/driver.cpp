@@ -83,11 +83,6 @@ int copy_2d(const Copy2D& c) {
         if (const int error = copy(to.first + row * to.pitch, from.first + row * from.pitch, c.bytes)) return error;
     return kSuccess;
 }
-int fill_2d(Pointer to, size_t pitch, uint32_t value, int width, size_t columns, size_t rows) {
-    for (size_t row = 0; row < rows; row++)
-        if (const int error = fill(host(to + row * pitch), value, width, columns)) return error;
-    return kSuccess;
-}
 
 struct Link {
     std::string ptx;
@@ -342,7 +337,7 @@ API int cuMemcpy2DAsync_v2(const Copy2D* given, void* stream) {
         return submit(stream, 2, [=] { return fill(host(to), value, width, count); });                      \
     }                                                                                                       \
     API int row##_v2(Pointer to, size_t pitch, type value, size_t columns, size_t rows) {                   \
-        return fill_2d(to, pitch, value, width, columns, rows);                                             \
+        return fill_rows(host(to), pitch, value, width, columns, rows);                                     \
     }
 FILL(cuMemsetD8, cuMemsetD2D8, uint8_t, 1)
 FILL(cuMemsetD16, cuMemsetD2D16, uint16_t, 2)

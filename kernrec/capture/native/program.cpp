@@ -172,6 +172,12 @@ int fill(void* to, uint32_t value, int width, size_t count) {
     return kSuccess;
 }
 
+int fill_rows(void* to, size_t pitch, uint32_t value, int width, size_t columns, size_t rows) {
+    for (size_t row = 0; row < rows; row++)
+        if (const int error = fill(static_cast<char*>(to) + row * pitch, value, width, columns)) return error;
+    return kSuccess;
+}
+
 Array* new_array(size_t width, size_t height, size_t depth, const int* bits, int kind, unsigned flags) {
     Array* array = new Array;
     array->width = width, array->height = height, array->depth = depth, array->kind = kind, array->flags = flags;

@@ -87,11 +87,7 @@ struct Fill {
 };
 std::function<int()> fill_work(const Fill* given) {
     return [with = *given] {
-        for (size_t y = 0; y < with.height; y++)
-            if (const int error =
-                    fill(static_cast<char*>(with.to) + y * with.pitch, with.value, int(with.element), with.width))
-                return error;
-        return int(kSuccess);
+        return fill_rows(with.to, with.pitch, with.value, int(with.element), with.width, with.height);
     };
 }
 struct Host {
@@ -213,13 +209,19 @@ API int cudaGraphChildGraphNodeGetGraph(void* node, void** graph) {
     const auto& kept = static_cast<Node*>(node)->parameters;
     return *graph = handle_of(std::const_pointer_cast<Graph>(std::static_pointer_cast<const Graph>(kept))), kSuccess;
 }
-API int cudaGraphAddMemcpyNode(void** node, void* graph, void* const* before, size_t count, const Copy3D* given) {
-    return add(graph, node, before, count, kCopyNode, copy_work(given));
-}
-API int cudaGraphMemcpyNodeSetParams(void* node, const Copy3D* given) { return set(node, copy_work(given)); }
-API int cudaGraphExecMemcpyNodeSetParams(void* made, void* node, const Copy3D* given) {
-    return set_step(made, node, copy_work(given));
-}
+// Functions that add a node with work from a parameter structure, and change the node in a graph or an executable
+// graph.
+#define NODE(name, kind, Given, work)                                                                                  \
+    API int cudaGraphAdd##name##Node(void** node, void* graph, void* const* before, size_t count, const Given* from) { \
+        return add(graph, node, before, count, kind, work(from));                                                      \
+    }                                                                                                                  \
+    API int cudaGraph##name##NodeSetParams(void* node, const Given* from) { return set(node, work(from)); }            \
+    API int cudaGraphExec##name##NodeSetParams(void* made, void* node, const Given* from) {                            \
+        return set_step(made, node, work(from));                                                                       \
+    }
+NODE(Memcpy, kCopyNode, Copy3D, copy_work)
+NODE(Memset, kFillNode, Fill, fill_work)
+NODE(Host, kHostNode, Host, host_work)
 API int cudaGraphAddMemcpyNode1D(void** node, void* graph, void* const* before, size_t count, void* to,
                                  const void* from, size_t bytes, int) {
     return add(graph, node, before, count, kCopyNode, copy_work(to, from, bytes));
@@ -249,20 +251,6 @@ API int cudaGraphExecMemcpyNodeSetParamsFromSymbol(void* made, void* node, void*
                                                    size_t offset, int) {
     const char* from = memory_of(symbol, offset, bytes);
     return from ? set_step(made, node, copy_work(to, from, bytes)) : done(kInvalidSymbol);
-}
-API int cudaGraphAddMemsetNode(void** node, void* graph, void* const* before, size_t count, const Fill* given) {
-    return add(graph, node, before, count, kFillNode, fill_work(given));
-}
-API int cudaGraphMemsetNodeSetParams(void* node, const Fill* given) { return set(node, fill_work(given)); }
-API int cudaGraphExecMemsetNodeSetParams(void* made, void* node, const Fill* given) {
-    return set_step(made, node, fill_work(given));
-}
-API int cudaGraphAddHostNode(void** node, void* graph, void* const* before, size_t count, const Host* given) {
-    return add(graph, node, before, count, kHostNode, host_work(given));
-}
-API int cudaGraphHostNodeSetParams(void* node, const Host* given) { return set(node, host_work(given)); }
-API int cudaGraphExecHostNodeSetParams(void* made, void* node, const Host* given) {
-    return set_step(made, node, host_work(given));
 }
 API int cudaGraphAddEventRecordNode(void** node, void* graph, void* const* before, size_t count, void* event) {
     return add(graph, node, before, count, kRecordNode, [=] { return record(*static_cast<Event*>(event)); });

@@ -140,22 +140,17 @@ API int cudaMemset(void* to, int value, size_t bytes) { return done(fill(to, uin
 API int cudaMemsetAsync(void* to, int value, size_t bytes, void* stream) {
     return done(submit(stream, kFillNode, [=] { return fill(to, uint32_t(value), 1, bytes); }));
 }
-static int fill_rows(char* to, size_t pitch, int value, size_t width, size_t rows) {
-    for (size_t y = 0; y < rows; y++)
-        if (const int error = fill(to + y * pitch, uint32_t(value), 1, width)) return error;
-    return kSuccess;
-}
 API int cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t rows) {
-    return done(fill_rows(static_cast<char*>(to), pitch, value, width, rows));
+    return done(fill_rows(to, pitch, uint32_t(value), 1, width, rows));
 }
 API int cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t rows, void* stream) {
-    return done(
-        submit(stream, kFillNode, [=] { return fill_rows(static_cast<char*>(to), pitch, value, width, rows); }));
+    return done(submit(stream, kFillNode, [=] { return fill_rows(to, pitch, uint32_t(value), 1, width, rows); }));
 }
 API int cudaMemset3D(Pitched to, int value, Volume extent) {
     for (size_t z = 0; z < extent.depth; z++) {
         char* slice = static_cast<char*>(to.pointer) + z * to.pitch * to.height;
-        if (const int error = fill_rows(slice, to.pitch, value, extent.width, extent.height)) return done(error);
+        const int error = fill_rows(slice, to.pitch, uint32_t(value), 1, extent.width, extent.height);
+        if (error) return done(error);
     }
     return kSuccess;
 }

@@ -187,7 +187,7 @@ def analytical_fingerprint() -> list[float]:
     for name in _GPUS:
         gpu = find_gpu(name)
         power = PowerModel.for_gpu(gpu)
-        demanded = demand(gpu, power, _METRICS, ("block", "trip"), np.stack([block, trip], axis=2))
+        demanded = demand(gpu, power, _METRICS, np.stack([block, trip], axis=2))
         blocks, trips = np.array([900.0, 2000.0, 300.0, 5000.0, 700.0]), np.array([64.0, 32.0, 128.0, 16.0, 96.0])
         work = LaunchWork.of(
             variants=np.arange(5),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
-from kernrec.model.analytical.microarchitecture import Microarchitecture, microarchitecture
+from kernrec.model.analytical.microarchitecture import microarchitecture
 from kernrec.model.analytical.power import PowerModel
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
@@ -123,11 +123,8 @@ class Demand:
     blocks, and the quantity per trip of each loop times the number of trips.
     """
 
-    terms: tuple[str, ...]
-    """Names of the terms: `block`, then one name for each loop."""
     rates: tuple[Floats, ...]
-    """Array (`QUANTITIES`, C) for each term. It contains quantities per block for the term `block`, and quantities per
-    trip for a loop."""
+    """Array (`QUANTITIES`, C) for each term: quantities per block, then quantities per trip of each loop."""
 
     @cached_property
     def grouped(self) -> bool:
@@ -163,7 +160,6 @@ def demand(
     gpu: GPU,
     power: PowerModel,
     metrics: Sequence[str],
-    terms: tuple[str, ...],
     coefficients: Floats,
     bf16: bool = False,
 ) -> Demand:
@@ -183,8 +179,7 @@ def demand(
 
     Args:
         metrics: Names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
-        terms: Names of the profiles' terms: `block`, then each loop.
-        coefficients: Events of C variants per block and per loop trip, (C, metrics, terms).
+        coefficients: Events of C variants per block and per trip of each loop, (C, metrics, terms).
         bf16: Whether to assume the rate of bf16 for half-precision arithmetic. Profiles count bf16 and f16 together,
             and an A100 is half as fast in bf16.
     """
@@ -201,6 +196,8 @@ def demand(
     sectors = counts.ending("_sectors") + counts.total("local.l2_sectors")
     shared, port, l1 = _shared_and_l1(gpu, counts, sectors)
     moves = counts.total(*_MOVES) / _TENSOR_MEMORY_BYTES_PER_CLK
+    # A turn of an atomic operation occupies an L2 slice for one clock, in which it could transfer sectors.
+    turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     rows = {
         "issue": _issue(counts),
         "fma": _f32_pipe_clk(lanes, counts, fma),
@@ -212,7 +209,7 @@ def demand(
         "shared memory": shared,
         "L1": l1,
         "port": port,
-        "sectors": _l2_load(figures, counts, sectors),
+        "sectors": sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0),
         "barriers": counts.total("barriers"),
         "core_j": power.dynamic(events(counts.column))[0] + counts.zeros,
         "between": between * (1.0 - by_groups),
@@ -221,7 +218,7 @@ def demand(
     }
     rows["in_turn"] = _in_turn_clk(gpu, counts, rows)
     rates = np.stack([rows[name] for name in QUANTITIES], axis=1)
-    return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
+    return Demand(tuple(map(np.ascontiguousarray, rates)))
 
 
 class _Counts:
@@ -257,12 +254,9 @@ class _Counts:
 
 
 def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Return the clock cycles of the code if its stretches run one after another, (terms, C).
-
-    Each stretch gets a part of a pipe's clock cycles in proportion to its instructions that use the pipe. The result is
-    0 for variants that copy data ahead or use tensor cores. Their stretches are meant to overlap, and no recording
-    shows how much.
-    """
+    """Return the clock cycles of the code if its stretches run one after another, (terms, C). Each stretch gets a part
+    of a pipe's clock cycles in proportion to its instructions that use the pipe. The result is 0 for variants that copy
+    data ahead or use tensor cores. Their stretches are meant to overlap, and no recording shows how much."""
     if not (stretches := counts.stretches):
         return counts.zeros
     shared = {kind: counts.total(f"shared.{kind}_wavefronts") for kind in _SHARED_KINDS}
@@ -361,13 +355,6 @@ def _tensor_clk(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
     return clk, by_groups / np.maximum(multiplied, 1e-30)
 
 
-def _l2_load(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Return the load of L2 in sectors: the sectors that it transfers, plus those that it could transfer during atomic
-    operations. A turn of an atomic operation occupies an L2 slice for one clock."""
-    turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
-    return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
-
-
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the clock cycles for which (shared memory, its common port with L1, L1) are busy."""
     figures = microarchitecture(gpu)
@@ -375,8 +362,7 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
     # L1 looks up one line at a time, and returns 64 bytes per clock.
     returned = np.maximum(
-        counts.ending("_passes") / figures.l1_lines_per_clk,
-        (counts.ending("read_bytes") - copied) / _L1_BYTES_PER_CLK,
+        counts.ending("_passes") / figures.l1_lines_per_clk, (counts.ending("read_bytes") - copied) / _L1_BYTES_PER_CLK
     )
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
     if gpu.sm < _MERGES_SINCE:

@@ -70,7 +70,7 @@ class LaunchWork:
     - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block have work, because no barrier
       holds them back. NaN means that all waits overlap, except one wait for each barrier.
     - `LONE_WAITS`: Number of times that the longest block waits for L2 outside of loops while it has no other work.
-    - `LOOPS` and following: Two rows for each loop in `Demand.terms`: the total trips of all blocks, and the trips of
+    - `LOOPS` and following: Two rows for each loop of `Demand`: the total trips of all blocks, and the trips of
       the longest block.
     """
 
@@ -194,7 +194,7 @@ def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, floa
     issued = {name: count for name, count in work.items() if name.startswith("issue.")}
     counts = work | {"issue": sum(issued.values())}
     coefficients = np.array([[[count] for count in counts.values()]])
-    rates = demand(gpu, power, tuple(counts), ("block",), coefficients).rates[0][:, 0]
+    rates = demand(gpu, power, tuple(counts), coefficients).rates[0][:, 0]
     busiest_clk = float(rates[: len(PIPES)].max())
     l2_clk = float(rates[SECTORS]) * 32.0 * gpu.sms / l2_bytes_per_clk(gpu)
     core_s = warps * max(busiest_clk, l2_clk) / (gpu.sms * gpu.boost_clock_hz)

@@ -5,6 +5,7 @@ each byte only once. Bytes that fit in L2 cause no DRAM traffic. A power limit l
 it lowers the clock of real kernels.
 """
 
+from functools import lru_cache
 from math import inf
 
 from kernrec.gpu import GPU
@@ -38,9 +39,11 @@ class IdealLaunch:
         return [flops / self.peak_flops, moved / self.bandwidth, 0.0, flops * self.flop_j, moved * self.byte_j]
 
 
-def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
+@lru_cache(maxsize=64)
+def ideal_launch(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
     """Return the rates and energies of an ideal launch on a GPU. In two cases, the launch's time depends only on its
     bytes: an algorithm needs fewer operations than the op defines, or the GPU has no arithmetic in the data type."""
+    power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0

@@ -18,7 +18,7 @@ and may set these flags to True:
     SUSTAINED_SIBLINGS   the trees for unrecorded GPUs of a recorded architecture correct a bound at `sustained_flops`
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -246,14 +246,9 @@ class Device:
         """Return the FLOP/s that a library reaches on tensor cores."""
         return self.peak_flops * TENSOR_SHARE
 
-    def once(self, name: Hashable, make: "Callable[[Device], Any]") -> Any:
-        """Return `make(self)`, which is computed once and cached under `name`."""
-        if (made := self._once.get(name)) is None:
-            made = self._once[name] = make(self)
-        return made
-
     @cached_property
-    def _once(self) -> dict[Hashable, Any]:
+    def products(self) -> dict[str, Any]:
+        """Return the cache of `features.matmul`, keyed by layout."""
         return {}
 
     @cached_property

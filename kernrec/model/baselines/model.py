@@ -43,15 +43,6 @@ class VendorModel:
 
     _on: dict[GPU, "GpuVendorModel"] = field(default_factory=dict, repr=False, compare=False)
 
-    def __repr__(self) -> str:
-        return f"<VendorModel {self.op}: {', '.join(self.backends)} from {len(self.sets)} recorded sets>"
-
-    @property
-    def backends(self) -> tuple[str, ...]:
-        """Return the distinct names of all backends, without versions."""
-        backends = (backend for entry in self.sets for backend in entry.recorded.backends)
-        return tuple(dict.fromkeys(backend.partition(AT)[0] for backend in backends))
-
     def on(self, gpu: GPU) -> "GpuVendorModel":
         """Return the model for one GPU. The result is cached, because it caches predictions."""
         if (bound := self._on.get(gpu)) is None:
@@ -90,7 +81,7 @@ class GpuVendorModel:
     def predict(self, problem: Problem) -> tuple[BaselinePrediction, ...]:
         """Return a prediction for each backend that can run a problem, fastest first. If a recorded set contains this
         GPU, the set's backends that were only recorded on other GPUs are excluded."""
-        self.time([plain := as_recorded(problem)])
+        plain = self._timed_form(problem)
         predictions = [each for timed, number in self._timed[plain] for each in timed.predictions(number)]
         predictions.sort(key=lambda each: each.latency_s.value)
         if not has_epilogue(problem):
@@ -99,7 +90,7 @@ class GpuVendorModel:
 
     def fastest(self, problem: Problem) -> list[Latency]:
         """Return the latency of the fastest backend of each recorded set. This takes less time than `predict`."""
-        self.time([plain := as_recorded(problem)])
+        plain = self._timed_form(problem)
         latencies = [timed.latency(timed.fastest(number), number) for timed, number in self._timed[plain]]
         if plain is problem:
             return latencies
@@ -107,9 +98,14 @@ class GpuVendorModel:
 
     def latencies(self, problem: Problem) -> Iterator[Latency]:
         """Yield the latency of each backend for a problem without bias and activation. This needs no power model."""
-        self.time([problem])
-        for timed, number in self._timed[problem]:
+        for timed, number in self._timed[self._timed_form(problem)]:
             yield from (timed.latency(place, number) for place in range(len(timed.seconds)))
+
+    def _timed_form(self, problem: Problem) -> Problem:
+        """Return a problem's recorded form after predicting its times."""
+        if (plain := as_recorded(problem)) not in self._timed:
+            self.time([plain])
+        return plain
 
     def refusals(self, problem: Problem) -> Mapping[str, str]:
         """Return why backends that were recorded for similar problems cannot run this problem, keyed by backend."""

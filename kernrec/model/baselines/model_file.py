@@ -74,44 +74,30 @@ def _content(path: Path) -> bytes:
 def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel:
     if entry["case"] not in features_of(op).CASES:
         raise ValueError(f"case {entry['case']!r:.40}")
-    working_sets = float(entry["timing"]["working_sets"] or np.inf)
-    timing = Timing(float(entry["timing"]["launch_clk"]), working_sets, alone="floors" in entry)
-    texts = {str(key): str(value) for key, value in entry["origin"].items()}
-    backends = {
-        str(backend): {str(gpu): None if version is None else str(version) for gpu, version in cards.items()}
-        for backend, cards in entry["stacks"].items()
-    }
-    multiples = {
-        str(backend): {str(name): int(step) for name, step in steps.items()}
-        for backend, steps in entry["multiples"].items()
-    }
-    kinds = {
-        str(backend): {str(gpu): tuple(map(str, names)) for gpu, names in cards.items()}
-        for backend, cards in entry.get("kinds", {}).items()
-    }
+    working_sets = entry["timing"]["working_sets"] or np.inf
+    timing = Timing(entry["timing"]["launch_clk"], working_sets, alone="floors" in entry)
     recorded = RecordedSet(
-        str(entry["name"]), op, entry["case"], backends, tuple(entry["dtypes"]), tuple(entry["layouts"]),
-        tuple(entry["alike"]), float(entry["alike_width"]), timing, tuple(entry["sizes"]), multiples,
-        tuple(map(str, entry["local"])), texts, kinds,
+        entry["name"], op, entry["case"], entry["stacks"], tuple(entry["dtypes"]), tuple(entry["layouts"]),
+        tuple(entry["alike"]), entry["alike_width"], timing, tuple(entry["sizes"]), entry["multiples"],
+        tuple(entry["local"]), entry["origin"], entry.get("kinds", {}),
     )  # fmt: skip
-    floors = {str(gpu): (float(fit[0]), float(fit[1])) for gpu, fit in entry.get("floors", {}).items()}
-    work = _extent(entry["work"]) if floors else None
-    heads = {}
-    for quantity in _QUANTITIES:
-        for gpu, head in entry["heads"].get(quantity, {}).items():
-            heads[quantity, str(gpu)] = Head(
-                tuple(head["columns"]),
-                arrays[head["trees"]],
-                interval_from(head["recorded"]),
-                interval_from(head["between"]),
-                bool(head.get("sustained")),
-                {str(backend): float(seconds) for backend, seconds in head.get("overheads_s", {}).items()},
-            )
-    sizes = {str(name): tuple(map(int, values)) for name, values in entry["sizes"].items()}
-    bases = entry.get("power_bases")
+    heads = {
+        (quantity, gpu): Head(
+            tuple(head["columns"]),
+            arrays[head["trees"]],
+            interval_from(head["recorded"]),
+            interval_from(head["between"]),
+            bool(head.get("sustained")),
+            head.get("overheads_s", {}),
+        )
+        for quantity in _QUANTITIES
+        for gpu, head in entry["heads"].get(quantity, {}).items()
+    }
+    floors, bases = entry.get("floors", {}), entry.get("power_bases")
     if bases is not None:
-        bases = {str(gpu): PowerBase(*map(float, watts)) for gpu, watts in bases.items()}
-    return SetModel(recorded, sizes, _extent(entry["extent"]), heads, floors, work, bases)
+        bases = {gpu: PowerBase(*watts) for gpu, watts in bases.items()}
+    work = _extent(entry["work"]) if floors else None
+    return SetModel(recorded, entry["sizes"], _extent(entry["extent"]), heads, floors, work, bases)
 
 
 def _extent(entry: Mapping[str, Any]) -> Extent:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.analytical.launch_costs import NominalCosts
 from kernrec.model.analytical.microarchitecture import OVERLAP, l2_bytes_per_clk
 from kernrec.model.analytical.power import PowerModel
 from kernrec.model.analytical.spread import Estimate, Source
-from kernrec.model.analytical.sustained_roof import IdealLaunch, arithmetic, ideal_launch
+from kernrec.model.analytical.sustained_roof import arithmetic, ideal_launch
 from kernrec.model.baselines.bound import BESIDE_ARITHMETIC, power_base
 from kernrec.op import Problem
 from kernrec.op.dtype import math_dtype, weight_bytes
@@ -111,18 +111,9 @@ def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: f
     """Return the minimum time in seconds that any backend needs for a problem. It is 0 if the problem fits into L2 and
     only its bytes bound the time (see `ideal_launch`)."""
     setting = PowerModel.for_gpu(gpu).setting(((limit_w, clock_hz),))  # Check the limit and clock of every problem.
-    costs = ideal_of(gpu, problem.op, problem.dtype).costs(problem)
+    costs = ideal_launch(gpu, problem.op, problem.dtype).costs(problem)
     seconds: float = setting.latency_s(costs) if any(costs) else 0.0
     return seconds
-
-
-@lru_cache(maxsize=64)
-def ideal_of(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
-    return ideal_launch(op, dtype, gpu, PowerModel.for_gpu(gpu))
-
-
-def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
-    return float(getattr(after, name)[0] / getattr(before, name)[0])
 
 
 def _scaled(quantity: Estimate, factor: float, unsure: float) -> Estimate:
@@ -137,13 +128,10 @@ def _transferred(
     power = PowerModel.for_gpu(gpu)
     launch = _launch(prediction, core_j, gpu, power)
     before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
-    slower = _scaled(prediction.latency_s, _ratio(before, after, "latency_s"), EXTRAPOLATED)
-    drawn = prediction.power_w
-    if drawn is None:
-        return replace(prediction, latency_s=slower)
-    most_w = gpu.tdp_w if limit_w is None else limit_w
-    drawn = _scaled(drawn, _ratio(before, after, "power_w"), 0.0)
-    return replace(prediction, latency_s=slower, power_w=_at_most(drawn, most_w))
+    slower = _scaled(prediction.latency_s, float(after.latency_s[0] / before.latency_s[0]), EXTRAPOLATED)
+    assert prediction.power_w is not None
+    drawn = _scaled(prediction.power_w, float(after.power_w[0] / before.power_w[0]), 0.0)
+    return replace(prediction, latency_s=slower, power_w=_at_most(drawn, gpu.tdp_w if limit_w is None else limit_w))
 
 
 def _at_most(quantity: Estimate, most: float) -> Estimate:

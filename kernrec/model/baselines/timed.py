@@ -72,14 +72,10 @@ class Reader:
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
-            return list(map(self._factors.__getitem__, off_grid))
+            return [exp((self.between if off else self.recorded).width) for off in off_grid]
         widths = np.where(off_grid, self.between.width, self.recorded.width)
         factors: list[float] = factor_at(widths, distances).tolist()
         return factors
-
-    @cached_property
-    def _factors(self) -> tuple[float, float]:
-        return exp(self.recorded.width), exp(self.between.width)
 
     def predicted(self, value: float, factor: float, most: float) -> Estimate:
         """Return an estimate with the interval from `value / factor` to `value * factor`. The upper end is at most

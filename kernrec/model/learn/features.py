@@ -109,9 +109,9 @@ class ModelInputs:
     """Values of each tunable, (C,)."""
 
     @classmethod
-    def of(cls, gpu: GPU, tunables: Mapping[str, Array], count: int, **known: float | Array) -> "ModelInputs":
+    def of(cls, gpu: GPU, tunables: Mapping[str, Array], count: int, **quantities: float | Array) -> "ModelInputs":
         """Create the inputs of `count` candidates from their known quantities."""
-        return cls(gpu, np.full((len(QUANTITIES), count), np.nan), tunables).changed(**known)
+        return cls(gpu, np.full((len(QUANTITIES), count), np.nan), tunables).changed(**quantities)
 
     def changed(self, **quantities: float | Array) -> "ModelInputs":
         """Return a copy with other values of some quantities."""

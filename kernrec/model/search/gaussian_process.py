@@ -241,11 +241,9 @@ def _mixed_radix(genes: Array, values: Array) -> Array:
 
 
 def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
-    """Return points that represent configs by their tunables and log predicted latencies.
-
-    For each tunable, half of the squared distance is the difference between the logarithms of the values. The other
-    half is constant for different values, and smaller if the tunable has many values.
-    """
+    """Return points that represent configs by their tunables and log predicted latencies. For each tunable, half of the
+    squared distance is the difference between the logarithms of the values. The other half is constant for different
+    values, and smaller if the tunable has many values."""
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
     # Replace a missing tunable by the mean value.
     columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))
@@ -253,15 +251,13 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
     coordinates, groups = [np.zeros((len(log_s), 0))], list[int]()
     for number, column in enumerate(np.flatnonzero(spread > 1e-6).tolist()):
         value = columns[:, column : column + 1] / spread[column] / 2.0
-        same = _identity(genes[:, column]) if column < genes.shape[1] else value
+        same = value
+        if column < genes.shape[1]:
+            values = int(genes[:, column].max(initial=0)) + 1
+            same = np.eye(values)[genes[:, column]] / 2.0 * min(1.0, math.sqrt(_MOST_CHOICES / values))
         coordinates += [value, same]
         groups += [number] * (1 + same.shape[1])
     return Points(np.concatenate(coordinates, axis=1), np.array(groups, dtype=np.int64))
-
-
-def _identity(genes: Array) -> Array:
-    values = int(genes.max(initial=0)) + 1
-    return np.asarray(np.eye(values)[genes] / 2.0 * min(1.0, math.sqrt(_MOST_CHOICES / values)))
 
 
 def completed_predictions(tunables: Array, predicted_s: Array, seed: int = 0) -> Array:

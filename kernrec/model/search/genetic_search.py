@@ -47,16 +47,14 @@ class GeneticSearch(ObjectiveSearch):
         left = np.ones(len(self.space), dtype=bool)
         left[list(self.latency_s)] = False
         if len(self.ran()) < 2 or len(self.latency_s) < FIRST:
-            chosen = self._first(left)[: max(1, FIRST - len(self.latency_s))]
+            # First measure configs that cover each value of each tunable.
+            covering, others = self.space.covering, self.space.by_prediction
+            order = dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()])
+            chosen = list(order)[: max(1, FIRST - len(self.latency_s))]
         else:
             chosen = self._bred(left)
         self.latency_s |= dict.fromkeys(chosen)
         return chosen
-
-    def _first(self, left: Array) -> list[int]:
-        """Return the configs in `left`: first those that cover each value of each tunable, then all others."""
-        covering, others = self.space.covering, self.space.by_prediction
-        return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
 
     def _bred(self, left: Array) -> list[int]:
         ran = self.ran()

@@ -350,21 +350,11 @@ class JointPosterior:
         return np.array([self._stated_regret(problem, self._random_costs(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Plan the next measurements of a problem. Each measurement has the greatest gain if earlier ones give the
-        expected results.
-
-        The gain after n measurements is at most the reach divided by n: the minimum of n exponentially distributed
-        distances to the limit of the hardware is on average 1/n of one distance.
-
-        Args:
-            problem: Index of the problem.
-            most: Maximum number of measurements.
-            noise: Standard deviation of the logarithm of a measured cost.
-
-        Returns:
-            (contender, weighted gain) of each measurement. Contenders that were already measured are not measured
-            again.
-        """
+        """Plan at most `most` measurements of a problem. Each has the greatest gain if earlier ones give the expected
+        results. Return (contender, weighted gain) of each. Measured contenders are not measured again. `noise` is the
+        standard deviation of a measured log cost. The gain after n measurements is at most the reach divided by n: the
+        minimum of n exponentially distributed distances to the limit of the hardware is on average 1/n of one
+        distance."""
         mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
         reach = self._reach(problem) / max(1, len(self.measured(problem)))

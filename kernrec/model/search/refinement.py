@@ -7,7 +7,6 @@ measurements of one problem's contenders (configs that may be the best).
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -48,15 +47,6 @@ class Visit:
     seconds: float
 
 
-class _Outlook(NamedTuple):
-    """Expected gains of the next measurements of a problem."""
-
-    sequence: list[tuple[int, float]]
-    """(contender, expected gain) of each next measurement, in order."""
-    as_of: int
-    """Number of measurements of all problems on which the gains are based."""
-
-
 class Refinement:
     """Decide which visit to make next, given the measurements of all earlier visits."""
 
@@ -71,19 +61,23 @@ class Refinement:
         self._settling = False
         self._relearned_at = LEAST
         self._relearn()
-        self._outlook = [self._look(problem) for problem in range(len(posterior))]
+        # (contender, expected gain) of each next measurement of each problem, and the number of measurements of all
+        # problems on which these gains are based.
+        self._sequences: list[list[tuple[int, float]]] = [[] for _ in range(len(posterior))]
+        self._as_of = [0] * len(posterior)
+        for problem in range(len(posterior)):
+            self.look(problem)
 
     def look(self, problem: int) -> None:
-        self._outlook[problem] = self._look(problem)
-
-    def _look(self, problem: int) -> _Outlook:
+        """Compute the expected gains of a problem's next measurements again."""
         sequence = self.posterior.sequence(problem, _LONGEST, self._noise)
-        return _Outlook([(which, gain / self._total) for which, gain in sequence], self._taken)
+        self._sequences[problem] = [(which, gain / self._total) for which, gain in sequence]
+        self._as_of[problem] = self._taken
 
     def _best_visit(self, problem: int) -> Visit | None:
         best: Visit | None = None
         gain, seconds = 0.0, self.costs.visit_s
-        sequence = self._outlook[problem].sequence
+        sequence = self._sequences[problem]
         for count, (_, more) in enumerate(sequence, start=1):
             gain, seconds = gain + more, seconds + self.costs.each_s
             if best is None or gain / seconds > best.gain / best.seconds:
@@ -93,16 +87,16 @@ class Refinement:
     def next(self, without: Collection[int] = ()) -> Visit | None:
         """Return the visit of greatest gain per second among problems not in `without`, or None if there is none."""
         rates = self._rates(without)
-        oldest = np.argsort([outlook.as_of for outlook in self._outlook], kind="stable")[:_IN_TURN]
+        oldest = np.argsort(self._as_of, kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:
-            if self._outlook[problem].as_of < self._taken:
+            if self._as_of[problem] < self._taken:
                 self.look(problem)
         rates = self._rates(without)
         best = int(rates.argmax())
         return None if rates[best] < 0.0 else self._best_visit(best)
 
     def _rates(self, without: Collection[int]) -> np.ndarray:
-        visits = [None if problem in without else self._best_visit(problem) for problem in range(len(self._outlook))]
+        visits = [None if problem in without else self._best_visit(problem) for problem in range(len(self._sequences))]
         rates = np.array([-1.0 if visit is None else visit.gain / visit.seconds for visit in visits])
         if self._settling:
             unsettled = np.array([self.posterior.unsettled(problem) for problem in range(len(rates))])
@@ -111,11 +105,9 @@ class Refinement:
         return rates
 
     def below(self, until: float) -> bool:
-        """Return whether the upper bound on the weighted mean regret is at most `until`.
-
-        If only problems with fewer than two measurements keep the bound above `until`, `next` returns visits of these
-        problems until this method is called again.
-        """
+        """Return whether the upper bound on the weighted mean regret is at most `until`. If only problems with fewer
+        than two measurements keep the bound above `until`, `next` returns visits of these problems until this method is
+        called again."""
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
         self._settling = bound > until >= bound - self.posterior.overlooked()
@@ -128,7 +120,7 @@ class Refinement:
         if self._taken in _RESCALED_AT or self._taken % _RESCALED_EVERY == 0:
             self.posterior.rescale()
         self._measured += 1
-        for other in range(len(self._outlook)) if self._relearn() else (problem,):
+        for other in range(len(self._sequences)) if self._relearn() else (problem,):
             self.look(other)
 
     def _relearn(self) -> bool:
@@ -139,14 +131,12 @@ class Refinement:
 
     def visits(self) -> list[Visit]:
         """Return the best visit of each problem that has contenders to measure, greatest gain per second first."""
-        visits = [self._best_visit(problem) for problem in range(len(self._outlook))]
+        visits = [self._best_visit(problem) for problem in range(len(self._sequences))]
         return sorted(filter(None, visits), key=lambda visit: -visit.gain / visit.seconds)
 
     def forecast(self, seconds: float) -> float:
-        """Return by how much the weighted mean regret is expected to fall within `seconds` of measuring.
-
-        Only the next few measurements of each problem count, so the forecast is too low for long times.
-        """
+        """Return by how much the weighted mean regret is expected to fall within `seconds` of measuring. Only the next
+        few measurements of each problem count, so the forecast is too low for long times."""
         gain = 0.0
         for visit in self.visits():
             gain += visit.gain * min(1.0, max(0.0, seconds) / visit.seconds)

@@ -30,12 +30,8 @@ class RegretRecord:
         self._stated = self._gained = self._squared = 0.0
 
     def note(self, stated: float, gained: float) -> None:
-        """Record a measurement.
-
-        Args:
-            stated: Fall of the measured problem's stated regret.
-            gained: Expected log cost of the problem's previous choice minus that of its new choice.
-        """
+        """Record a measurement: the fall of the problem's stated regret, and the expected log cost of its previous
+        choice minus that of its new choice."""
         self._stated = self._keep * self._stated + stated
         self._gained = self._keep * self._gained + gained
         self._squared = self._keep * self._squared + gained**2

@@ -43,17 +43,9 @@ class Evidence:
 
 
 def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array], float] | None:
-    """Learn corrections of the predictions from all measurements.
-
-    Args:
-        problems: Predictions and measurements of each problem, with equal columns of `inputs`.
-        seed: Seed of the trees and of the folds.
-
-    Returns:
-        Corrections to add to the predicted log costs, (C,) for each problem, and the fraction of the squared errors
-        that remains. None if there are too few measurements, if XGBoost is not installed, or if corrections do not
-        help.
-    """
+    """Learn corrections of the predictions from all measurements. The problems have equal columns of `inputs`. Return
+    (corrections to add to the log costs of each problem, (C,) each, and the fraction of the squared errors that
+    remains), or None if there are too few measurements, if XGBoost is not installed, or if corrections do not help."""
     used = [number for number, problem in enumerate(problems) if len(problem.rows) > 1]
     if sum(len(problems[number].rows) for number in used) < LEAST or find_spec("xgboost") is None:
         return None

@@ -1,12 +1,15 @@
 """Locate the writes and reads of each register of a function."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from kernrec.ptx.analysis.liveness import live_after
 from kernrec.ptx.ir.operand import Register, Symbol, with_leaves
 from kernrec.ptx.ir.program import Function, Instruction, accumulates, cached_analysis
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -33,6 +36,10 @@ class DefUse:
                 uses.readers[name].append(position)
         return uses
 
+    def writing(self, name: str) -> list[Instruction]:
+        """Return the instructions that write a register."""
+        return [self.instructions[place] for place in self.writers.get(name, ())]
+
     def writer(self, name: str) -> int | None:
         """Return the index of the only instruction that writes a register, or None if there is not exactly one."""
         places = self.writers.get(name, ())
@@ -42,6 +49,18 @@ class DefUse:
         """Return the index of the only instruction that reads a register, or None if there is not exactly one."""
         places = self.readers.get(name, ())
         return places[0] if len(places) == 1 else None
+
+
+def reachable(start: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
+    """Return the items in `start`, and all items to which repeated calls of `following` lead."""
+    reached: set[T] = set()
+    waiting = list(start)
+    while waiting:
+        item = waiting.pop()
+        if item not in reached:
+            reached.add(item)
+            waiting += following(item)
+    return reached
 
 
 def with_local_names(function: Function) -> Function:

@@ -7,7 +7,7 @@ so it may report a dependence that never occurs, but it misses none within the r
 
 from collections.abc import Iterable, Iterator
 
-from kernrec.ptx.analysis.def_use import DefUse
+from kernrec.ptx.analysis.def_use import DefUse, reachable
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.ir.operand import Address, Symbol, Texel
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, cached_analysis
@@ -74,17 +74,16 @@ def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]
 def data_dependences(function: Function) -> list[Dependence]:
     """Return the branches and memory accesses that depend on data, in text order."""
     instructions, readers = function.instructions, DefUse.of(function).readers
-    tainted: set[str] = set()
-    shared = False  # Whether shared memory contains a value that depends on data.
-    waiting = [ins for ins in instructions if _from_memory(ins, shared)]
-    while waiting:
-        ins = waiting.pop()
-        if ins.opcode in ("st", "cp", "red") and "shared" in ins.modifiers and not shared:
-            shared = True
-            waiting += [other for other in instructions if _from_memory(other, shared)]
-        for name in ins.results - tainted:
-            tainted.add(name)
-            waiting += [instructions[place] for place in readers.get(name, ())]
+
+    def users(place: int) -> list[int]:
+        return [user for name in instructions[place].results for user in readers.get(name, ())]
+
+    for shared in (False, True):  # Whether shared memory contains a value that depends on data.
+        loads = [place for place, ins in enumerate(instructions) if _from_memory(ins, shared)]
+        reached = [instructions[place] for place in reachable(loads, users)]
+        if not any(ins.opcode in ("st", "cp", "red") and "shared" in ins.modifiers for ins in reached):
+            break
+    tainted = {name for ins in reached for name in ins.results}
     dependences = []
     for ins in instructions:
         addresses = ins.addresses
@@ -106,39 +105,27 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
 @cached_analysis
 def blocks_run_alike(function: Function) -> bool:
     """Return whether all blocks take the same path: no branch, exit or wait depends on the block's index."""
-    writers = DefUse.of(function).writers
-    waiting = [name for ins in function.instructions if ins.opcode in _CONTROL for name in ins.sources]
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if function.register_type(name) is None and not name.startswith(_ALIKE):
-            return False
-        for ins in (function.instructions[place] for place in writers.get(name, ())):
-            constant = ins.opcode == "ld" and not {"param", "const"}.isdisjoint(ins.modifiers)
-            if not constant and (ins.opcode not in COMPUTES or "cc" in ins.modifiers):
-                return False
-            waiting += ins.sources
-    return True
+    writing = DefUse.of(function).writing
+    conditions = [name for ins in function.instructions if ins.opcode in _CONTROL for name in ins.sources]
+    names = reachable(conditions, lambda name: [source for ins in writing(name) for source in ins.sources])
+    if any(function.register_type(name) is None and not name.startswith(_ALIKE) for name in names):
+        return False
+    return all(
+        (ins.opcode == "ld" and not {"param", "const"}.isdisjoint(ins.modifiers))
+        or (ins.opcode in COMPUTES and "cc" not in ins.modifiers)
+        for name in names
+        for ins in writing(name)
+    )
 
 
 def stores_in_loops(function: Function) -> bool:
     """Return whether a loop stores to global memory, for example because a block computes several tiles."""
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
-        if any(stores_global(ins) for ins in block.instructions):
-            # Search all paths, not natural loops: a loop's header need not be its first block in the text.
-            reached: set[int] = set()
-            waiting = list(following[block.index])
-            while waiting:
-                index = waiting.pop()
-                if index not in reached:
-                    reached.add(index)
-                    waiting += following[index]
-            if block.index in reached:
-                return True
+        # Search all paths, not natural loops: a loop's header need not be its first block in the text.
+        stores = any(stores_global(ins) for ins in block.instructions)
+        if stores and block.index in reachable(following[block.index], following.__getitem__):
+            return True
     return False
 
 
@@ -199,31 +186,20 @@ def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]]
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
     """Return the parameters and variables from which an instruction computes addresses, or None if unknown."""
-    writers = DefUse.of(function).writers
+    writing = DefUse.of(function).writing
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
-    pointers = _symbols(ins)
-    waiting, seen = list(ins.addresses), set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for place in writers.get(name, ()):
-            writer = function.instructions[place]
-            if writer.opcode == "ld" and "param" in writer.modifiers:
-                symbols = [
-                    o.base.name for o in writer.operands if isinstance(o, Address) and isinstance(o.base, Symbol)
-                ]
-                if len(symbols) != 1 or symbols[0] not in sizes:
-                    return None
-                pointers |= {symbol for symbol in symbols if sizes[symbol] >= _POINTER_BYTES}
-            elif writer.opcode in COMPUTES:
-                waiting += writer.sources
-                pointers |= {operand.name for operand in writer.operands if isinstance(operand, Symbol)}
-            else:
+    pointers = {o.base.name for o in ins.operands if isinstance(o, Address) and isinstance(o.base, Symbol)}
+    names = reachable(
+        ins.addresses, lambda name: [s for each in writing(name) if each.opcode in COMPUTES for s in each.sources]
+    )
+    for writer in (each for name in names for each in writing(name)):
+        if writer.opcode == "ld" and "param" in writer.modifiers:
+            symbols = [o.base.name for o in writer.operands if isinstance(o, Address) and isinstance(o.base, Symbol)]
+            if len(symbols) != 1 or symbols[0] not in sizes:
                 return None
+            pointers |= {symbol for symbol in symbols if sizes[symbol] >= _POINTER_BYTES}
+        elif writer.opcode in COMPUTES:
+            pointers |= {operand.name for operand in writer.operands if isinstance(operand, Symbol)}
+        else:
+            return None
     return pointers
-
-
-def _symbols(ins: Instruction) -> set[str]:
-    return {o.base.name for o in ins.operands if isinstance(o, Address) and isinstance(o.base, Symbol)}

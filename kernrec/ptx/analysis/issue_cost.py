@@ -187,18 +187,15 @@ def chain_clk(block: BasicBlock) -> int:
         if ins.opcode == "atom" and "shared" in ins.modifiers:
             latency = _SHARED_ATOMIC_CLK
         elif accumulates(ins):
-            latency = max(_wgmma_columns(ins) // _WGMMA_COLUMNS_PER_CLK, _LATENCY_CLK["mma"])
+            shape = next((mark for mark in ins.modifiers if _SHAPE.fullmatch(mark)), "m64n8k16")
+            columns = int(shape[shape.index("n") + 1 : shape.index("k")])
+            latency = max(columns // _WGMMA_COLUMNS_PER_CLK, _LATENCY_CLK["mma"])
         done = max((ready.get(name, 0) for name in ins.sources), default=0) + latency
         for name in ins.results:
             ready[name] = done
         last = max(last, done)
         issued += slots
     return max(last, issued)
-
-
-def _wgmma_columns(ins: Instruction) -> int:
-    shape = next((mark for mark in ins.modifiers if _SHAPE.fullmatch(mark)), "m64n8k16")
-    return int(shape[shape.index("n") + 1 : shape.index("k")])
 
 
 MACHINE_CLASSES = ("fcmp", "i2f", "f2i", "cvt64", "move", "load_const", "uniform", "converge")

@@ -53,8 +53,6 @@ class OperandReader:
         if text.count("[") > 1:
             raise ValueError(f"cannot read the address {text[:60]!r}")
         first = text[0]
-        if first == "%":
-            return self._sum_or_pair(text)
         if first == "[":
             return self._address(text)
         if first == "{":
@@ -64,27 +62,20 @@ class OperandReader:
         if first in "0123456789+-.":
             return self._literal(text)
         if "|" in text:
-            return self._pair(text)
+            return Pair(*map(self.read, text.split("|", 1)))
         if text == "WARP_SZ":
             return Immediate(32, "int")
-        name, plus, offset = text.partition("+")
-        if not _SYMBOL_NAME.fullmatch(name.strip()):
+        name, plus, offset_text = text.partition("+")
+        name = name.strip()
+        if not _SYMBOL_NAME.fullmatch(name) or (first == "%" and not plus):
             raise ValueError(f"cannot read the operand {text!r:.60}")
-        if self._function.register_type(name.strip()) is not None:
-            return Register(name.strip())
-        return Symbol(name.strip(), _offset(text, offset) if plus else 0)
-
-    def _sum_or_pair(self, text: str) -> Operand:
-        if "|" in text:
-            return self._pair(text)
-        name, plus, offset = text.partition("+")
-        if not plus:
-            raise ValueError(f"cannot read the operand {text!r}")
-        return Address(Register(name.strip()), _offset(text, offset))
-
-    def _pair(self, text: str) -> Pair:
-        first, _, second = text.partition("|")
-        return Pair(self.read(first), self.read(second))
+        if first != "%" and self._function.register_type(name) is not None:
+            return Register(name)
+        try:
+            offset = integer(offset_text.strip()) if plus else 0
+        except ValueError:
+            raise ValueError(f"cannot read the operand {text!r}") from None
+        return Address(Register(name), offset) if first == "%" else Symbol(name, offset)
 
     def _address(self, text: str) -> Address | Texel:
         if "," in text:
@@ -122,13 +113,6 @@ class OperandReader:
             return Immediate(float(text), "float")
         except ValueError:
             raise ValueError(f"cannot read the operand {text!r}") from None
-
-
-def _offset(text: str, offset: str) -> int:
-    try:
-        return integer(offset.strip())
-    except ValueError:
-        raise ValueError(f"cannot read the operand {text!r}") from None
 
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

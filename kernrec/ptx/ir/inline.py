@@ -129,10 +129,10 @@ class _Inliner:
         result = self.result
         self.calls += 1
         number, end = self.calls, f"$end@call{self.calls}"
+        functions = ((name, self.module.functions[name]) for name in addressed_functions(self.module))
+        counts = (len(results), len(arguments))
         candidates = [
-            name
-            for name in addressed_functions(self.module)
-            if name not in callers and _takes(self.module.functions[name], len(results), len(arguments))
+            name for name, f in functions if name not in callers and (len(f.returns), len(f.parameters)) == counts
         ]
         if not candidates:
             result.instructions.append(ins)
@@ -194,10 +194,6 @@ def addressed_functions(module: Module) -> list[str]:
             if ins.opcode != "call":
                 named |= {operand.name for operand in ins.operands if isinstance(operand, Symbol)}
     return [name for name, function in module.functions.items() if name in named and not function.entry]
-
-
-def _takes(function: Function, results: int, arguments: int) -> bool:
-    return len(function.returns) == results and len(function.parameters) == arguments
 
 
 def _parts(ins: Instruction) -> tuple[list[str], str, list[str]]:

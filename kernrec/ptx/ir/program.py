@@ -134,17 +134,10 @@ def is_warpgroup_synchronous(ins: Instruction) -> bool:
     return ins.opcode == "wgmma"
 
 
-_ALL_LANES = Immediate(0xFFFFFFFF, "int")
-
-
-def lane_mask(ins: Instruction) -> Operand:
-    mask = ins.operands[-1] if ins.operands else _ALL_LANES
-    whole = "aligned" in ins.modifiers or not isinstance(mask, Register | Immediate)
-    return _ALL_LANES if whole else mask
-
-
 def _names_all_lanes(ins: Instruction) -> bool:
-    mask = lane_mask(ins)
+    mask = ins.operands[-1] if ins.operands else None
+    if "aligned" in ins.modifiers or not isinstance(mask, Register | Immediate):
+        return True
     return isinstance(mask, Immediate) and int(mask.value) & 0xFFFFFFFF == 0xFFFFFFFF
 
 
@@ -269,6 +262,12 @@ class Module:
     def entries(self) -> tuple[str, ...]:
         """Return the names of the module's kernels."""
         return tuple(name for name, function in self.functions.items() if function.entry)
+
+    def bytes_of(self, function: Function, space: str) -> int:
+        """Return the bytes of all variables in a state space that a function uses, without `extern` arrays."""
+        used = [variable for variable in self.variables.values() if variable.name in function.symbols]
+        variables = (*used, *function.variables.values())
+        return sum(v.size for v in variables if v.space == space and not v.external)
 
 
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\]|\\.)*)"', re.MULTILINE)

@@ -163,7 +163,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     symbols: dict[str, int] = {}
     memories = {name: _octets(name, array) for name, array in launch.buffers.items()}
     constants = bytearray()
-    shared, local, argument = 0, 0, 0
+    shared, of_thread = 0, {"local": 0, "param": 0}
     arrays: list[tuple[str, int, int]] = []
     dynamic: list[str] = []
     dynamic_align = _DYNAMIC_ALIGN
@@ -182,14 +182,9 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
                 shared += variable.size
                 if guarded:  # Leave enough bytes to detect an index that is off by one row.
                     shared += _align(min(max(variable.size, 256), 4096), _DYNAMIC_ALIGN)
-        elif variable.space == "local":
-            local = _align(local, variable.align)
-            symbols[variable.name] = local
-            local += variable.size
-        elif variable.space == "param":
-            argument = _align(argument, variable.align)
-            symbols[variable.name] = argument
-            argument += variable.size
+        elif variable.space in of_thread:
+            symbols[variable.name] = _align(of_thread[variable.space], variable.align)
+            of_thread[variable.space] = symbols[variable.name] + variable.size
         elif variable.space == "const":
             constants += bytes(_align(len(constants), variable.align) - len(constants))
             symbols[variable.name] = len(constants)
@@ -223,7 +218,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     if any(ins.opcode == "mov" and "%reserved_smem" in ins.text for ins in function.instructions):
         shared = reserved + RESERVED_BYTES
     images = {handles[name]: image for name, image in launch.images.items()}
-    sizes = (shared, reserved, local, argument)
+    sizes = (shared, reserved, of_thread["local"], of_thread["param"])
     return LaunchLayout(symbols, memories, images, bytes(constants), parameters, *sizes, tuple(arrays))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space
@@ -21,7 +22,6 @@ from kernrec.op import Problem
 from kernrec.profile.kernel_code import unused_macros
 from kernrec.profile.launch_profile import ProfileFailure, ProfileTarget
 from kernrec.recommender.analyze.profile_configs import ConfigProfiler, ProfilingOptions
-from kernrec.recommender.context import answering_with
 from kernrec.recommender.infeasible import empty_space
 from kernrec.recommender.json_form import FormerNames
 from kernrec.recommender.recommender import Recommender
@@ -177,7 +177,9 @@ def analyze(
     if before and not made:
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
-    on_gpu = Recommender(answering_with(database)).on(gpu, query.conditions)
+    # By default, a recommender also reads the rows that the user pulled.
+    is_own = database.absolute() == paths.user_database().absolute()
+    on_gpu = Recommender(None if is_own else [database]).on(gpu, query.conditions)
     if not on_gpu.context.find_profiles(kernel, problem):
         raise profiler.why_none(failures[0])
     answer = on_gpu.answer_kernel(kernel, problem, query)

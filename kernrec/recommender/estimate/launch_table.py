@@ -83,13 +83,6 @@ class LaunchGeometry:
         return np.stack([self.resident, self.warps, self.prefetch])
 
 
-def column_of(profiles: ProfileTable, metric: str) -> Array:
-    """Return a metric of each profile, per block, (profiles,). It is 0 if the profiles lack the metric."""
-    if metric not in profiles.metrics:
-        return np.zeros(len(profiles.variant_keys))
-    return profiles.counts[:, profiles.metrics.index(metric), 0]
-
-
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
     """Return the number of loop trips that each config prefetches, (configs,): `declared` or 0.
 
@@ -97,7 +90,7 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
     """
     if launch.sample is None or not declared.any():
         return declared
-    return np.where(column_of(launch.sample.table, "issue.cp_async").take(launch.variant) > 0.0, declared, 0.0)
+    return np.where(launch.sample.table.column("issue.cp_async").take(launch.variant) > 0.0, declared, 0.0)
 
 
 _SECOND_PASS_CLK = 2500.0

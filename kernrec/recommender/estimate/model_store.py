@@ -172,6 +172,11 @@ class ModelStore:
         model = self.vendor_model(as_matmul(problem).op) if inputs == RANDOM else None
         return None if model is None else model.on(gpu)
 
+    @property
+    def reported(self) -> bool:
+        """Whether any file was unusable or outdated. A later call may then use other models."""
+        return bool(self._reported)
+
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings about unusable or outdated files that were issued since the last call."""
         pending, self._pending = tuple(self._pending), []

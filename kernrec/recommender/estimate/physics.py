@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.model.analytical.microarchitecture import microarchitecture
-from kernrec.model.baselines.operating_point import ideal_of, work_of
+from kernrec.model.analytical.sustained_roof import ideal_launch
+from kernrec.model.baselines.operating_point import work_of
 from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT
 from kernrec.store import MeasuredAnswer
@@ -62,7 +63,7 @@ def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
     """
     # Count no bytes if a kernel declares its own problem, because it may read only a part of the tensors.
     moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)
-    roof_clk = problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
+    roof_clk = problem.flops / ideal_launch(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
     return moved / gpu.memory_bandwidth, roof_clk
 
 

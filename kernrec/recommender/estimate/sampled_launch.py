@@ -10,7 +10,6 @@ from kernrec.kernel import Expression, ProblemSpace
 from kernrec.model.analytical.demand import Demand, smooth_max
 from kernrec.model.analytical.dram_traffic import Footprint, Rereads, covered
 from kernrec.model.analytical.microarchitecture import microarchitecture
-from kernrec.recommender.estimate.launch_table import column_of
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
 
@@ -69,9 +68,9 @@ class SampledLaunch:
         if len(sizes) < 2:
             return None
         loads = [m for m in self.requested.metrics if m.startswith("global.") and m.endswith(".read_sectors")]
-        loaded = _SECTOR_BYTES * sum((column_of(self.requested, m) for m in loads), np.zeros(len(self.cache_bytes)))
+        loaded = _SECTOR_BYTES * sum((self.requested.column(m) for m in loads), np.zeros(len(self.cache_bytes)))
         # Clip, because profiles may be from an untrusted source.
-        shares = (np.clip(column_of(self.requested, f"again.{size}"), 0.0, 1.0) for size in sizes)
+        shares = (np.clip(self.requested.column(f"again.{size}"), 0.0, 1.0) for size in sizes)
         far = tuple((loaded * share).take(variants) for share in shares)
         return Rereads(far, 1024.0 * sizes[0], self.cache_bytes.take(variants))
 
@@ -92,15 +91,15 @@ class SampledLaunch:
         moved: Array | float = 0.0
         for kind in ("read", "write"):
             names = [m for m in self.table.metrics if m.startswith("touch.") and m.endswith("." + kind)]
-            own_bytes = _SECTOR_BYTES * sum((column_of(self.table, m).take(variants) for m in names), 0.0)
-            run = np.maximum(column_of(self.table, f"run.{kind}").take(variants), 1.0)
+            own_bytes = _SECTOR_BYTES * sum((self.table.column(m).take(variants) for m in names), 0.0)
+            run = np.maximum(self.table.column(f"run.{kind}").take(variants), 1.0)
             reach = concurrent_blocks
             if kind == "write":
                 reach = np.maximum(reach, _L2_OF_WRITES * l2_bytes / np.maximum(own_bytes, 1.0))
             order = [(axis, extent) for axis, extent in zip("xyz", grid, strict=True)]
             broken = np.ones(len(variants))
             for axis, cover in zip("xyz", covered(order, np.minimum(reach, blocks)), strict=True):
-                joined = column_of(self.table, f"run.{kind}.{axis}").take(variants)
+                joined = self.table.column(f"run.{kind}.{axis}").take(variants)
                 broken = np.minimum(broken, 1.0 - joined * (1.0 - 1.0 / np.maximum(cover, 1.0)))
             opening = np.where(run > 1.0, _ROW_BYTES * broken / run, 0.0)
             stretched = stretched + own_bytes * smooth_max(np.stack([np.ones(len(variants)), opening]))
@@ -109,8 +108,8 @@ class SampledLaunch:
 
     def local_dram_bytes(self, variants: Array, concurrent_blocks: Array, l2_bytes: float) -> Array:
         """Return how many bytes of local memory a block of each variant moves between L2 and DRAM."""
-        stacks = column_of(self.table, "local.bytes").take(variants) * concurrent_blocks
-        moved = _SECTOR_BYTES * column_of(self.table, "local.l2_sectors").take(variants)
+        stacks = self.table.column("local.bytes").take(variants) * concurrent_blocks
+        moved = _SECTOR_BYTES * self.table.column("local.l2_sectors").take(variants)
         return np.asarray(moved * np.clip(1.0 - l2_bytes / np.maximum(stacks, 1.0), 0.0, 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
@@ -118,12 +117,12 @@ class SampledLaunch:
 
         The result includes operations on addresses within a few hundred bytes, because the same L2 slices execute them.
         """
-        counted = (column_of(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns"))
+        counted = (self.table.column(m) for m in self.table.metrics if m.endswith("atomic_turns"))
         turns = sum(counted, np.zeros(len(self.table.variant_keys)))
         same_sector, near = (
             np.maximum(
-                column_of(self.table, f"atomic.own{ending}").take(variants),
-                column_of(self.table, f"atomic.meet{ending}").take(variants) * blocks,
+                self.table.column(f"atomic.own{ending}").take(variants),
+                self.table.column(f"atomic.meet{ending}").take(variants) * blocks,
             )
             for ending in ("", ".512")
         )
@@ -156,8 +155,8 @@ def read_sample(
     shared = by_variant(launch.shared) + table.static_smem_bytes
     threads = by_variant(launch.threads)
     grid = [by_variant(extent) for extent in launch.grid]
-    busy = 1.0 - column_of(table, "idle")
-    longest = np.maximum(column_of(table, "longest"), 1.0)
+    busy = 1.0 - table.column("idle")
+    longest = np.maximum(table.column("longest"), 1.0)
     # A small grid does not fill the SMs.
     present = np.ceil(np.prod(grid, axis=0) * busy / gpu.sms).astype(np.int64)
     resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
@@ -188,9 +187,9 @@ def read_sample(
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
     far = past_l2 + (1.0 - past_l2) * (figures.l2_latency_clk / figures.dram_latency_clk)
     near = _L1_LATENCY_CLK / figures.dram_latency_clk
-    rounds = column_of(table, "rounds")
+    rounds = table.column("rounds")
     answered = _with_local_memory(replace(table, counts=counts), threads, resident, cache * resident)
-    overlapped = np.clip(column_of(table, "overlapped"), 0.0, 1.0)  # Clip, because profiles may be untrusted.
+    overlapped = np.clip(table.column("overlapped"), 0.0, 1.0)  # Clip, because profiles may be untrusted.
     waits = rounds * ((1.0 - held_wait) * far + held_wait * near)
     return SampledLaunch(table, answered, waits, rounds, overlapped, busy, longest, cache)
 
@@ -211,7 +210,7 @@ def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
     block, loop = (rates.copy() for rates in demand.rates)
     loop[:, differ] = block[:, differ] / sample.rounds[differ]
     block[:, differ] = 0.0
-    return Demand(demand.terms, (block, loop))
+    return Demand((block, loop))
 
 
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:
@@ -222,10 +221,10 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     """
     warps = np.ceil(threads / 32.0)
     # A byte per lane fills one 32-byte sector per warp.
-    spilled = table.spill_bytes * warps * column_of(table, "crowded.runs")
+    spilled = table.spill_bytes * warps * table.column("crowded.runs")
     in_memory = table.stack_bytes > 0
-    loaded = spilled / 2.0 + column_of(table, "local.read_sectors") * in_memory
-    stored = spilled / 2.0 + column_of(table, "local.write_sectors") * in_memory
+    loaded = spilled / 2.0 + table.column("local.read_sectors") * in_memory
+    stored = spilled / 2.0 + table.column("local.write_sectors") * in_memory
     sectors = loaded + stored
     if not sectors.any():
         return table
@@ -259,15 +258,15 @@ def footprints(
         for name, size in tensor_bytes.items():
             metric = f"touch.{name}.{what}"
             if metric in table.metrics:
-                x, y, z = (column_of(table, f"{metric}.{axis}").take(variants) for axis in "xyz")
-                sectors = column_of(table, metric).take(variants)
+                x, y, z = (table.column(f"{metric}.{axis}").take(variants) for axis in "xyz")
+                sectors = table.column(metric).take(variants)
                 # The metrics `wave.<buffer>.<n>` are about n consecutive blocks.
                 counts = [m.removeprefix(f"wave.{name}.") for m in table.metrics if not written]
                 window = sorted(int(count) for count in counts if count.isdigit())
-                in_window = tuple(column_of(table, f"wave.{name}.{n}").take(variants) for n in window)
+                in_window = tuple(table.column(f"wave.{name}.{n}").take(variants) for n in window)
                 stored: Array = np.full(len(variants), np.inf)
                 if written and f"touch.{name}.read" not in table.metrics:
-                    stored = column_of(table, f"global.{name}.write_bytes").take(variants)
+                    stored = table.column(f"global.{name}.write_bytes").take(variants)
                 shares = (x, y, z), size, written, name in in_l2, in_window, stored
                 touched.append(Footprint(sectors * _SECTOR_BYTES, *shares))
     return touched
@@ -286,7 +285,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
     if not sizes:  # The block loads nothing.
         return np.zeros(len(cache)), np.zeros(len(cache))
     held, held_wait = (
-        _interpolate([column_of(table, f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
+        _interpolate([table.column(f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
         for what in ("reuse", "reuse.wait")
     )
     return held, held_wait

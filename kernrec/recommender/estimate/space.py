@@ -1,20 +1,27 @@
-"""Kernels that implement problems of one op on one GPU, with their trained models and the database's rows."""
+"""Kernels that implement problems of one op on one GPU, with their trained models and the database's rows.
+
+The engine's `Costs` hold the analytical model's time and energy of their configs.
+"""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernrec.errors import UsageError
 from kernrec.gpu import GPU
+from kernrec.kernel import ProblemSpace
 from kernrec.kernel.space import arguments
+from kernrec.model.analytical.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.analytical.launch_time import epilogue
 from kernrec.op import Problem
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.prediction import Part, finishing
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import Evidence
 from kernrec.store.measurement_log import NO_EVIDENCE
+from kernrec.util.cached_property import cached_property
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -66,6 +73,10 @@ class Space:
         return self.models.vendor_model_on(problem, self.gpu, self.tables[0].conditions.inputs)
 
 
+Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
+"""Arguments of the engine's `Costs` for one kernel, in this order: plan, problems, rows to estimate (None for all
+runnable rows), mask of runnable rows (None for the plan's mask), rows that must be estimated, and the costs of each
+problem's epilogue, (problems, 4)."""
 Measured = tuple[MeasuredRows, ...]
 """Measured rows of a kernel on a problem, for each operating point."""
 
@@ -96,3 +107,50 @@ def parts_of(
         # Omit the epilogue, because a profile from sampled blocks already includes it.
         parts.append((table.plan(forms[0]), in_engine, None, able, ran, None if table.kernel.sampled else epilogues))
     return parts, forms_of_each, measured
+
+
+def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> LimitedCosts:
+    """Predict the costs of the configs in `rows` on one problem at the default power limit."""
+    return table.power.apply_power_limit(NominalCosts(*costs_of_rows(table, on_problem, rows).nominal))
+
+
+def costs_of_rows(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Any:
+    """Return the engine's `Costs` of the configs in `rows` of a kernel's space, on one problem."""
+    epilogues = None if table.kernel.sampled else finishing(table, [on_problem.problem])
+    return costs_in_engine(
+        [(table.plan(on_problem.problem), [arguments(on_problem.problem)], rows, None, None, epilogues)]
+    )
+
+
+def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most: int = 0) -> Any:
+    """Return the engine's `Costs` for the configs of several kernels.
+
+    Args:
+        limits: first operating point, in the engine's form; None to apply no power limit.
+        points: number of operating points.
+        most: maximum number of configs to estimate for each kernel and problem; 0 for all configs.
+
+    Raises:
+        UsageError: an expression of a kernel has no value on a problem.
+    """
+    try:
+        return query.Costs(parts, limits, points, most)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
+    """Return the costs of each problem's epilogue, such as a bias, or None if no problem has an epilogue.
+
+    The shape is (problems, 4): seconds of the core, seconds of DRAM, joules of the core, joules of DRAM.
+    """
+    each = [epilogue(table.gpu, table.power, problem) for problem in problems]
+    if each.count(None) == len(each):
+        return None
+    slower = table.calibration.core_time if table.calibration else 1.0
+    figures = np.zeros((len(each), 4))
+    for row, more in zip(figures, each, strict=True):
+        if more is not None:
+            core_s, core_j, dram_bytes = more
+            row[:] = slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.dram_byte_j
+    return figures

@@ -31,14 +31,6 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """Number of a kernel's compiled variants without a profile, and number of variants that spill registers."""
-
-    unprofiled: int
-    spilling: int
-
-
 @dataclass(frozen=True, eq=False)
 class StaticTable:
     """Configs and profiles of a kernel for one GPU, data type and layout. Each row is a config of `space`."""
@@ -54,7 +46,10 @@ class StaticTable:
     launches: tuple[LaunchTable, ...]
     usable: Array
     """Whether each config's code has no register spills, bool (rows,); always true for profiles of sampled blocks."""
-    coverage: Coverage
+    unprofiled: int
+    """Number of the kernel's compiled variants without a profile."""
+    spilling: int
+    """Number of the kernel's compiled variants that spill registers."""
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
     models: list[Any] = field(default_factory=list, repr=False)
@@ -108,7 +103,7 @@ class StaticTable:
 
                 sample = read_sample(index, table, rows, space.at(problem), gpu, warm)
                 table = sample.table
-            needs = demand(gpu, power, table.metrics, table.terms, table.counts, bf16)
+            needs = demand(gpu, power, table.metrics, table.counts, bf16)
             in_l2 = tensors_in_l2(kernel, conditions.l2, (*spec.reads, *spec.writes))
             launches.append(
                 LaunchTable(
@@ -130,7 +125,8 @@ class StaticTable:
             launches=tuple(launches),
             # Exclude code that spills, because only `sampled_launch` estimates the cost of spills.
             usable=(~spills | kernel.sampled)[variants.index],
-            coverage=Coverage(int(unprofiled.sum()), int(spills.sum())),
+            unprofiled=int(unprofiled.sum()),
+            spilling=int(spills.sum()),
         )
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from kernrec.model.analytical.launch_time import LaunchTime
 from kernrec.model.analytical.power import DRAM
 from kernrec.recommender.answer import build_recommendation
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates
-from kernrec.recommender.json_form import JsonForm, plain
+from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
@@ -100,8 +100,10 @@ class Roofline(JsonForm):
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(JsonForm):
     """Breakdown of the costs of a config at an operating point."""
+
+    JSON = "predicted=analytical launch_details=launches energy_by_part_j=energy_j roofline figures"
 
     recommendation: Recommendation
     """Explained config. Its costs may be measured, or corrected with measurements of other configs."""
@@ -115,14 +117,7 @@ class Explanation:
     """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            **self.recommendation.as_dict(),
-            "predicted": dict(self.analytical),
-            "launch_details": plain(self.launches),
-            "energy_by_part_j": dict(self.energy_j),
-            "roofline": self.roofline.as_dict(),
-            "figures": dict(self.figures),
-        }
+        return self.recommendation.as_dict() | super().as_dict()
 
 
 def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanation:

@@ -254,8 +254,10 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(JsonForm):
     """Report on a config: its explanation, a comparison and recommended changes."""
+
+    JSON = "advice=changes what_to_do notes"
 
     candidates: CandidateSet
     point: int
@@ -276,13 +278,7 @@ class Report:
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
-        answer = {
-            "problem": self.candidates.problem.key,
-            **self.subject.as_dict(),
-            "advice": [change.as_dict() for change in self.changes],
-            "what_to_do": self.what_to_do,
-            "notes": list(self.notes),
-        }
+        answer = {"problem": self.candidates.problem.key, **self.subject.as_dict(), **super().as_dict()}
         if self.other is not None:
             answer |= {"against": self.other.as_dict(), "difference": self.difference}
         return answer

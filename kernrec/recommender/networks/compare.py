@@ -11,7 +11,7 @@ from kernrec.gpu import GPU
 from kernrec.recommender.answer import costs_at
 from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.json_form import Alias
+from kernrec.recommender.json_form import Alias, JsonForm
 from kernrec.recommender.networks.backend import at_point
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.memory import DoesNotFitError, memory_json
@@ -41,17 +41,17 @@ class SweptTotal:
 
 
 @dataclass(frozen=True)
-class NetworkSweep:
+class NetworkSweep(JsonForm):
     """Totals of a network over a range of operating points."""
+
+    JSON = (
+        "workload=answer.workload gpu=answer.gpu objective=answer.objective runs=answer.headline_name rows"
+        " left_out=answer.left_out notes=answer.notes"
+    )
 
     answer: NetworkAnswer
     rows: tuple[SweptTotal, ...]
     best: int
-
-    def __repr__(self) -> str:
-        answer, best = self.answer, point_text(self.rows[self.best].point, self.answer.gpu)
-        points = f"{len(self.rows)} points, {self.why_best} {best}"
-        return f"<NetworkSweep {answer.workload.name} on {answer.gpu.name}: {points}>"
 
     @property
     def why_best(self) -> str:
@@ -76,25 +76,18 @@ class NetworkSweep:
         return f"At {point_text(row.point, gpu)}: {slower}, {saved * 100:.0f} % less energy than at {default}."
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "workload": self.answer.workload.title,
-            "gpu": self.answer.gpu.name,
-            "objective": self.answer.query.objective,
-            "runs": self.rows[0].total.name,
-            "rows": [
-                {
-                    "power_limit_w": row.point.limit_w(self.answer.gpu),
-                    "locked_clock_hz": row.point.clock_hz,
-                    **row.total.as_dict(),
-                    "versus_first": row.versus_first.as_dict(),
-                    "best": number == self.best,
-                    "knee": number == self.best and self.why_best == KNEE,
-                }
-                for number, row in enumerate(self.rows)
-            ],
-            "left_out": list(self.answer.left_out),
-            "notes": list(self.answer.notes),
-        }
+        rows = [
+            {
+                "power_limit_w": row.point.limit_w(self.answer.gpu),
+                "locked_clock_hz": row.point.clock_hz,
+                **row.total.as_dict(),
+                "versus_first": row.versus_first.as_dict(),
+                "best": number == self.best,
+                "knee": number == self.best and self.why_best == KNEE,
+            }
+            for number, row in enumerate(self.rows)
+        ]
+        return super().as_dict() | {"rows": rows}
 
 
 def point_text(point: OperatingPoint, gpu: GPU) -> str:
@@ -199,8 +192,16 @@ def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
 
 
 @dataclass(frozen=True)
-class ComparedGpu:
+class ComparedGpu(JsonForm):
     """Costs of a network on one GPU model at one batch size, per GPU unless stated otherwise."""
+
+    JSON = (
+        "gpu batch tp=answer.tp fits=answer.fits memory=answer.memory power_limit_w=answer.power_limit_w"
+        " name=total.name latency_s=total.latency_s energy_j=total.energy_j power_w=total.power_w"
+        " source=total.latency_s.source energy_source=total.energy_source inputs=answer.inputs dtypes=answer.dtypes"
+        " per=answer.unit rate_per_s=rate energy_per_unit_j=energy.value rate_per_watt"
+        " best_power_limit_w=best_limit_w dominant_layers left_out=answer.left_out"
+    )
 
     answer: NetworkAnswer
     sweep: NetworkSweep | None = None
@@ -208,6 +209,11 @@ class ComparedGpu:
     gpu = Alias[GPU]("The GPU.", "answer.gpu")
     batch = Alias[int]("Items per pass.", "answer.batch")
     total = Alias[Total]("Total that the comparison shows: the headline total of the answer.", "answer.headline")
+
+    @property
+    def dominant_layers(self) -> list[dict[str, str | float]]:
+        """Names of the longest layers, and their fractions of the network's time."""
+        return [{"layer": name, "share": share} for name, share in self.answer.dominant()]
 
     @property
     def rate(self) -> float:
@@ -229,24 +235,7 @@ class ComparedGpu:
         return None if self.sweep is None else self.sweep.rows[self.sweep.best].point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
-        answer = self.answer
-        return {
-            "gpu": answer.gpu.name,
-            "batch": answer.batch,
-            "tp": answer.tp,
-            **memory_json(answer.memory, answer.gpu),
-            "power_limit_w": answer.query.point.limit_w(answer.gpu),
-            **self.total.as_dict(),
-            "inputs": answer.query.inputs,
-            "dtypes": list(answer.dtypes),
-            "per": answer.unit,
-            "rate_per_s": self.rate,
-            "energy_per_unit_j": self.energy.value,
-            "rate_per_watt": self.rate_per_watt,
-            "best_power_limit_w": self.best_limit_w,
-            "dominant_layers": [{"layer": name, "share": share} for name, share in answer.dominant()],
-            "left_out": list(answer.left_out),
-        }
+        return super().as_dict() | memory_json(self.answer.memory, self.gpu)
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,9 @@ def _totals(layers: Sequence[LayerAnswer], backend: str, exchange: Exchange | No
     for layer in layers:
         of_backend = {today_name(backend): layer.baseline_costs or layer.costs, MIXTURE: layer.run_costs}
         costs.append((layer.count, {**of_backend, **layer.alternatives}, layer.costs))
-    totals = [Total.of(name, [(count, of.get(name, own)) for count, of, own in costs], exchange) for name in names]
+    totals = [
+        Total.of(name, [(count, by_total.get(name, own)) for count, by_total, own in costs], exchange) for name in names
+    ]
     value = query.objective.scalar.value_of
     return tuple(sorted(totals, key=lambda total: value(total.latency_s, total.energy_j)))
 

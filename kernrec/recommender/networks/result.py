@@ -70,13 +70,11 @@ class LayerAnswer(FormerNames):
     @cached_property
     def costs(self) -> Costs:
         """Latency and energy of the top recommendation, or of the baseline if only backends can run the layer."""
-        if (best := self.best) is not None:
-            if self.layer.alone:
-                return best.latency_s, best.energy_j
-            return cold_costs(best.latency_s, best.energy_j, best.problem, best.gpu)
-        costs = self.baseline_costs
-        assert costs is not None, "a layer has a recommendation or a baseline"
-        return costs
+        if (best := self.best) is None:
+            assert self.baseline_costs is not None, "a layer has a recommendation or a baseline"
+            return self.baseline_costs
+        costs = best.latency_s, best.energy_j
+        return costs if self.layer.alone else cold_costs(*costs, best.problem, best.gpu)
 
     @cached_property
     def baseline_costs(self) -> Costs | None:
@@ -204,10 +202,6 @@ def today_name(backend: str) -> str:
     return f"{backend} today"
 
 
-def _changed(change: float, what: str) -> str:
-    return f"{abs(change) * 100:.2g} % {'less' if change < 0 else 'more'} {what}"
-
-
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
 """Rank of each total, 0 for a backend's. If totals have equal costs, only the one with the lowest rank is shown."""
 
@@ -273,12 +267,8 @@ class NetworkAnswer(JsonForm):
         Raises:
             KernrecError: PyArrow is not installed.
         """
-        rows = [
-            {"layer": layer.name, "count": layer.count} | row
-            for layer in self.layers
-            for row in tabular.plain_rows(layer.answer)[:1]
-        ]
-        return tabular.arrow_table(rows)
+        rows = [(layer, row) for layer in self.layers for row in tabular.plain_rows(layer.answer)[:1]]
+        return tabular.arrow_table([{"layer": layer.name, "count": layer.count} | row for layer, row in rows])
 
     @property
     def recommendation(self) -> Total:
@@ -348,10 +338,12 @@ class NetworkAnswer(JsonForm):
             least = f"{100 * WORTH_IT:.0f} %{sure}"
             return f"{whole} Custom kernels would not save {least} in any layer. Keep your backend.{more}"
         mixture = self.total(MIXTURE).versus(backend)
+        changes = {"time": mixture.slowdown, "energy": -mixture.energy_saved}.items()
+        changed = (f"{abs(change) * 100:.2g} % {'less' if change < 0 else 'more'} {name}" for name, change in changes)
         judged = sum(layer.worth_it is not None for layer in self.layers)
         return (
             f"{whole} Custom kernels are worth it in {len(self.paying)} of these {judged} layer types:"
-            f" {_changed(mixture.slowdown, 'time')} and {_changed(-mixture.energy_saved, 'energy')} overall.{more}"
+            f" {' and '.join(changed)} overall.{more}"
         )
 
     @property

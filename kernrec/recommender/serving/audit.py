@@ -18,6 +18,7 @@ from kernrec.errors import KernrecError, UsageError, file_errors, unknown
 from kernrec.interop.model_config import ModelConfig, read_model
 from kernrec.interop.moe_configs import write_moe_configs
 from kernrec.model.analytical.spread import Source
+from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.serving.compared import Comparer, Comparison, Verdict
 from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_alone, own_kernel
 from kernrec.recommender.serving.engine_defaults import KEYS, Tiles, default_config, kernel_taken
@@ -41,8 +42,13 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class AuditedFile:
+class AuditedFile(JsonForm):
     """Tuned file that the engine looks for, with the gain expected from it."""
+
+    JSON = (
+        "kind=file.kind name=file.name layers=file.layers read_from_folder=file.from_folder shipped of_this_triton"
+        " engine_takes=taken verdict kernel why_not_compared=why_none note=file.note tokens=comparisons"
+    )
 
     file: TunedFile
     shipped: str
@@ -73,43 +79,18 @@ class AuditedFile:
         return next((verdict for verdict in order if verdict in verdicts), Verdict.UNKNOWN)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
-        return {
-            "kind": self.file.kind.value,
-            "name": self.file.name,
-            "layers": self.file.layers,
-            "read_from_folder": self.file.from_folder,
-            "shipped": self.shipped or None,
-            "of_this_triton": self.of_this_triton if self.shipped else None,
-            "engine_takes": self.taken or None,
-            "verdict": self.verdict.value,
-            "kernel": self.kernel or None,
-            "why_not_compared": self.why_none or None,
-            "note": self.file.note or None,
-            "tokens": [_comparison(comparison) for comparison in self.comparisons],
-        }
-
-
-def _comparison(made: Comparison) -> dict[str, Any]:
-    best, ratios = made.best_cost, (made.ratio, *made.interval)
-    names = ("default_over_best", "default_over_best_low", "default_over_best_high")
-    return {
-        "tokens": made.tokens,
-        "default": dict(made.own),
-        "default_latency_s": made.own_cost.value if made.own_cost is not None else None,
-        "best": dict(made.best),
-        "best_latency_s": best.value,
-        "best_latency_low_s": best.low,
-        "best_latency_high_s": best.high,
-        "source": "measured" if best.source == Source.MEASURED else "predicted",
-        **{name: ratio if math.isfinite(ratio) else None for name, ratio in zip(names, ratios, strict=True)},
-        "next": [dict(config) for config, _ in made.ranked[1:3]],
-    }
+        values = {name: None if value == "" else value for name, value in super().as_dict().items()}
+        return values | ({"of_this_triton": None} if self.missing else {})
 
 
 @dataclass(frozen=True)
-class ServingAudit:
+class ServingAudit(JsonForm):
     """Result of an audit: the tuned files that an engine looks for to serve a model on a GPU."""
+
+    JSON = (
+        "model=model.title engine=served.engine engine_version=shipped.version names_from=shipped.source"
+        " gpu=served.gpu device_name=served.device_name tp=served.tp ep=served.ep triton=served.triton files notes"
+    )
 
     model: ModelConfig
     served: Deployment
@@ -123,20 +104,7 @@ class ServingAudit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; keys contain the unit."""
-        served = self.served
-        return {
-            "model": self.model.title,
-            "engine": served.engine,
-            "engine_version": self.shipped.version,
-            "names_from": self.shipped.source,
-            "gpu": served.gpu.name,
-            "device_name": served.device_name,
-            "tp": served.tp,
-            "ep": served.ep,
-            "triton": served.triton or None,
-            "files": [file.as_dict() for file in self.files],
-            "notes": list(self.notes),
-        }
+        return super().as_dict() | {"triton": self.served.triton or None}
 
 
 def serve_audit(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -108,6 +109,23 @@ class Comparison:
         if low > 1.0 and self.ratio > NOTHING:
             return Verdict.WRITE
         return Verdict.LEAVE if high < LITTLE else Verdict.MEASURE
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON. Infinite ratios become None."""
+        best, ratios = self.best_cost, (self.ratio, *self.interval)
+        names = ("default_over_best", "default_over_best_low", "default_over_best_high")
+        return {
+            "tokens": self.tokens,
+            "default": dict(self.own),
+            "default_latency_s": self.own_cost.value if self.own_cost is not None else None,
+            "best": dict(self.best),
+            "best_latency_s": best.value,
+            "best_latency_low_s": best.low,
+            "best_latency_high_s": best.high,
+            "source": "measured" if best.source == Source.MEASURED else "predicted",
+            **{name: ratio if math.isfinite(ratio) else None for name, ratio in zip(names, ratios, strict=True)},
+            "next": [dict(config) for config, _ in self.ranked[1:3]],
+        }
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:

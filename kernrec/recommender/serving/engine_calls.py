@@ -1,6 +1,8 @@
 """Describe launches of an engine's kernel with given configs, in the form that `kernrec analyze` can analyze.
 
 A kernel with the same tunables (`kernels/experts.py`) stands in for the engine's kernel if the engine is not installed.
+The arguments of state-space layers follow vLLM 0.33.0 (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding.
+States are rounded to the nearest value.
 """
 
 import ast
@@ -15,9 +17,8 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender.analyze.triton import argument
 from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_tiles
-from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
+from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, StateShape, TunedFile
 from kernrec.recommender.serving.routing import Routing, routed
-from kernrec.recommender.serving.state_calls import state_call
 from kernrec.recommender.serving.tuned_files import installed_package
 from kernrec.util.light_dataclass import dataclass
 
@@ -89,7 +90,7 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
     if step.file.state is not None:
         assert own is not None
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
-        return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
+        return [(_state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
     # The engine adds missing values, so an incomplete config may become equal to a complete one. Put them into separate
     # calls, so that no call has duplicates.
@@ -214,25 +215,22 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
     """Return the values of all known arguments of the engines' kernels, keyed by parameter."""
     inputs, weights, outputs = _operands(step, routing)
     by_token, by_weight = _scales(step)
-    shape, block, kind, by_row = step.shape, step.file.block, step.file.weights, step.file.quantization.by_row
-    depth_blocks = by_token["shape"][-1] if block or by_row else 0
-    row_blocks = by_weight["shape"][1] if block or by_row else 0
-    scaled = kind is not None
+    shape, kind, by_row = step.shape, step.file.weights, step.file.quantization.by_row
+    block_n, block_k = step.file.block or (0, 0)
+    several = bool(block_n or by_row)  # A single scale has no strides.
+    depth_blocks, row_blocks = (by_token["shape"][-1], by_weight["shape"][1]) if several else (0, 0)
     shared = {
         "N": shape.rows,
         "K": shape.depth,
-        "stride_am": shape.depth,
-        "stride_ak": 1,
-        "stride_bk": 1,
-        "stride_bn": shape.depth,
-        "stride_cm": shape.rows,
-        "stride_cn": 1,
-        "group_n": block[0] if block else 0,
-        "group_k": block[1] if block else 0,
-        "needs_masking": shape.depth % (block[1] if block else 1) != 0,
+        **_strides("a", m=shape.depth, k=1),
+        **_strides("b", k=1, n=shape.depth),
+        **_strides("c", m=shape.rows, n=1),
+        "group_n": block_n,
+        "group_k": block_k,
+        "needs_masking": shape.depth % (block_k or 1) != 0,
     }
     if step.file.kind is Kind.BLOCK_GEMM:
-        strides = {"stride_As_m": depth_blocks, "stride_As_k": 1, "stride_Bs_k": 1, "stride_Bs_n": depth_blocks}
+        strides = {**_strides("As_", m=depth_blocks, k=1), **_strides("Bs_", k=1, n=depth_blocks)}
         operands = {"A": inputs, "B": {**weights, "shape": weights["shape"][1:]}, "C": outputs}
         return {**shared, **strides, **operands, "As": by_token, "Bs": by_weight, "M": step.tokens}
     return {
@@ -240,66 +238,54 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
         "a_ptr": inputs,
         "b_ptr": weights,
         "c_ptr": outputs,
-        "a_desc": _NONE,
-        "b_desc": _NONE,
-        "bias_ptr": _NONE,
-        "b_bias_ptr": _NONE,
-        "add_mask_ptr": _NONE,
-        "a_scale_ptr": by_token if scaled else _NONE,
-        "b_scale_ptr": by_weight if scaled else _NONE,
+        **dict.fromkeys(("a_desc", "b_desc", "bias_ptr", "b_bias_ptr", "add_mask_ptr"), _NONE),
+        "a_scale_ptr": by_token if kind else _NONE,
+        "b_scale_ptr": by_weight if kind else _NONE,
         "topk_weights_ptr": {"dtype": "f32", "shape": [routing.choices]},
         "sorted_token_ids_ptr": _NONE if routing.apart else argument(routing.order),
         "expert_ids_ptr": argument(routing.experts),
         "num_tokens_post_padded_ptr": argument(np.array([len(routing.order)], np.int32)),
         "EM": len(routing.order),
         "num_valid_tokens": routing.choices,
-        "stride_be": shape.rows * shape.depth,
-        "stride_asm": depth_blocks,
-        "stride_ask": 1 if block or by_row else 0,
-        "stride_bse": row_blocks * depth_blocks if block or by_row else (1 if scaled else 0),
-        "stride_bsk": 1 if block or by_row else 0,
-        "stride_bsn": depth_blocks,
-        **dict.fromkeys(("stride_bbe", "stride_bbn", "stride_bias_e", "stride_bias_n"), 0),
+        **_strides("as", m=depth_blocks, k=int(several)),
+        **_strides("b", e=shape.rows * shape.depth, be=0, bn=0),
+        **_strides("bs", e=row_blocks * depth_blocks if several else int(kind is not None), k=int(several)),
+        **_strides("bs", n=depth_blocks),
+        **_strides("bias_", e=0, n=0),
         "naive_block_assignment": routing.apart,
         "MUL_ROUTED_WEIGHT": step.product == 1,
         "top_k": _top_k(step),
         "compute_type": {"python": "tl.bfloat16"},
-        "use_fp8_w8a8": kind == "fp8_w8a8",
-        "use_int8_w8a8": kind == "int8_w8a8",
-        "use_int8_w8a16": False,
+        **{f"use_{name}": kind == name for name in ("fp8_w8a8", "int8_w8a8")},
         "per_channel_quant": by_row,
-        "HAS_BIAS": False,
         "SPLIT_K": 1,
-        "c_sorted": False,
-        "FUSE_ADD_TO_OUTPUT": False,
-        "MASK_OUTPUT": False,
-        "FUSE_SUM_ALL_REDUCE": False,
+        **dict.fromkeys(("use_int8_w8a16", "HAS_BIAS", "c_sorted", "FUSE_ADD_TO_OUTPUT"), False),
+        **dict.fromkeys(("MASK_OUTPUT", "FUSE_SUM_ALL_REDUCE"), False),
         "ROUTER_TOPK": step.file.products[0].top,
     }
 
 
 def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
     """Return the values of arguments that only the kernel for group-quantized integer weights has."""
-    file, shape = step.file, step.shape
-    if not file.quantization.group:
+    file, shape, quantization = step.file, step.shape, step.file.quantization
+    if not quantization.group:
         return {}
-    packed, groups = _packed(file), shape.depth // file.quantization.group
+    packed, groups = _packed(file), shape.depth // quantization.group
     zeros = {"dtype": "u8", "shape": [shape.experts, shape.rows // packed, groups]}
+    strides = {"e": shape.rows // packed * groups, "k": 1, "n": groups}
     return {
-        "b_zp_ptr": zeros if file.quantization.zero_points else _NONE,
-        "stride_be": shape.rows * shape.depth // packed,
-        "stride_bn": shape.depth // packed,
-        "stride_bse": shape.rows * groups,
-        "stride_bsk": 1,
-        "stride_bsn": groups,
-        "stride_bze": shape.rows // packed * groups if file.quantization.zero_points else 0,
-        "stride_bzk": int(file.quantization.zero_points),
-        "stride_bzn": groups if file.quantization.zero_points else 0,
-        "group_size": file.quantization.group,
-        "has_zp": file.quantization.zero_points,
-        "use_int4_w4a16": file.weights == "int4_w4a16",
-        "use_int8_w8a16": file.weights == "int8_w8a16",
+        "b_zp_ptr": zeros if quantization.zero_points else _NONE,
+        **_strides("b", e=shape.rows * shape.depth // packed, n=shape.depth // packed),
+        **_strides("bs", e=shape.rows * groups, k=1, n=groups),
+        **_strides("bz", **(strides if quantization.zero_points else dict.fromkeys(strides, 0))),
+        "group_size": quantization.group,
+        "has_zp": quantization.zero_points,
+        **{f"use_{name}": file.weights == name for name in ("int4_w4a16", "int8_w8a16")},
     }
+
+
+def _strides(prefix: str, **sizes: int) -> dict[str, int]:
+    return {f"stride_{prefix}{axis}": size for axis, size in sizes.items()}
 
 
 def _known_constants(step: Step) -> Mapping[str, Callable[[Tiles], int]]:
@@ -313,3 +299,59 @@ def _known_constants(step: Step) -> Mapping[str, Callable[[Tiles], int]]:
         return int(step.shape.depth % config["BLOCK_SIZE_K"] == 0)
 
     return {"SWAP_AB": swapped, "swap_ab": swapped, "even_Ks": whole_steps, "block_k_diviable": whole_steps}
+
+
+def _state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path, own: str) -> TritonCall:
+    """Return the launch that processes one token of each of `batch` sequences, with contiguous states.
+
+    `path` contains the kernel's source. `own` is vLLM's kernel as `module:function`.
+    """
+    heads, width, state = shape.heads, shape.width, shape.state
+    mixed = heads * width + 2 * shape.groups * state  # Outputs of the preceding convolution for each token
+    sequences = np.arange(1, batch + 1, dtype=np.int32)  # Start at 1: entry 0 of the cache is unused.
+    of_tokens = {"dtype": "bf16", "shape": [batch, mixed]}
+    of_heads = {"dtype": "bf16", "shape": [heads]}
+    cache = {"float32": "f32", "float16": "bf16"}[shape.cache_dtype]
+    arguments: dict[str, Any] = {
+        "state_ptr": {"dtype": cache, "shape": [batch + 1, heads, width, state]},
+        "rand_seed_ptr": _NONE,
+        "x_ptr": of_tokens,
+        "dt_ptr": {"dtype": "bf16", "shape": [batch, heads]},
+        "dt_bias_ptr": of_heads,
+        "A_ptr": {"dtype": "f32", "shape": [heads]},
+        "B_ptr": of_tokens,
+        "C_ptr": of_tokens,
+        "D_ptr": of_heads,
+        "z_ptr": _NONE,
+        "out_ptr": {"dtype": "bf16", "shape": [batch, heads, width]},
+        "state_batch_indices_ptr": argument(sequences),
+        "dst_state_batch_indices_ptr": argument(sequences),
+        "num_accepted_tokens_ptr": _NONE,
+        "cu_seqlens_ptr": _NONE,
+        "null_block_id": 0,
+        "N": batch,
+        "nheads": heads,
+        "dim": width,
+        "dstate": state,
+        "nheads_ngroups_ratio": heads // shape.groups,
+        **_strides("state_", batch=heads * width * state, head=width * state, dim=state, dstate=1),
+        **_strides("x_", batch=mixed, head=width, dim=1),
+        **_strides("dt_", batch=heads, head=1, dim=0),
+        **_strides("dt_bias_", head=1, dim=0),
+        **_strides("A_", head=1, dim=0, dstate=0),
+        **_strides("B_", batch=mixed, group=state, dstate=1),
+        **_strides("C_", batch=mixed, group=state, dstate=1),
+        **_strides("D_", head=1, dim=0),
+        **_strides("z_", batch=0, head=0, dim=0),
+        **_strides("out_", batch=heads * width, head=width, dim=1),
+        **_strides("state_indices_", batch=1, T=1),
+        **_strides("dst_state_indices_", batch=1, T=1),
+        "DT_SOFTPLUS": True,
+        "TIE_HDIM": True,
+        "USE_RS_ROUNDING": False,
+        "PHILOX_ROUNDS": 0,
+    }
+    module, _, function = own.partition(":")
+    grid = ["ceil_div(dim, BLOCK_SIZE_M)", "N", "nheads"]
+    operations = f"6 * {batch * heads * width * state}"
+    return TritonCall(path, function, arguments, grid, tiles, operations, module=module)

@@ -77,7 +77,7 @@ class ExpertRanking:
         """
         shapes, alike = _as_16_bits(file, np.concatenate([configs, space(file, gpu)]))
         weight = np.array([shape.rows * shape.depth for shape in shapes], float)
-        parts = [self.trees.predict(features(shape, tokens, gpu, alike)[: len(configs)]) for shape in shapes]
+        parts = [self.trees.predict(formula(shape, tokens, gpu, alike)[1][: len(configs)]) for shape in shapes]
         return np.asarray(weight / weight.sum() @ np.stack(parts))
 
     def times_s(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
@@ -142,11 +142,6 @@ def fits(configs: Array, gpu: GPU) -> Array:
     """Return whether the 16-bit tiles of each config (C, 6) fit in the shared memory of a block, bool (C,)."""
     m, n, k, _, _, stages = configs.T
     return np.asarray(2 * (m + n) * k * np.maximum(stages - 1, 1) <= gpu.limits.smem_per_block)
-
-
-def features(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> Array:
-    """Return the features for the decision trees, float32 (C, F). The arguments are those of `formula`."""
-    return formula(shape, tokens, gpu, configs)[1]
 
 
 def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple[Array, Array]:

@@ -67,18 +67,13 @@ class Shipped:
         if own in names:
             return own, True
         others = [n for n in names if n.endswith("/" + name) and _TRITON.match(n)]
-        return (max(others, key=lambda n: release(n)), False) if others else ("", False)
+        newest = max(others, key=lambda other: numbers(other.partition("/")[0].replace("_", ".")), default="")
+        return newest, False
 
     def triton_folders(self) -> list[str]:
         """Return the releases of Triton for which the engine has files for experts, oldest first."""
         matches = {match[1] for name in self.names.get(Kind.EXPERTS, ()) if (match := _TRITON.match(name))}
         return sorted((m.replace("_", ".") for m in matches), key=numbers)
-
-
-def release(name: str) -> tuple[int, ...]:
-    """Return the release of Triton in a file's path as a comparable tuple of numbers; empty if there is none."""
-    match = _TRITON.match(name)
-    return tuple(map(int, match[1].split("_"))) if match else ()
 
 
 def shipped_of(engine: str, wanted: str | None = None) -> Shipped:

@@ -18,7 +18,7 @@ def rates(gpu: str, bf16: bool = False, **counts: float) -> dict[str, float]:
     card = find_gpu(gpu)
     names = tuple(name.replace("__", ".") for name in counts)
     coefficients = np.array([[[0.0, count] for count in counts.values()]])
-    demands = demand(card, PowerModel.for_gpu(card), names, ("block", "trip"), coefficients, bf16)
+    demands = demand(card, PowerModel.for_gpu(card), names, coefficients, bf16)
     assert not demands.rates[0].any()
     return dict(zip(QUANTITIES, demands.rates[1][:, 0].tolist(), strict=True))
 

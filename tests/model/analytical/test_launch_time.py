@@ -19,7 +19,7 @@ from kernrec.op import Problem, encode_elements, find_op, inputs
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import parse
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.prediction import costs_of_rows, predict
+from kernrec.recommender.estimate.space import costs_of_rows
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import shipped_profiles
 from kernrec.util.engine import query
@@ -36,7 +36,8 @@ def table_of(kernel: str, gpu: GPU, problem: Problem) -> StaticTable:
 
 def costs(table: StaticTable, problem: Problem, limit_w: float | None = None) -> LimitedCosts:
     problem_space = table.space.at(problem)
-    return predict(table, problem_space, table.runnable(problem_space), limit_w)
+    nominal = NominalCosts(*costs_of_rows(table, problem_space, table.runnable(problem_space)).nominal)
+    return table.power.apply_power_limit(nominal, limit_w)
 
 
 def changed(base: GPU, **change: float) -> GPU:
@@ -106,7 +107,7 @@ def launch(codes: int = 1, **change: Array) -> LaunchWork:
 def work(**per_trip: float) -> Demand:
     """Return a demand with this work per trip and none per block."""
     rates = np.array([[per_trip.get(name, 0.0)] for name in QUANTITIES])
-    return Demand(("block", "trip"), (np.zeros_like(rates), rates))
+    return Demand((np.zeros_like(rates), rates))
 
 
 @pytest.mark.parametrize(("name", "shared"), [("rtx4090", True), ("a100", False)])
@@ -279,10 +280,8 @@ def test_gaps_between_code_sections_shrink_with_more_resident_blocks():
 
 def test_single_resident_block_does_not_overlap_loads_and_computation():
     """A block loads a tile and then computes on it, with two barriers and one wait."""
-    computes = Demand(
-        ("block",),
-        (np.array([[{"f64": 3000.0, "in_turn": 3200.0, "barriers": 1.0}.get(name, 0.0)] for name in QUANTITIES]),),
-    )
+    clocks = {"f64": 3000.0, "in_turn": 3200.0, "barriers": 1.0}
+    computes = Demand((np.array([[clocks.get(name, 0.0)] for name in QUANTITIES]),))
     blocks = np.full(1, ADA.sms * 960.0)
     bytes_per_clk = ADA.memory_bandwidth * microarchitecture(ADA).dram_efficiency / ADA.boost_clock_hz / ADA.sms
 
@@ -306,7 +305,7 @@ def test_single_resident_block_does_not_overlap_loads_and_computation():
 
 def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Demand, LaunchWork]:
     """Return the demand of three variants, and launches with one loop and figures of up to 10**most."""
-    demand = Demand(("block", "k"), tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
+    demand = Demand(tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
     work = LaunchWork.empty(count, 1)
     work.variants[:] = draw.integers(0, 3, count)
     work.rows[:] = np.ceil(10.0 ** draw.uniform(0, most, work.rows.shape))

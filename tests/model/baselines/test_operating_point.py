@@ -100,7 +100,7 @@ def test_default_operating_point_changes_nothing_below_the_roofline():
 def test_no_baseline_beats_the_roofline_at_its_power_limit(gpu, dtype):
     device, problem = find_gpu(gpu), product(8192, dtype)
     power = PowerModel.for_gpu(device)
-    ideal = ideal_launch(problem.op, problem.dtype, device, power)
+    ideal = ideal_launch(device, problem.op, problem.dtype)
     assert ideal is not None
     least = NominalCosts(*ideal.costs(problem))
     for limit_w in (device.tdp_w, device.power_min_w):

@@ -168,8 +168,8 @@ def test_alignment_of_a_tunable_is_its_largest_power_of_two_divisor():
 
 def test_schedule_and_problem_features_exist_without_a_profile():
     whole = simulated_inputs(5, 0)
-    known = {name: getattr(whole, name) for name in ("flops", "bytes", "latency_s", "power_w")}
-    bare = features.ModelInputs.of(whole.gpu, whole.tunables, 5, **known)
+    quantities = {name: getattr(whole, name) for name in ("flops", "bytes", "latency_s", "power_w")}
+    bare = features.ModelInputs.of(whole.gpu, whole.tunables, 5, **quantities)
     columns = features.names(("tile",))
     matrix = features.matrix(bare, columns)
     finite = {name for name, column in zip(columns, matrix.T, strict=True) if np.isfinite(column).all()}

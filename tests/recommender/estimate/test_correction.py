@@ -23,8 +23,7 @@ from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import predict
-from kernrec.recommender.estimate.space import Space
+from kernrec.recommender.estimate.space import Space, predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.report import explainable
 from kernrec.store import Stack
@@ -220,7 +219,7 @@ def test_cached_features_equal_computed_ones():
         for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
             of_space = of_tunables(table.space.columns, columns, len(table))
             cached = of_space.take(kernel.rows.take(positions), axis=0)
-            plan_of(table.gpu, columns).fill(inputs.quantities(), cached)
+            plan_of(table.gpu, columns).fill(inputs.quantities, cached)
             expected = matrix(inputs, columns)
             assert cached.dtype == expected.dtype
             np.testing.assert_array_equal(cached, expected)

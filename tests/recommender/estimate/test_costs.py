@@ -13,10 +13,9 @@ from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.costs import MEASURED, PREDICTED, Costs, kinds_of, with_measured
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.reference import Shrinkage, predict_references, reference_of, whole_deviation
 from kernrec.recommender.estimate.sampled_launch import SampledLaunch, _with_local_memory
-from kernrec.recommender.estimate.space import SHORTLIST, Space
+from kernrec.recommender.estimate.space import SHORTLIST, Space, predict
 from kernrec.recommender.rank import RankedSpace
 from kernrec.store import MeasuredAnswer, ProfileTable
 from kernrec.util.engine import query as engine

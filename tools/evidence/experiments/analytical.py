@@ -1,7 +1,5 @@
 """Compare the analytical model with recorded times of kernels that it was not fitted to.
 
-    tools/evidence analytical [--sources FOLDER] [--sets textbook,gemm,...] [--configs 30] [--json FILE]
-
 The sets are samples of recorded search spaces of public kernels in `--sources` (convolution, pnpoly, gemm,
 dedispersion, hotspot, expdist), the kernels in datasets/kernels/textbook, and Triton's matmul in three kinds of
 arithmetic. `no level` is the error without a common factor per recording. `--json` writes all rows for `intervals`.
@@ -15,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 from front import DATA, Data, Sources, Table
+from train_triton_model import FILES, sampled_problems
 
 from evidence.cases import Cases, agreement, heuristics, joined, recommendations, report, spread
-from evidence.predicted import TEXTBOOK, Sample, profile, sampled_space
+from evidence.predicted import SETS, TEXTBOOK, Sample, profile, sampled_space
 from evidence.recordings.files import recorded_dicts
-from evidence.recordings.spaces import SETS
-from evidence.recordings.triton import FILES, sampled_problems
 from kernrec.errors import KernrecError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.kernel import load_kernel
@@ -36,7 +33,6 @@ def run(
     data: Data = DATA, sources: Sources = None, sets: str = ",".join(NAMES), configs: int = 30,
     processes: int = os.cpu_count() or 1, json: Path | None = None,
 ) -> None:  # fmt: skip
-    """Print the tables of the sets named by `sets`."""
     if strange := [name for name in sets.split(",") if name not in NAMES]:
         raise unknown("set", strange[0], NAMES)
     parts = []

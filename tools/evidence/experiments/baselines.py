@@ -30,12 +30,11 @@ def run(data: Data = DATA, problems: int = 300) -> None:
     """Print a row for each set and GPU, with at most `problems` problems per set and GPU."""
     context, point, table = Context([]), OperatingPoint(), Table()
     rows: dict[tuple[str, str], list[tuple[Problem, float]]] = {}
-    for reader in (_convolutions, _matmuls, _fp8):
-        try:
-            for name, gpu, problem, seconds in reader(data):
-                rows.setdefault((name, gpu), []).append((problem, seconds))
-        except AbsentError as error:
-            print(f"skipped: {error}")
+    try:
+        for name, gpu, problem, seconds in _recorded(data):
+            rows.setdefault((name, gpu), []).append((problem, seconds))
+    except AbsentError as error:
+        print(f"skipped: {error}")
     for (name, gpu), cases in rows.items():
         chosen = np.random.default_rng(0).permutation(len(cases))[:problems]
         log, inside, sources = [], [], set()
@@ -53,33 +52,23 @@ def run(data: Data = DATA, problems: int = 300) -> None:
     print(f"without a baseline: {missing} of {count} random problems")
 
 
-_DTYPES = "dtype IN ('f32', 'f16')"
-
-
-def _convolutions(data: Path) -> Iterator[Row]:
-    op = find_op("conv2d")
-    condition = f"{_DTYPES} AND latency_s IS NOT NULL AND stride_h = stride_w AND pad_h = pad_w"
-    for row in recorded_dicts(data / "library" / "deepbench_conv_v100_p100.csv", condition):
-        dims = {name: row[name] for name in ("n", "c", "h", "w", "k", "r", "s")}
-        problem = op.problem(row["dtype"], "nchw", **dims, stride=row["stride_h"], padding=row["pad_h"])
-        yield f"DeepBench conv2d {row['dtype']}", row["device"], problem, row["latency_s"]
-
-
-def _matmuls(data: Path) -> Iterator[Row]:
-    condition = f"{_DTYPES} AND latency_s >= {_LONG_S}"
-    for row in recorded_dicts(data / "library" / "deepbench_gemm_v100_p100.csv", condition):
-        # A column-major matmul is a row-major matmul with swapped operands and a transposed result.
-        layout, sizes = (row["op_b"] + row["op_a"]).lower(), {"m": row["n_cublas"], "n": row["m_cublas"], "k": row["k"]}
-        problem = find_op("matmul").problem(row["dtype"], layout, **sizes)
-        yield f"DeepBench matmul {row['dtype']}", row["device"], problem, row["latency_s"]
-
-
-def _fp8(data: Path) -> Iterator[Row]:
-    op, names = find_op("matmul"), {"h20": "h20", "h800": "h800-sxm"}
-    for row in recorded_dicts(data / "library" / "gemm_fp8_hopper.parquet"):
-        if row["latency_s"] >= _LONG_S:
-            problem = op.problem("f8e4m3", "nt", m=row["m"], n=row["n"], k=row["k"])
-            yield "fp8 matmul, one kernel", names[row["gpu"]], problem, row["latency_s"]
+def _recorded(data: Path) -> Iterator[Row]:
+    conv, matmul, dtypes = find_op("conv2d"), find_op("matmul"), "dtype IN ('f32', 'f16')"
+    condition = f"{dtypes} AND latency_s IS NOT NULL AND stride_h = stride_w AND pad_h = pad_w"
+    columns = "device, latency_s, dtype, n, c, h, w, k, r, s, stride_h AS stride, pad_h AS padding"
+    for row in recorded_dicts(data / "library" / "deepbench_conv_v100_p100.csv", condition, columns):
+        gpu, seconds, dtype = row.pop("device"), row.pop("latency_s"), row.pop("dtype")
+        yield f"DeepBench conv2d {dtype}", gpu, conv.problem(dtype, "nchw", **row), seconds
+    # A column-major matmul is a row-major matmul with swapped operands and a transposed result.
+    columns = "device, latency_s, dtype, lower(op_b || op_a) AS layout, n_cublas AS m, m_cublas AS n, k"
+    condition = f"{dtypes} AND latency_s >= {_LONG_S}"
+    for row in recorded_dicts(data / "library" / "deepbench_gemm_v100_p100.csv", condition, columns):
+        gpu, seconds, dtype, layout = (row.pop(name) for name in ("device", "latency_s", "dtype", "layout"))
+        yield f"DeepBench matmul {dtype}", gpu, matmul.problem(dtype, layout, **row), seconds
+    columns = "if(gpu = 'h800', 'h800-sxm', gpu) AS gpu, latency_s, m, n, k"
+    for row in recorded_dicts(data / "library" / "gemm_fp8_hopper.parquet", f"latency_s >= {_LONG_S}", columns):
+        gpu, seconds = row.pop("gpu"), row.pop("latency_s")
+        yield "fp8 matmul, one kernel", gpu, matmul.problem("f8e4m3", "nt", **row), seconds
 
 
 def _missing(context: Context, point: OperatingPoint, count: int) -> tuple[int, int]:

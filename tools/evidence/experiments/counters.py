@@ -95,7 +95,6 @@ def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
 
 
 def _compared(kernel: Row, source: str, row: Row) -> dict[str, float]:
-    """Return the ratio of each counter's emulated count to its recorded count."""
     counts, ratios = _counted(kernel, source, row), {}
     for title, counter in COUNTERS.items():
         recorded = float(sum(row[column] for column in counter["recorded"]))

@@ -16,6 +16,7 @@ file's config with all configs of the search space.
 import itertools
 import math
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -34,26 +35,14 @@ from kernrec.recommender.serving.engines import Deployment, tuned_files
 from kernrec.recommender.serving.expert_ranking import configs_array, ranks, shipped_ranking, space
 from kernrec.recommender.serving.tuned_files import experts_of
 
-FILES = (
-    # (GPU, experts, columns per GPU, hidden size, experts per token). The comments name a model of this shape, and its
-    # number of GPUs.
-    ("a100-sxm4-80gb", 8, 7168, 4096, 2),  # Mixtral 8x7B on two
-    ("a100-sxm4-80gb", 16, 1344, 6144, 4),  # DBRX on eight
-    ("a100-sxm4-80gb", 64, 640, 3584, 8),  # Qwen2-57B-A14B on four
-    ("a100-sxm4-80gb", 128, 192, 2048, 8),  # Qwen3-30B-A3B on four
-    ("h100-sxm", 8, 3584, 4096, 2),  # Mixtral 8x7B on four
-    ("h100-sxm", 64, 1280, 3584, 8),  # Qwen2-57B-A14B on two
-    ("h100-sxm", 128, 384, 2048, 8),  # Qwen3-30B-A3B on two
-    ("h100-sxm", 512, 128, 2048, 10),  # Qwen3-Next-80B-A3B on four
-)
+FILES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TOKENS = (16, 1024)
 _TILES = (*(f"BLOCK_SIZE_{axis}" for axis in "MNK"), "GROUP_SIZE_M", "num_warps", "num_stages")
 
 
 def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused_moe/configs")]) -> None:
-    """Print a row for each file and number of tokens, and a summary."""
     table, ranks, ratios = Table(), list[int](), list[float]()
-    for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES):
+    for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES["files"]):
         served = Deployment("vllm", find_gpu(gpu))
         sizes = {"num_experts": experts, "num_experts_per_tok": top, "moe_intermediate_size": width}
         model = ModelConfig({"hidden_size": hidden, **sizes}, "", "")
@@ -63,10 +52,7 @@ def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused
         tried = [tuned, default, *candidates(file, tokens, served.gpu)]
         costs = ranked_by_formula(file, tokens, served.gpu, list(distinct("vllm", file, tried).values()))
         ranked = [(launched("vllm", file, config), cost) for config, cost in costs]
-        keys, times = (
-            [config for config, _ in ranked],
-            [cost / ranked[0][1] for _, cost in ranked],
-        )
+        keys, times = [config for config, _ in ranked], [cost / ranked[0][1] for _, cost in ranked]
         rank = keys.index(launched("vllm", file, tuned))
         ranks.append(rank + 1)
         ratios.append(times[rank])

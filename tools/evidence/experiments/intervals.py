@@ -24,7 +24,7 @@ import numpy as np
 import typer
 from front import Table
 
-from evidence.cases import Array, Cases, Files, held_out, read_cases
+from evidence.cases import Array, Cases, Files, read_cases
 from kernrec.model.analytical.spread import INTERVAL, SPREAD
 from kernrec.model.learn.conformal import LEVEL
 from kernrec.recommender.estimate.costs import OWN
@@ -105,7 +105,6 @@ def run(
     cases: Files, power: Annotated[Path | None, typer.Option(help="file that `power --json` wrote")] = None,
     free: bool = False,
 ) -> None:  # fmt: skip
-    """Print widths and coverage. If `free`, use predictions at the default clock."""
     rows, clock = read_cases(cases), "free" if free else "predicted"
     time = rows if not free else _with_error(rows, np.log(rows["recorded"] / rows["free_s"]))
     quantities: dict[str, tuple[Parts, bool]] = {"time": ([time], False), "ratio": ([time], True)}
@@ -131,15 +130,15 @@ def run(
             sides["a GPU"] = "gpu", [rows, *loads]
         for title, (column, some) in sides.items():
             table.row({"held out": title, "of": what} | _coverage(quantity, column, some, shipped[what]))
-    recorded = rows.take(np.isfinite(rows["recorded_j"])) if loads else rows.take(np.zeros(0, dtype=int))
-    for kernel, mask in held_out(recorded, "kernel"):
+    recorded = rows.take(np.isfinite(rows["recorded_j"]) & bool(loads))
+    for (kernel,), mask in recorded.rows("kernel").items():
         own = recorded.take(mask)
         direct = _with_error(own, np.log(own["recorded_j"] / own["free_j" if free else "predicted_j"]))
         table = Table(f"\n{kernel}: its energy was recorded; inside the widths of other kernels")
         cells = {"rows": len(own), "level": float(np.exp(np.median(direct.error)))}
         for what in ("energy", "energy_ratio"):
             parts, pairs = quantities[what]
-            width = half_width(_without(parts, "kernel", kernel), pairs)
+            width = half_width(_without(parts, "kernel", str(kernel)), pairs)
             cells[what] = f"{covered([direct], pairs, width):.0%}"
         table.row(cells)
 

@@ -29,12 +29,9 @@ LOADS = {
     "TF32": "product, tf32", "GEMM": "product, bfloat16", "shmembench": "shmembench",
 }  # fmt: skip
 """Name of the kernel, keyed by the first word of a recording's name."""
-_SWEEP = 4
-"""Minimum number of clocks in a sweep."""
 
 
 def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> None:
-    """Print the tables."""
     present(data / "power")
     loads, kernels = all_loads(data), list(recordings.kernels(data))
     usual = usable(loads)
@@ -99,14 +96,12 @@ def _errors(loads: Sequence[Load], coefficients: Coefficients, suffix: str = "")
 
 def _gemms(data: Path, loads: Sequence[Load], quick: bool) -> None:
     """Print the errors of the H200's library GEMMs. Half of the shapes are held out."""
-    gemms = list(recordings.library_gemms(data))
-    shapes = sorted({load.about.split(" x ", 1)[1] for load in gemms})
-    tested = [load for load in gemms if load.about.split(" x ", 1)[1] in set(shapes[1::2])]
-    coefficients = shipped()
+    gemms = [(load.about.split(" x ", 1)[1], load) for load in recordings.library_gemms(data)]
+    held_out = set(sorted({shape for shape, _ in gemms})[1::2])
+    tested, coefficients = [load for shape, load in gemms if shape in held_out], shipped()
     if not quick:
-        names = {load.about for load in tested}
         rest = [load for load in loads if load.recording != "GEMM H200"]
-        coefficients = fit(usable([*rest, *(load for load in gemms if load.about not in names)]))
+        coefficients = fit(usable([*rest, *(load for shape, load in gemms if shape not in held_out)]))
     table = Table("\nlibrary GEMMs on the H200, given their time; half of the shapes held out")
     table.row({"": "GEMM H200", **_errors(tested, coefficients)})
     table.row({"": "misread rows", **_errors(list(recordings.library_gemms(data, wrong=True)), coefficients)})
@@ -120,7 +115,7 @@ def _sweeps(loads: Sequence[Load], fitted: Mapping[str, Coefficients], suffix: s
             sweeps[load.recording, load.about.split(" MHz")[-1], load.limit_w].append(load)
     rows: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
     for (name, _, limit_w), sweep in sweeps.items():
-        if len({load.clock_hz for load in sweep}) == len(sweep) >= _SWEEP:
+        if len({load.clock_hz for load in sweep}) == len(sweep) >= 4:
             ordered = sorted(sweep, key=lambda load: load.clock_hz)
             seconds, recorded_w = np.array([(load.latency_s, load.power_w) for load in ordered]).T
             predicted_w = np.minimum(Predictor(ordered)(fitted.get(ordered[0].gpu, shipped())), limit_w or np.inf)

@@ -7,17 +7,16 @@ distance from the best one. `--half 0` and `--half 1` evaluate two sets of probl
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
 import typer
 from front import DATA, Data, Table
-from train_triton_model import SETTINGS
+from train_triton_model import COLUMNS, FILES, SETTINGS, recorded_groups
 
 from evidence.cases import Array
-from evidence.cases import half as first_half
-from evidence.recordings.triton import COLUMNS, FILES, recorded_groups
 from kernrec.model.learn.features import matrix
 from kernrec.model.search.joint_posterior import DEGREES, Contenders, JointPosterior, Measured
 from kernrec.model.search.refinement import Costs, Refinement
@@ -55,7 +54,11 @@ def run(
 ) -> None:  # fmt: skip
     """Print a table for each GPU. `half` selects half of the shapes, or all if it is None."""
     groups = {gpu: [g for g in recorded_groups(data, gpu)[1] if len(g) >= _FEWEST] for gpu in FILES}
-    wanted = {gpu: [g for g in own if half is None or first_half(g.dims) == (half == 0)] for gpu, own in groups.items()}
+
+    def in_half(group: RowGroup) -> bool:
+        return half is None or sha256(group.dims.encode()).digest()[-1] % 2 == half
+
+    wanted = {gpu: list(filter(in_half, own)) for gpu, own in groups.items()}
     pairs = (tuple(FILES), tuple(FILES)[::-1])
     predicted = {target: contended(groups[source], wanted[target]) for source, target in pairs}
     for source, target in pairs:
@@ -63,10 +66,8 @@ def run(
         lost, (own, elsewhere) = predicted[target][1][0], predicted[source][1]
         every = scaled(predicted[target][0], lost * elsewhere / own)
         samples = [_sample(every, problems, seed) for seed in range(seeds)]
-        title = (
-            f"\n{target} from a model of {source}: {min(problems, len(every))} of {len(every)} problems, {seeds} seeds"
-        )
-        table = Table(f"{title}; measurements a problem")
+        count = f"{min(problems, len(every))} of {len(every)} problems, {seeds} seeds"
+        table = Table(f"\n{target} from a model of {source}: {count}; measurements a problem")
         for label, evenly in (("refine", False), ("spread evenly", True)):
             curves = np.mean([refine(some, seed, evenly) for seed, some in enumerate(samples)], axis=0)
             for name, row in zip(("efficiency", "true regret, %", "stated regret, %"), curves, strict=True):
@@ -99,7 +100,10 @@ def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[l
     data = Dataset(tuple(source))
     head = train_head(HeadData.of(data, "latency", SETTINGS), data.held_out[1], SETTINGS)
     held_out = np.log(data.analytical["latency"]) + head.out_of_fold
-    error, lost = errors(source, held_out), _first_regret(source, held_out)
+    starts = np.cumsum([len(group) for group in source])[:-1]
+    parts = list(zip(np.split(held_out, starts), [np.log(group.latency_s) for group in source], strict=True))
+    error = errors(parts)
+    lost = float(np.mean([log_s[predicted.argmin()] - log_s.min() for predicted, log_s in parts]))
     model = train(data, replace(SETTINGS, rounds=1))
     rows = [group.inputs.tunables[name] for group in target for name in COLUMNS]
     values = [np.unique(np.concatenate(rows[place :: len(COLUMNS)])) for place in range(len(COLUMNS))]
@@ -118,10 +122,7 @@ def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[l
         points = np.log2(1.0 + np.column_stack(tunables)) / np.sqrt(len(COLUMNS))
         of_kernel = np.tile(error[0] * about / np.sqrt(2.0), (len(chosen), 1))
         features = np.column_stack((deviation[:, None] * shared, of_kernel))
-        kernels, inputs = (
-            np.zeros(len(chosen), dtype=int),
-            matrix(group.inputs, model.columns)[chosen].astype(np.float64),
-        )
+        kernels, inputs = np.zeros(len(chosen), int), matrix(group.inputs, model.columns)[chosen].astype(np.float64)
         contenders = Contenders(predicted[chosen], deviation, features, points, kernels, float(error[0]), inputs=inputs)
         logs = np.log(group.latency_s)
         problems.append(Problem(contenders, logs[chosen], float(logs.min())))
@@ -129,27 +130,17 @@ def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[l
     return problems, (lost, float(np.mean(elsewhere)))
 
 
-def _first_regret(groups: Sequence[RowGroup], predicted: Array) -> float:
-    parts = np.split(predicted, np.cumsum([len(group) for group in groups])[:-1])
-    logs = [np.log(group.latency_s) for group in groups]
-    return float(np.mean([own[part.argmin()] - own.min() for own, part in zip(logs, parts, strict=True)]))
-
-
-def errors(groups: Sequence[RowGroup], predicted: Array) -> Array:
+def errors(parts: Sequence[tuple[Array, Array]]) -> Array:
     """Return the stated error of held-out predictions for each distance in `GAPS`, without the error that all configs
     of a problem share. Errors have long tails. Therefore, the stated error is the standard deviation of the Student's t
-    distribution that has the same median."""
-    gaps, residuals, start = [], [], 0
-    for group in groups:
-        logs, own = predicted[start : start + len(group)], np.log(group.latency_s)
-        start += len(group)
-        gap = logs - logs.min()
-        residual = own - logs - np.average(own - logs, weights=np.exp(-5.0 * gap))
-        gaps.append(gap)
-        residuals.append(residual)
-    gap, residual = np.concatenate(gaps), np.concatenate(residuals)
-    parts = [residual[(gap >= low) & (gap < high)] for low, high in pairwise((*GAPS, np.inf))]
-    medians = np.array([np.median(np.abs(part)) for part in parts])
+    distribution that has the same median. `parts` are the predicted and recorded log times of each problem."""
+    gap = np.concatenate([predicted - predicted.min() for predicted, _ in parts])
+    residual = np.concatenate([
+        log_s - predicted - np.average(log_s - predicted, weights=np.exp(-5.0 * (predicted - predicted.min())))
+        for predicted, log_s in parts
+    ])  # fmt: skip
+    bins = pairwise((*GAPS, np.inf))
+    medians = np.array([np.median(np.abs(residual[(gap >= low) & (gap < high)])) for low, high in bins])
     return np.asarray(medians / _MEDIAN * np.sqrt(DEGREES / (DEGREES - 2.0)))
 
 

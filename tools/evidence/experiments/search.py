@@ -17,9 +17,8 @@ import numpy as np
 from front import DATA, Data, Sources, Table
 
 from evidence.cases import Array
-from evidence.predicted import Sample, sampled_space
+from evidence.predicted import SETS, Rows, Sample, Space, read_rows, read_space, sampled_space
 from evidence.recordings.files import present
-from evidence.recordings.spaces import SETS, Rows, Space, read_rows, read_space
 from kernrec.errors import KernrecError
 from kernrec.kernel import config_text
 from kernrec.model.search.energy_guide import EnergyGuide
@@ -65,13 +64,11 @@ def run(
 
 
 def cold(space: Space) -> Searches:
-    """Return the searches without predictions."""
     genetic = partial(_genetic, space, (1.0, 0.0))
     return {"kernrec": partial(guided, space), "genetic": genetic, "random": partial(_shuffled, len(space))}
 
 
 def _genetic(space: Space, weights: tuple[float, float], seed: int) -> Trace:
-    """Return the trace of the genetic search of arXiv 2411.18873."""
     return searched(space, GeneticSearch(SearchSpace(space.matrix, seed=seed), weights, seed), seed)
 
 
@@ -103,23 +100,22 @@ def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
 
 def show(space: Space, costs: Array, searches: Searches, seeds: int) -> None:
     """Print the ratio of the best cost found to the space's lowest cost after each number of configs in `COUNTS`."""
+
+    def best_of(trace: Trace, count: int) -> float:
+        first = set(list(dict.fromkeys(config for config, _ in trace))[:count])
+        chosen = [config for config, with_energy in trace if with_energy and config in first]
+        return float(costs[chosen].min() / costs.min()) if chosen else float("inf")
+
     table = Table(f"\n{space.title}: {len(space)} configs; best / optimum after so many measured (seeds within 2 %)")
     for label, search in searches.items():
         traces = [search(seed) for seed in range(seeds)]
-        best = np.array([[_best(costs, trace, count) for count in COUNTS] for trace in traces])
+        best = np.array([[best_of(trace, count) for count in COUNTS] for trace in traces])
         cells = {str(k): f"{b.mean():.4f} ({(b <= 1.02).sum()})" for k, b in zip(COUNTS, best.T, strict=True)}
         energies = np.mean([sum(with_energy for _, with_energy in trace) for trace in traces])
         table.row({"": label, **cells, "energies": f"{energies:.0f}"})
 
 
-def _best(costs: Array, trace: Trace, count: int) -> float:
-    first = list(dict.fromkeys(config for config, _ in trace))[:count]
-    chosen = [config for config, with_energy in trace if with_energy and config in set(first)]
-    return float(costs[chosen].min() / costs.min()) if chosen else float("inf")
-
-
 def times(space: Space) -> Array:
-    """Return the mean time of each config in seconds, (C,)."""
     return np.asarray(space.measured.get("mean_s", space.measured["latency_s"]))
 
 

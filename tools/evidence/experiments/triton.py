@@ -17,11 +17,10 @@ from dataclasses import replace
 
 import numpy as np
 from front import DATA, Data
-from train_triton_model import SETTINGS
+from train_triton_model import FILES, SETTINGS, recorded_groups, rows_of
 
 from evidence.cases import Array, Cases, agreement, coverage, joined, recommendations, report
 from evidence.recordings.files import AbsentError
-from evidence.recordings.triton import FILES, recorded_groups, rows_of
 from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import calibrate
 from kernrec.model.learn.features import matrix

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from library_training.table import Recording
 
-from evidence.recordings.files import SERVING_DTYPES, excluded, named, power_of
+from evidence.recordings.files import NAMES, excluded, named, power_of
+from evidence.recordings.matmul import SERVING, columns_of, recording
 from evidence.recordings.matmul import recordings as matmul
-from evidence.recordings.vendor import BACKENDS, DEVICES, SERVING, SYSTEMS, columns_of, recording
 from kernrec.model.baselines.backends import by_number
 from kernrec.model.baselines.bound import FLASH, Timing, features_of, kind_of
 from kernrec.model.baselines.recorded_set import RecordedSet
@@ -41,7 +41,7 @@ def fastest(
         Columns `gpu`, `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
     """
     other = {"power_w": "power_w", **(otherwise or {})}
-    spelled = (("gpu", "system", SYSTEMS), ("stack", "framework", BACKENDS), ("dtype", "dtype", SERVING_DTYPES))
+    spelled = (("gpu", "system", "systems"), ("stack", "framework", "backends"), ("dtype", "dtype", "serving_dtypes"))
     raw = tuple(other.get(name, name) for _, name, _ in spelled)
     names = (
         *(f"{text} AS recorded_{name}" for text, (_, name, _) in zip(raw, spelled, strict=True)),
@@ -49,7 +49,7 @@ def fastest(
         "max(version) AS version", *sizes, "min(latency_s) AS latency_s",
         f"arg_min(coalesce({power_of(path.stem, other['power_w'])}, 0), latency_s) AS power_w",
     )  # fmt: skip
-    columns = columns_of(path, names, f"({condition}) AND {raw[0]} IN {tuple(SYSTEMS)} GROUP BY ALL")
+    columns = columns_of(path, names, f"({condition}) AND {raw[0]} IN {tuple(NAMES['systems'])} GROUP BY ALL")
     return {**columns, "power_w": np.where(columns["power_w"] > 0, columns["power_w"], np.nan)}
 
 
@@ -65,9 +65,9 @@ def recording_of(
     """Create a recording of a set from columns that `fastest` returned. Backends, versions, data types and kinds are
     taken from the columns. The other arguments are fields of `RecordedSet`."""
     versions: dict[str, dict[str, str | None]] = {}
-    for backend, gpu in sorted(set(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))):
-        rows = (columns["stack"] == backend) & (columns["gpu"] == gpu)
-        versions.setdefault(backend, {})[gpu] = max(columns["version"][rows].tolist())
+    kinds = zip(*(columns[column].tolist() for column in ("stack", "gpu", "version")), strict=True)
+    for backend, gpu, version in sorted(set(kinds)):
+        versions.setdefault(backend, {})[gpu] = version  # The last version is the highest.
     dims = {dim: columns[dim].astype(np.int64) for dim in features_of(op).DIMS}
     dtypes = tuple(sorted(set(columns["dtype"].tolist())))
     about = RecordedSet(
@@ -99,19 +99,16 @@ _EVEN = "num_heads % num_key_value_heads = 0"
 
 
 def _attention(data: Path) -> list[Recording]:
-    about = (
-        "causal prompts, CUDA graphs, random inputs, paged keys and values",
-        "one token after `keys` - 1",
-        "not causal, as many keys as queries and as many heads of both",
+    cases = (
+        ("prompt", _prompts, "queries", "causal prompts, CUDA graphs, random inputs, paged keys and values"),
+        ("token", _tokens, "keys", "one token after `keys` - 1"),
+        ("encoder", _encoders, "queries", "not causal, as many keys as queries and as many heads of both"),
     )
-    prompts, tokens = _prompts(data / "library"), _tokens(data / "library")
+    about = ("bshd",), ("f16", "bhsd"), _ALIKE, FLASH
     return [
-        recording_of(case, "attention", case, columns, ("bshd",), ("f16", "bhsd"), _ALIKE, FLASH, grid, recorded)
-        for case, columns, grid, recorded in (
-            ("prompt", prompts, ("queries",), about[0]), ("token", tokens, ("keys",), about[1]),
-            ("encoder", _encoders(data / "library"), ("queries",), about[2]),
-        )
-    ]  # fmt: skip
+        recording_of(case, "attention", case, read(data / "library"), *about, (grid,), recorded)
+        for case, read, grid, recorded in cases
+    ]
 
 
 def _prompts(folder: Path) -> dict[str, Array]:
@@ -136,11 +133,11 @@ def _encoders(folder: Path) -> dict[str, Array]:
         "head_dim", '0 AS "window"', "0 AS kv_dtype", "0 AS causal", "version AS each_version",
     )  # fmt: skip
     columns = fastest(file, sizes, "NOT causal", {"power_w": "NULL::DOUBLE"})
-    systems = list(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))
+    systems = list(zip(columns["stack"].tolist(), columns["gpu"].tolist(), columns["version"].tolist(), strict=True))
     newest: dict[tuple[str, str], str] = {}
-    for system, version in sorted(set(zip(systems, columns["version"].tolist(), strict=True))):
-        newest[system] = max(newest.get(system, version), version, key=by_number)
-    rows = np.array([newest[system] == version for system, version in zip(systems, columns["version"], strict=True)])
+    for stack, gpu, version in set(systems):
+        newest[stack, gpu] = max(newest.get((stack, gpu), version), version, key=by_number)
+    rows = np.array([newest[stack, gpu] == version for stack, gpu, version in systems])
     return {name: column[rows] for name, column in columns.items()}
 
 
@@ -186,7 +183,7 @@ def _experts(data: Path) -> list[Recording]:
     ]
 
 
-_GPU = ("device", f"{named('device', DEVICES)} AS gpu")
+_GPU = ("device", f"{named('device', 'devices')} AS gpu")
 CALL = Timing(35000.0, 1.0, alone=True)
 """Timing of a call of PyTorch between two events. The shortest time on an A100, a T4 and a P4 is 25 us."""
 CALLS = {"source": "NeuSight", "licence": "MIT"}

@@ -12,14 +12,10 @@ import numpy as np
 from kernrec.errors import KernrecError
 from kernrec.store.connection import parquet_rows, quoted
 
-TORCH_DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
-"""kernrec's data types, keyed by PyTorch's names."""
-SERVING_DTYPES = {
-    "bfloat16": "bf16", "fp8": "f8e4m3", "fp8_static": "f8e4m3", "fp8_block": "f8block", "nvfp4": "nvfp4",
-    "int8_wo": "w8a16", "int4_wo": "w4a16", "sq": "i8", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8",
-    "w4afp8": "w4f8",
-}  # fmt: skip
-"""kernrec's data types, keyed by their names in recordings of serving backends."""
+NAMES: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    Path(__file__).with_name("names.toml").read_text(encoding="utf-8")
+)
+"""kernrec's names of data types, GPUs and backends, keyed by the recorders' names."""
 
 
 class AbsentError(KernrecError):
@@ -49,9 +45,10 @@ def parquet_columns(path: Path, condition: str = "true", columns: str = "*") -> 
     return {name: np.ma.filled(c, np.nan if c.dtype.kind == "f" else 0) for name, c in table.items()}
 
 
-def named(column: str, names: Mapping[str, object]) -> str:
-    """Return an SQL expression that maps the texts of a column as `names` does."""
-    cases = " ".join(f"WHEN {quoted(old)} THEN {quoted(new)}" for old, new in names.items())
+def named(column: str, names: str | Mapping[str, object]) -> str:
+    """Return an SQL expression that maps the texts of a column as `names` does, a mapping or a table of `NAMES`."""
+    words = NAMES[names] if isinstance(names, str) else names
+    cases = " ".join(f"WHEN {quoted(old)} THEN {quoted(new)}" for old, new in words.items())
     return f"CASE {column} {cases} END"
 
 

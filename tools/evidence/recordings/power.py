@@ -1,13 +1,13 @@
 """Read recorded powers of real GPUs, with the rates of the events in the power model.
 
 Each recording consists of loads with their power at a known core clock. The events per second follow from recorded
-rates (FLOP/s, bytes/s, pipe activity), or from the problem and its time. `tools/evidence fit-power` fits the
-coefficients of the power model to these rows, and `tools/evidence power` prints the errors. The README of the shared
-data folder describes the data.
+rates (FLOP/s, bytes/s, pipe activity), or from the problem and its time. The README of the
+shared data folder describes the data.
 
 A row that contradicts its GPU or other rows is marked with a doubt and has less weight in fits.
 """
 
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from evidence.recordings.files import named, recorded_dicts
 from kernrec.gpu import find_gpu
 from kernrec.model.analytical.power import PowerModel
 
+_TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TF32_CYCLES = 0.279605 * 210e6
 """Core cycles of the recorded TF32 matmul on the RTX 3090. They were computed from the matmul's time under the limit of
 100 W, where the GPU runs at its lowest clock."""
@@ -82,33 +83,14 @@ def roofline(data: Path) -> Iterator[Load]:
         yield Load(f"roofline {gpu}", gpu, mhz * 1e6, power_w, rates, about=about, inputs=inputs)
 
 
-def fma(data: Path) -> Iterator[Load]:
-    """Yield a loop of f32 FMAs on constants at locked clocks."""
-    columns = """gpu, observed_clock_hz::DOUBLE AS clock_hz, power_w, latency_s,
-        blocks * threads_per_block * fma_per_thread / 32 / latency_s AS fma"""
-    for row in recorded_dicts(data / "anchors" / "power_clock_fma_f32.csv", columns=columns):
-        yield Load(f"FMA {row['gpu']}", rates={"issue.fma32": row.pop("fma")}, inputs="zeros", **row)
-
-
-def vector_add(data: Path) -> Iterator[Load]:
-    """Yield the DRAM-bound kernel c = a + b in f32, which has about 12 instructions per warp."""
-    columns = """gpu, clock_hz::DOUBLE AS clock_hz, energy_j / latency_s AS power_w, latency_s,
-        elements / 32 / latency_s AS warps, bytes_moved / latency_s AS bytes_per_s"""
-    counts = {"issue.fma32": 1, "issue.imad": 4, "issue.other": 7, "l1.requests": 3}
-    for row in recorded_dicts(data / "anchors" / "energy_vector_add_f32.csv", columns=columns):
-        warps, rates = row.pop("warps"), moved(row.pop("bytes_per_s"))
-        rates |= {name: count * warps for name, count in counts.items()}
-        yield Load(f"vector add {row['gpu']}", rates=rates, **row)
-
-
-def clock_and_cap(data: Path) -> Iterator[Load]:
-    """Yield BabelStream on an A100 80 GB PCIe (identified by its limit of 300 W) at locked clocks and limits."""
-    columns = """core_clock_mhz * 1e6 AS clock_hz, energy_wh * 3600 / time_s AS power_w, power_cap_w::DOUBLE AS limit_w,
-        time_s AS latency_s, bandwidth_gb_s * 1e9 AS bytes_per_s,
-        core_clock_mhz || ' MHz, cap ' || power_cap_w || ' W' AS about"""
-    condition = "benchmark = 'babelstream'"
-    for row in recorded_dicts(data / "power" / "a100_clock_and_cap.parquet", condition, columns):
-        yield Load("BabelStream A100", "a100-pcie-80gb", rates=moved(row.pop("bytes_per_s")), **row)
+def tabled(data: Path) -> Iterator[Load]:
+    """Yield the loads of `power.toml`, whose columns are fields of a load, rates of events, and bytes per second."""
+    for each in _TABLES["load"]:
+        for row in recorded_dicts(data / each["file"], each.get("condition", "true"), each["columns"]):
+            rates = {name: row.pop(name) for name in list(row) if "." in name}
+            if "bytes_per_s" in row:
+                rates = moved(row.pop("bytes_per_s")) | rates
+            yield Load(rates=rates, **row)
 
 
 _RTX_8000 = "quadro-rtx-8000"
@@ -136,24 +118,14 @@ def kernels(data: Path) -> Iterator[Load]:
     follow from the PTX and are limited by the SM's issue rate."""
     for row in recorded_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
         rates = _activity(row)
-        counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _OPCODES.items()}
-        f64 = min(row["f64"], counts[_ARITHMETIC])
-        runs = max(rates["issue.fma32"] / max(counts[_ARITHMETIC] - f64, 1.0), rates["issue.f64"] / f64 if f64 else 0.0)
+        counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _TABLES["opcodes"].items()}
+        f64 = min(row["f64"], counts["arithmetic"])
+        runs = max(
+            rates["issue.fma32"] / max(counts["arithmetic"] - f64, 1.0), rates["issue.f64"] / f64 if f64 else 0.0
+        )
         runs = min(runs, 4 * find_gpu(_RTX_8000).sms * row["core_frequency"] * 1e6 / sum(counts.values()))
-        rates |= {name: count * runs for name, count in counts.items() if name != _ARITHMETIC}
+        rates |= {name: count * runs for name, count in counts.items() if name != "arithmetic"}
         yield _of_rtx_8000("kernels", row, rates | {"shared.wavefronts": row["shared"] * runs})
-
-
-_ARITHMETIC = "arithmetic"
-_OPCODES = {
-    _ARITHMETIC: "add sub mul fma mad mad24 mul24 addc add.cc mad.cc madc sub.cc subc",
-    "issue.alu": "and or xor not shl shr shf lop3 setp set selp slct min max abs neg bfe bfi prmt popc clz brev sad "
-    "vote testp copysign bfind",
-    "issue.mufu": "rcp sqrt rsqrt ex2 lg2 sin cos div rem",
-    "issue.cvt": "cvt",
-    "issue.other": "bra bar mov exit ret call cvta shfl bar.warp.sync ld st atom red tex membar",
-}
-"""PTX opcodes of each event in the power model. DCGM counts the arithmetic events."""
 
 
 def _activity(row: Mapping[str, Any]) -> dict[str, float]:
@@ -226,19 +198,11 @@ def tf32_counts(products: float) -> dict[str, float]:
     }
 
 
-def published_gemms() -> Iterator[Load]:
-    """Yield large bf16 matmuls that ran at the GPU's power limit. The clock follows from their throughput.
-
-    A100 SXM: 257 TFLOP/s with random numbers, compared with 295 with zeros at 1,410 MHz (gemm_a100.parquet; H. He,
-    "Strangely, Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024). RTX 5090: 202.9 TFLOP/s
-    at 400 W (matmul_bf16_rtx5090.csv) and 247 at 575 W. RTX A6000: 118 TFLOP/s, which is 0.93 of the peak at 1,475 MHz
-    (serving_gemm_geforce.parquet, the fastest 5 % of the rows with at least 1,024 tokens).
-    """
-    arguments = (("a100-sxm4-80gb", 257e12, 1228e6, 400.0), ("rtx5090", 202.9e12, 2.38e9, 400.0),
-             ("rtx5090", 247e12, 2.85e9, 575.0), ("rtx-a6000", 118e12, 1.475e9, 300.0))  # fmt: skip
-    for gpu, flops, clock_hz, power_w in arguments:
-        rates = gemm_rates((8192, 8192, 8192), 2 * 8192**3 / flops, reads=3.0)
-        yield Load(f"bf16 GEMM {gpu}", gpu, clock_hz, power_w, rates)
+def published_gemms(_data: Path) -> Iterator[Load]:
+    """Yield large bf16 matmuls that ran at the GPU's power limit. The clock follows from their throughput."""
+    for each in _TABLES["gemm"]:
+        rates = gemm_rates((8192, 8192, 8192), 2 * 8192**3 / each["flops"], reads=3.0)
+        yield Load(f"bf16 GEMM {each['gpu']}", each["gpu"], each["clock_hz"], each["power_w"], rates)
 
 
 DOUBTED = 0.1
@@ -256,7 +220,12 @@ def judged(loads: Iterable[Load]) -> Iterator[Load]:
     for load in every:
         if load.latency_s and load.about and not load.limit_w:
             sweeps[load.recording, load.about].append(load)
-    falls = {id(load) for sweep in sweeps.values() for load in _below_lower_clocks(sweep)}
+    falls = set()
+    for sweep in sweeps.values():
+        highest_w = 0.0
+        for load in sorted(sweep, key=lambda load: load.clock_hz):
+            falls |= {id(load)} if load.power_w < (1 - FALLS) * highest_w else set()
+            highest_w = max(highest_w, load.power_w)
     for load in every:
         doubt = "less power at a higher clock" if id(load) in falls else contradiction(load)
         yield replace(load, doubt=doubt, weight=load.weight * DOUBTED) if doubt and not load.doubt else load
@@ -277,11 +246,3 @@ def contradiction(load: Load) -> str:
     if load.limit_w and load.power_w > load.limit_w * (1 + ABOVE) and load.clock_hz > model.minimum_hz:
         return "more power than the limit"
     return ""
-
-
-def _below_lower_clocks(sweep: list[Load]) -> Iterator[Load]:
-    highest_w = 0.0
-    for load in sorted(sweep, key=lambda load: load.clock_hz):
-        if load.power_w < (1 - FALLS) * highest_w:
-            yield load
-        highest_w = max(highest_w, load.power_w)

@@ -2,6 +2,7 @@
 The recorded power of a shape may be a third of a neighbor's, because some samples precede full speed; `agreement`
 compares neighbors, and fits give contradictory readings less weight."""
 
+import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from evidence.recordings import power as recordings
+from evidence.recordings.files import NAMES
+from evidence.recordings.matmul import columns_of, grouped
 from evidence.recordings.power import DOUBTED, Load, gemm_rates, judged
-from evidence.recordings.vendor import columns_of, grouped
 from kernrec.gpu import GPU, find_gpu
 
 Array = np.ndarray
@@ -27,9 +29,6 @@ MISREAD = 0.15
 BELOW, ALIKE, FEWEST = 0.2, 0.2, 20
 """Thresholds for doubting all powers of a backend: minimum median drop of the logarithm of power compared with another
 backend, maximum logarithmic difference of the times, minimum number of shapes."""
-SLOW = ("b200_sxm", "TRTLLM", "fp8")
-"""(System, framework, data type) whose matmuls stay below `REACHED` of the rate. On the same GPU, SGLang takes two
-thirds of their time, including a conversion."""
 HELD = 0.95
 """Fraction of the power limit above which the limit is assumed to slow down a load."""
 SHORTEST_S = 3e-5
@@ -41,29 +40,9 @@ LARGE = 2e11
 SUSTAINED_S = 0.2
 """Time in seconds of a run during which the power limit slows down almost all launches. On an H200, the matmuls of two
 backends are a tenth slower in runs of 0.2 s than in runs of 20 ms. Longer runs are not slower."""
-LAUNCHES = {"TRTLLM": 12, "SGLang": 72}
-"""Number of launches in one run of aiconfigurator's collectors without power measurement, for backends that multiply
-random numbers: 12 rounds with one matmul (TRTLLM) or six (SGLang). vLLM is missing, because its layers keep
-uninitialized weights in bf16 and fp8 (`collector/vllm/collect_gemm.py`)."""
-RANDOM_TYPES = {("TRTLLM", "bfloat16"): "bf16", ("TRTLLM", "fp8"): "fp8", ("SGLang", "bfloat16"): "f16"}
-"""Data type that a backend's collector actually multiplies. SGLang's fp8 matmuls include a conversion, and
-TensorRT-LLM's int8 matmuls are timed in a single launch, so both are missing."""
-
-_GPUS = {
-    "h200_sxm": "h200-sxm", "b200_sxm": "b200", "gb200": "gb200", "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s",
-}  # fmt: skip
-_DTYPES: Mapping[str, tuple[str, float, float]] = {
-    "bfloat16": ("mma.bf16", 2.0, 1.0), "fp8": ("mma.fp8", 1.0, 1.0), "sq": ("mma.i8", 1.0, 1.0),
-    "nvfp4": ("mma.fp8", 0.5, 0.5),
-}  # fmt: skip
-"""(Event, bytes per input element, events per operation), keyed by data type. fp4 counts as half of fp8. fp8_block is
-missing, because it is not known how many instructions scale its partial sums."""
-_HELD = (
-    ("h200_sxm", "bfloat16"), ("h200_sxm", "fp8"), ("b200_sxm", "bfloat16"), ("b200_sxm", "fp8"),
-    ("gb200", "bfloat16"), ("gb200", "fp8"), ("l40s", "bfloat16"), ("l40s", "fp8"), ("l40s", "sq"),
-)  # fmt: skip
-"""(System, data type) pairs whose large matmuls run at the power limit, so that the power equals the limit. An L40S
-reaches at least 0.93 of its peak in 8-bit integers, but much less in bf16 and fp8."""
+_TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_DTYPES: Mapping[str, tuple[str, float, float]] = _TABLES["dtypes"]
+"""(Event, bytes per input element, events per operation), keyed by data type."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +61,7 @@ class Products:
 
     @property
     def gpu(self) -> GPU:
-        """GPU in the catalog."""
-        return find_gpu(_GPUS[self.system])
-
-    @property
-    def products(self) -> Array:
-        """Number of multiplications of each matmul, (N,)."""
-        return np.asarray(self.shapes.astype(float).prod(axis=1))
+        return find_gpu(NAMES["systems"][self.system])
 
 
 @cache
@@ -96,7 +69,7 @@ def products(data: Path) -> tuple[Products, ...]:
     """Return the serving backends' matmuls on GPUs in the catalog, with one entry per GPU, backend and data type."""
     kind = ("system", "framework", "dtype")
     names = (*kind, "n", "k", "m", "latency_s", "power_w", "power_limit_w")
-    condition = f"system IN {tuple(_GPUS)} AND dtype IN {tuple(_DTYPES)}"
+    condition = f"system IN {tuple(_TABLES['systems'])} AND dtype IN {tuple(_DTYPES)}"
     columns = columns_of(data / "library" / "serving_gemm.parquet", names, condition)
     sets = []
     for (system, framework, dtype), own in grouped(columns, *kind).items():
@@ -152,17 +125,13 @@ def serving_products(data: Path) -> Iterator[Load]:
             continue
         weight, wrong = agreement(these)
         gpu, doubted = these.gpu, below.get((these.system, these.framework, these.dtype))
-        share = DOUBTED if doubted else 1.0
-        doubts = np.where(wrong, "below its neighbors", "")
-        if doubted:
-            doubts[:] = f"below {doubted}"
         for i in usual[:: max(len(usual) // CHOSEN, 1)]:
-            shape = tuple(int(size) for size in these.shapes[i])
+            shape, seconds = tuple(these.shapes[i].tolist()), float(these.latency_s[i])
             yield Load(
                 f"{these.dtype} {gpu.name}, {these.framework}", gpu.name, gpu.boost_clock_hz, float(these.power_w[i]),
-                rates_of(gpu, these.dtype, shape, float(these.latency_s[i])), float(these.limit_w[i]),
-                float(these.latency_s[i]), " x ".join(map(str, shape)), weight=float(weight[i]) * share,
-                doubt=str(doubts[i]),
+                rates_of(gpu, these.dtype, shape, seconds), float(these.limit_w[i]), seconds,
+                " x ".join(map(str, shape)), weight=float(weight[i]) * (DOUBTED if doubted else 1.0),
+                doubt=f"below {doubted}" if doubted else "below its neighbors" if wrong[i] else "",
             )  # fmt: skip
 
 
@@ -172,7 +141,11 @@ def held_products(data: Path) -> Iterator[Load]:
     fastest: dict[tuple[str, str], tuple[float, Products, int]] = {}
     for these in products(data):
         key = these.system, these.dtype
-        if key in _HELD and (fast := _fast(these)) and (key not in fastest or fast[0] > fastest[key][0]):
+        if (
+            list(key) in _TABLES["held"]
+            and (fast := _fast(these))
+            and (key not in fastest or fast[0] > fastest[key][0])
+        ):
             fastest[key] = fast[0], these, fast[1]
     for (_, dtype), (rate, these, place) in fastest.items():
         load = _at_limit(these, place, rate, _DTYPES[dtype][0].removeprefix("mma."))
@@ -183,13 +156,14 @@ def sustained_products(data: Path) -> Iterator[Load]:
     """Yield large matmuls of random numbers in runs of at least `SUSTAINED_S`, which are not used in any fit. The clock
     is computed as in `held_products`. The power is assumed to equal the limit."""
     for these in products(data):
-        kind = RANDOM_TYPES.get((these.framework, these.dtype))
-        if kind is None or (these.system, these.framework, these.dtype) == SLOW:
+        kind = _TABLES["random"].get(these.framework, {}).get(these.dtype)
+        if kind is None or [these.system, these.framework, these.dtype] == _TABLES["slow"]:
             continue
-        in_long_run = these.latency_s * LAUNCHES[these.framework] >= SUSTAINED_S
-        if fast := _fast(
-            these, np.where(np.isfinite(these.power_w), these.power_w > HELD * these.limit_w, in_long_run)
-        ):
+        held, in_long_run = (
+            these.power_w > HELD * these.limit_w,
+            these.latency_s * _TABLES["launches"][these.framework] >= SUSTAINED_S,
+        )
+        if fast := _fast(these, np.where(np.isfinite(these.power_w), held, in_long_run)):
             load = _at_limit(these, fast[1], fast[0], kind)
             rates = dict(load.rates)
             rates[f"mma.{kind}"] = rates.pop(_DTYPES[these.dtype][0])
@@ -199,8 +173,9 @@ def sustained_products(data: Path) -> Iterator[Load]:
 def _fast(these: Products, among: Array | bool = True) -> tuple[float, int] | None:
     """Return (FLOP/s, index) of the slowest of the fastest tenth of the large matmuls in the mask `among`, (N,), or
     None if there are fewer than ten matmuls."""
-    large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048) & among)
-    rate = 2.0 * these.products[large] / these.latency_s[large]
+    products = these.shapes.astype(float).prod(axis=1)
+    large = np.flatnonzero((products > LARGE) & (these.shapes.min(axis=1) >= 2048) & among)
+    rate = 2.0 * products[large] / these.latency_s[large]
     place = np.argsort(rate)[int(0.9 * len(rate))] if len(large) >= 10 else None
     return None if place is None else (float(rate[place]), int(large[place]))
 
@@ -231,7 +206,7 @@ def rates_of(gpu: GPU, dtype: str, shape: Any, seconds: float, reads: float = 1.
 def all_loads(data: Path) -> list[Load]:
     """Return all loads to which the power model is fitted. Contradictory loads are marked with a doubt."""
     readers = (
-        recordings.roofline, recordings.fma, recordings.vector_add, recordings.clock_and_cap,
-        recordings.microbenchmarks, recordings.library_gemms, recordings.tf32_limits, serving_products, held_products,
+        recordings.roofline, recordings.tabled, recordings.microbenchmarks, recordings.library_gemms,
+        recordings.tf32_limits, serving_products, held_products, recordings.published_gemms,
     )  # fmt: skip
-    return list(judged([*chain.from_iterable(read(data) for read in readers), *recordings.published_gemms()]))
+    return list(judged(chain.from_iterable(read(data) for read in readers)))

@@ -16,7 +16,7 @@ Array = np.ndarray
 
 DIMS = ("n", "c", "h", "w", "k")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
-    "3x3": lambda d: d["r"] == d["s"] == 3 and d["stride"] == d["dilation"] == d["groups"] == d["padding"] == 1,
+    "3x3": lambda d: d["r"] == d["s"] == 3 and d["stride"] == d["dilation"] == d["groups"] == d["padding"] == 1
 }
 
 CALL_S = 20e-6

@@ -53,7 +53,9 @@ def is_matvec(sizes: Mapping[str, int]) -> bool:
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    products, constants = device.once(("products", layout), lambda device: _prepared(device, layout))
+    if layout not in device.products:
+        device.products[layout] = _prepared(device, layout)
+    products, constants = device.products[layout]
     count = sizes.shape[1]
     work, figures = np.empty((_ROWS["work"], count)), np.empty((_ROWS["figures"], count))
     products.fill(sizes, work, figures)
@@ -76,7 +78,9 @@ def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
         products.set_tensor_tiles(_tiles(device), read_rate, device.seconds(TILE_CLK))
     else:
         set_simt_tiles(products, device, layout, _TIMED)
-    return products, _constants(device, layout)
+    transposed = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
+    architecture = {"arch.datacenter blackwell": float(gpu.sm in (100, 103)), "device.sm": float(gpu.sm)}
+    return products, transposed | architecture | device.constants
 
 
 def _tiles(device: Device) -> Array:
@@ -85,9 +89,3 @@ def _tiles(device: Device) -> Array:
     rate = device.flops / device.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     read_bytes = rows * device.precision.a_bytes + across * device.precision.b_bytes
     return np.array([rows, across, split, rate, read_bytes, 2 * rows * across, split != 1])
-
-
-def _constants(device: Device, layout: str) -> Mapping[str, float]:
-    transposed = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
-    architecture = {"arch.datacenter blackwell": float(device.gpu.sm in (100, 103)), "device.sm": float(device.gpu.sm)}
-    return transposed | architecture | device.constants

@@ -21,32 +21,6 @@ _BLOCKS = 8
 """Number of blocks that run on an SM at the same time. Each block processes one row at a time."""
 
 
-def _bound(
-    device: Device, dims: tuple[str, ...], sizes: Array, rows: Array, columns: Array, tensors: int, call_s: float
-) -> Bound:
-    """Return the lower bound and features of an operator over `rows` (N,) rows of `columns` (N,) elements. `tensors`
-    and `call_s` are those of `RowOp`."""
-    gpu, count = device.gpu, len(rows)
-    moved = tensors * device.element_bytes * rows * columns
-    resident = np.clip(2.0 - moved / gpu.l2_bytes, 0.0, 1.0)
-    memory_s = np.maximum((1 - resident) * moved / (gpu.memory_bandwidth * _DRAM_SHARE), moved / device.l2)
-    waves = rows / (_BLOCKS * gpu.sms)
-    rows_s = device.seconds(_ROW_CLK) * np.maximum(waves, 0.1)
-    work_s = (memory_s**2 + rows_s**2) ** 0.5
-    total_s = (call_s**4 + work_s**4) ** 0.25
-    parts = device.parts(np.zeros(count), moved) | {"launch": np.full(count, call_s), "math": np.zeros(count)}
-    shares = {"memory": memory_s, "rows": rows_s, "launch": parts["launch"], "dram": parts["dram"], "l2": parts["l2"]}
-    features = {
-        "l2.moved": np.log2(moved / gpu.l2_bytes),
-        "waves": np.log2(waves),
-        "full": waves / np.ceil(waves),
-        "shape.columns": np.log2(columns),
-        "aligned.columns": np.log2(np.gcd(columns.astype(np.int64), 64)),
-        "shape.rest of columns": columns % 1024,
-    }
-    return bound_of(device, dims, sizes, total_s, parts, shares, features, work_s)
-
-
 @dataclass(frozen=True)
 class RowOp:
     """Operator over independent rows."""
@@ -63,7 +37,26 @@ class RowOp:
             rows, columns = np.ceil(sizes[0] / _ELEMENTS), np.minimum(sizes[0], _ELEMENTS)
         else:
             rows, columns = sizes
-        return _bound(device, self.DIMS, sizes, rows, columns, self.tensors, self.call_s)
+        gpu, count = device.gpu, len(rows)
+        moved = self.tensors * device.element_bytes * rows * columns
+        resident = np.clip(2.0 - moved / gpu.l2_bytes, 0.0, 1.0)
+        memory_s = np.maximum((1 - resident) * moved / (gpu.memory_bandwidth * _DRAM_SHARE), moved / device.l2)
+        waves = rows / (_BLOCKS * gpu.sms)
+        rows_s = device.seconds(_ROW_CLK) * np.maximum(waves, 0.1)
+        work_s = (memory_s**2 + rows_s**2) ** 0.5
+        total_s = (self.call_s**4 + work_s**4) ** 0.25
+        parts = device.parts(np.zeros(count), moved)
+        parts |= {"launch": np.full(count, self.call_s), "math": np.zeros(count)}
+        shares = {"memory": memory_s, "rows": rows_s} | {name: parts[name] for name in ("launch", "dram", "l2")}
+        features = {
+            "l2.moved": np.log2(moved / gpu.l2_bytes),
+            "waves": np.log2(waves),
+            "full": waves / np.ceil(waves),
+            "shape.columns": np.log2(columns),
+            "aligned.columns": np.log2(np.gcd(columns.astype(np.int64), 64)),
+            "shape.rest of columns": columns % 1024,
+        }
+        return bound_of(device, self.DIMS, sizes, total_s, parts, shares, features, work_s)
 
 
 _ROWS = ("rows", "columns"), {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
