@@ -137,13 +137,13 @@ def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool, kw_o
 
 
 def _defaults(
-    cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasses.Field[Any]"], given: Mapping[str, Any]
+    cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasses.Field[Any]"], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the defaults of the fields that are not `given`, except fields without a default."""
+    """Return the defaults of the fields that are not in `arguments`, except fields without a default."""
     values: dict[str, Any] = {}
     for name in names:
         field = described.get(name)
-        if name in given:
+        if name in arguments:
             continue
         if field is not None and field.default_factory is not _MISSING:
             values[name] = field.default_factory()
