@@ -97,7 +97,7 @@ class _InTurn(Chooser):
         share = 1.0 / len(self._left)
         planned = self._left.pop(0)
         upcoming = self._left[0].tasks[:VARIANTS_AHEAD] if self._left else ()
-        return replace(planned, share=share, upcoming=upcoming)
+        return replace(planned, share=share, configs_share=share, upcoming=upcoming)
 
 
 _CHOOSERS: Mapping[Strategy, Callable[[RequestOnGpu], Chooser]] = {

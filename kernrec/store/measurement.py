@@ -194,7 +194,21 @@ Limits = tuple[float | None, float | None, float | None, bool]
 
 
 @dataclass(frozen=True)
-class MeasuredDevice:
+class GpuSettings:
+    """Settings of a GPU that another program may change during a campaign. None means unknown or default."""
+
+    power_limit_w: float | None = None
+    """Power limit in watts, or None for the default. `locked_sm_clock_hz` and `locked_memory_clock_hz` are None if the
+    clock was not locked."""
+    locked_sm_clock_hz: float | None = None
+    locked_memory_clock_hz: float | None = None
+    ecc: bool | None = None
+    mig: bool | None = None
+    persistence: bool | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredDevice(GpuSettings):
     """GPU, software and settings with which a config was measured."""
 
     device: str | None = None
@@ -205,14 +219,6 @@ class MeasuredDevice:
     cuda: str | None = None
     cupy: str | None = None
     nvml: str | None = None
-    power_limit_w: float | None = None
-    """Power limit in watts, or None for the default. `locked_sm_clock_hz` and `locked_memory_clock_hz` are None if the
-    clock was not locked."""
-    locked_sm_clock_hz: float | None = None
-    locked_memory_clock_hz: float | None = None
-    ecc: bool | None = None
-    mig: bool | None = None
-    persistence: bool | None = None
     other_processes: int | None = None
     idle_w: float | None = None
     """Power of the idle GPU with a CUDA context, in watts."""

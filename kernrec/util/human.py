@@ -4,16 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-PREFIXES = (
-    (1e12, "T"),
-    (1e9, "G"),
-    (1e6, "M"),
-    (1e3, "k"),
-    (1.0, ""),
-    (1e-3, "m"),
-    (1e-6, "u"),
-    (1e-9, "n"),
+PREFIXES = tuple(
+    zip((1e12, 1e9, 1e6, 1e3, 1.0, 1e-3, 1e-6, 1e-9), ("T", "G", "M", "k", "", "m", "u", "n"), strict=True)
 )
+"""SI prefixes with their factors, the largest first."""
 
 
 def human(value: float, unit: str) -> str:

@@ -104,7 +104,9 @@ def _init(
         else:
             values.update(zip(names, args), **named)  # noqa: B905
             if len(values) != count or len(args) + len(named) != count or not every.issuperset(named):
-                values.update(_defaults(cls, names, described, args, named))
+                values.update(defaults := _defaults(cls, names, described, values))
+                if not every.issuperset(named) or len(args) + len(named) + len(defaults) != count:
+                    _own_init(getattr(cls, _FIELDS), finish, kw_only)(self, *args, **named)  # Raise the usual error.
         if finish:
             self.__post_init__()
 
@@ -135,28 +137,18 @@ def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool, kw_o
 
 
 def _defaults(
-    cls: type,
-    names: tuple[str, ...],
-    described: Mapping[str, "dataclasses.Field[Any]"],
-    args: tuple[Any, ...],
-    named: Mapping[str, Any],
+    cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasses.Field[Any]"], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the defaults of fields without an argument. Raise `TypeError` for unknown or missing arguments."""
-    if len(args) > len(names):
-        raise TypeError(f"{cls.__qualname__}() takes {len(names)} arguments but {len(args)} were given")
-    if wrong := [name for name in named if name not in names or name in names[: len(args)]]:
-        raise TypeError(f"{cls.__qualname__}() got an unexpected keyword argument or multiple values for {wrong[0]!r}")
+    """Return the defaults of the fields that are not in `arguments`, except fields without a default."""
     values: dict[str, Any] = {}
-    for name in names[len(args) :]:
-        if name in named:
-            continue
+    for name in names:
         field = described.get(name)
+        if name in arguments:
+            continue
         if field is not None and field.default_factory is not _MISSING:
             values[name] = field.default_factory()
         elif (default := vars(cls).get(name, _MISSING) if field is None else field.default) is not _MISSING:
             values[name] = default
-        else:
-            raise TypeError(f"{cls.__qualname__}() missing required argument: {name!r}")
     return values
 
 

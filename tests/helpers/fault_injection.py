@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, GpuSettings, MeasurementFailure, OutputError
+from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, MeasurementFailure, OutputError
 from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel, constant_time
-from kernrec.store.measurement import Outcome
+from kernrec.store.measurement import GpuSettings, Outcome
 
 OPENING = {"device": "tests.helpers.fault_injection:faulty_gpu"}
 """Request with which a worker opens the device."""

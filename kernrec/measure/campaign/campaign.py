@@ -129,7 +129,7 @@ class Campaign:
         share_s = planned.share * (self._end_s - start_s)
         with_energy, finals = session.probe.measures_energy, settings.finals if planned.finals else 0
         try:
-            most = None if configs_left is None else math.ceil(configs_left * planned.share)
+            most = None if configs_left is None else math.ceil(configs_left * planned.configs_share)
             again = self._screen(start_s + _SCREEN_SHARE * share_s, most)
             if with_energy:
                 again += self._coarse(start_s + _COARSE_SHARE * share_s)

@@ -18,12 +18,12 @@ from kernrec.errors import KernrecError
 from kernrec.measure.campaign.journal import Records
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.schedule import ScheduledMeasurement
-from kernrec.measure.device.interface import DeviceInfo, GpuSettings, MeasurementFailure
+from kernrec.measure.device.interface import DeviceInfo, MeasurementFailure
 from kernrec.measure.protocol import measure_config
 from kernrec.measure.protocol.measure_config import Probe
 from kernrec.measure.protocol.probe import load_probe, save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
-from kernrec.store.measurement import DeviceReport, Measurement, Tier
+from kernrec.store.measurement import DeviceReport, GpuSettings, Measurement, Tier
 
 LATENCY_DRIFT = 0.01
 """Relative change of a reference kernel's latency above which the GPU counts as drifted."""

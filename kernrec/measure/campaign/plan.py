@@ -83,7 +83,8 @@ class PlannedProblem:
             or the spec.
         energy: Rule that selects the tasks whose energy is measured.
         finals: Whether to measure configs near the Pareto front in the final tier.
-        share: Maximum fraction of the remaining budget to spend on this problem.
+        share: Maximum fraction of the remaining time to spend on this problem.
+        configs_share: Maximum fraction of the remaining number of configs to screen on this problem.
         earlier: Measurements of the problem that exist already.
         upcoming: Tasks of the next problem, whose code is compiled after the code of `tasks`.
     """
@@ -98,6 +99,7 @@ class PlannedProblem:
     energy: EnergyRule = EnergyRule.GUIDE
     finals: bool = True
     share: float = 1.0
+    configs_share: float = 1.0
     earlier: tuple[Measurement, ...] = ()
     upcoming: tuple[Task, ...] = ()
 

@@ -18,7 +18,6 @@ from kernrec.measure.device.correctness import ProblemBuffers, cached_outputs, e
 from kernrec.measure.device.interface import (
     ConfigUnderTest,
     DeviceInfo,
-    GpuSettings,
     MeasurementFailure,
     PreparedProblem,
     SensorReading,
@@ -39,7 +38,7 @@ from kernrec.profile.launch_profile import entry_name
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.ir.inline import inlined
-from kernrec.store.measurement import Outcome
+from kernrec.store.measurement import GpuSettings, Outcome
 
 _REFERENCE_BYTES = 256 << 20
 _REFERENCE_TRIPS = 4096

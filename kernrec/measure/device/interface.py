@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, config_text
 from kernrec.op import Problem
-from kernrec.store.measurement import DeviceReport, MeasuredDevice, Outcome
+from kernrec.store.measurement import DeviceReport, GpuSettings, MeasuredDevice, Outcome
 
 
 class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a defect of this program
@@ -58,18 +58,6 @@ class PreparedProblem:
         if self.baseline is None:
             return "reference of the spec"
         return "output of " + config_text(self.baseline)
-
-
-@dataclass(frozen=True)
-class GpuSettings:
-    """Settings of a GPU that another program may change during a campaign. None means unknown or default."""
-
-    power_limit_w: float | None = None
-    locked_sm_clock_hz: float | None = None
-    locked_memory_clock_hz: float | None = None
-    ecc: bool | None = None
-    mig: bool | None = None
-    persistence: bool | None = None
 
 
 @dataclass(frozen=True)

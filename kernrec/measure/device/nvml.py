@@ -17,7 +17,8 @@ from typing import Any
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.measure.device.interface import GpuSettings, SensorReading
+from kernrec.measure.device.interface import SensorReading
+from kernrec.store.measurement import GpuSettings
 from kernrec.util.files import lock_path
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from kernrec.measure.device.interface import (
     ConfigUnderTest,
     DeviceInfo,
-    GpuSettings,
     OutputError,
     PreparedProblem,
     SensorReading,
 )
+from kernrec.store.measurement import GpuSettings
 
 _IDLE = frozenset({"GpuIdle"})
 

@@ -8,8 +8,9 @@ from cupy.cuda import Clock
 from cupy.cuda.function import PTX
 
 import kernrec.measure.device.cuda as cuda
-from kernrec.measure.device.interface import GpuSettings, SensorReading
+from kernrec.measure.device.interface import SensorReading
 from kernrec.ptx import parse
+from kernrec.store.measurement import GpuSettings
 
 
 class MissingSensors:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.measure.campaign.device_session import DriftMonitor, describe_changes
-from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, GpuSettings, MeasurementFailure, OutputError
+from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, MeasurementFailure, OutputError
 from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel, SimulatedSensors, constant_time
 from kernrec.measure.protocol.energy_counter import (
     WRAP_J,
@@ -30,7 +30,7 @@ from kernrec.measure.protocol.measure_config import (
 )
 from kernrec.measure.protocol.probe import probe_sensors
 from kernrec.op import find_op
-from kernrec.store.measurement import Tier
+from kernrec.store.measurement import GpuSettings, Tier
 
 INFO = DeviceInfo(
     gpu="h200-sxm", name="simulated", sm=90, l2_bytes=50 << 20, memory_bytes=1 << 34, generation="hopper", virtual=True
