@@ -4,6 +4,7 @@ The kernels are a uniform `loop`, a `divergent` loop whose length differs betwee
 library's `mma` on tensor cores. Every instruction is executed and none is counted.
 """
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -25,7 +26,8 @@ _LOOPS = Path(__file__).with_name("loops.cu")
 
 def run(trips: int = 2000, rounds: int = 3) -> None:
     """Print a row for each kernel. `trips` is the number of trips of a loop."""
-    module, work = parse(compile_source(_LOOPS.read_text(encoding="utf-8"), _SM, {}).ptx), {}
+    module = parse(compile_source(_LOOPS.read_text(encoding="utf-8"), _SM, {}).ptx)
+    work: dict[str, tuple[float, Callable[[], object]]] = {}
     for entry in ("loop", "divergent"):
         buffers = {"x": np.ones(256, np.float32), "y": np.zeros(1024, np.float32)}
         launch = KernelLaunch(entry, (4,), (256,), ["x", "y", np.int32(trips)], buffers)

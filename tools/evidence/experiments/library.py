@@ -97,8 +97,8 @@ def run(
                 print(f"skipped {name} on {gpu}: {error}")
     if parts:
         columns = ("kernel", "gpu", *({"set": (), "group": ("group",), "chosen": ("chosen",)}[by]))
-        model = lambda part: {"model": geometric_mean(part["model_s"] / part["recorded"])}  # noqa: E731
-        report("predicted over recorded times", joined(parts), columns, agreement, spread, model)
+        cells = agreement, spread, lambda part: {"model": geometric_mean(part["model_s"] / part["recorded"])}
+        report("predicted over recorded times", joined(parts), columns, *cells)
 
 
 def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]) -> list[Cases]:
