@@ -44,13 +44,8 @@ class Table:
 
 
 def script(run: Callable[..., int | None], about: str | None = None, if_absent: int = 1) -> None:
-    """Run a function whose arguments are options, and exit with the status that it returns.
-
-    Args:
-        run: Function of the command.
-        about: Help text. The default is the docstring of `run`.
-        if_absent: Exit status if a recording is missing.
-    """
+    """Run a function whose arguments are options, and exit with the status that it returns. `about` is the help text,
+    or None for the docstring of `run`, and `if_absent` is the exit status if a recording is missing."""
 
     @functools.wraps(run)
     def command(**options: Any) -> None:

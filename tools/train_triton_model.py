@@ -59,11 +59,8 @@ class RecordedProblem:
             return None
         if (table := _table(self.gpu, problem.dtype, problem.layout)) is None:
             return None
-        every = (
-            (config, tuple(config[name] for name in COLUMNS))
-            for config in map(table.space.config, range(len(table.space)))
-        )
-        recorded = [(config, self.times[key]) for config, key in every if key in self.times]
+        configs = map(table.space.config, range(len(table.space)))
+        recorded = [(c, s) for c in configs if (s := self.times.get(tuple(c[name] for name in COLUMNS))) is not None]
         inputs, usable = profiled_inputs(table, problem, [config for config, _ in recorded])
         chosen = [recorded[i] for i in usable.tolist()]
         return table, inputs, [config for config, _ in chosen], np.array([seconds for _, seconds in chosen])

@@ -109,7 +109,6 @@ THREADS = 256
 
 
 def geometric_mean(ratio: Array) -> float:
-    """Return the geometric mean of positive values."""
     return float(np.exp(np.log(ratio).mean()))
 
 

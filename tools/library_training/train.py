@@ -33,10 +33,7 @@ _FIELDS = "name case alike_width dtypes layouts alike local kinds multiples orig
 
 def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any], dict[str, Trees]]:
     """Train all trees of one recorded set. To calibrate intervals, `folds` of five folds of problems are held out.
-
-    Returns:
-        (the set's entry in the model card, the trees keyed by name).
-    """
+    Return (the set's entry in the model card, the trees keyed by name)."""
     table, recorded, trees = Table.of(recording), recording.recorded, dict[str, Trees]()
     heads: dict[str, dict[str, Any]] = {quantity: {} for quantity in table.matrix}
     named: tuple[int, int] | None = None

@@ -46,10 +46,8 @@ to 1.04 times a block's distinct sectors. Convolutions of at least 60 KiB read 1
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 COUNTERS: Mapping[str, Row] = _TABLES["counter"]
 KERNELS: Mapping[str, Row] = _TABLES["kernel"]
-_CLASSES = tuple(
-    f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum"
-    for kind in ("fp32", "integer", "control", "memory", "misc")
-)
+_KINDS = ("fp32", "integer", "control", "memory", "misc")
+_CLASSES = [f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum" for kind in _KINDS]
 
 
 def run(

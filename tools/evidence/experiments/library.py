@@ -97,7 +97,8 @@ def run(
                 print(f"skipped {name} on {gpu}: {error}")
     if parts:
         columns = ("kernel", "gpu", *({"set": (), "group": ("group",), "chosen": ("chosen",)}[by]))
-        report("predicted over recorded times", joined(parts), columns, agreement, spread, model)
+        cells = agreement, spread, lambda part: {"model": geometric_mean(part["model_s"] / part["recorded"])}
+        report("predicted over recorded times", joined(parts), columns, *cells)
 
 
 def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]) -> list[Cases]:
@@ -115,8 +116,3 @@ def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]
         names = {"kernel": name, "gpu": gpu, "problem": dims, "group": shape.group, "chosen": best[0].kernel.name}
         result.append(Cases.of(**names, recorded=[shape.measured_s], predicted=answered_s, model_s=model_s))
     return result
-
-
-def model(cases: Cases) -> dict[str, object]:
-    """Return the geometric mean of the analytical model's time / recorded time."""
-    return {"model": geometric_mean(cases["model_s"] / cases["recorded"])}

@@ -46,7 +46,9 @@ def run(
     for path in paths if part != "warm" else ():
         if part == "cold" and "static" not in path.name:
             space = read_space(path).distinct()
-            show(space, times(space), cold(space), seeds)
+            genetic, shuffled = partial(_genetic, space, (1.0, 0.0)), partial(_shuffled, len(space))
+            searches = {"kernrec": partial(guided, space), "genetic": genetic, "random": shuffled}
+            show(space, times(space), searches, seeds)
         elif part == "energy" and "energy" in path.name:
             space = read_space(path)
             space = space.take(np.flatnonzero(space.measured["nvml_energy"] > 0))
@@ -63,11 +65,6 @@ def run(
                     print(f"skipped {recording.file}: {error}")
 
 
-def cold(space: Space) -> Searches:
-    genetic = partial(_genetic, space, (1.0, 0.0))
-    return {"kernrec": partial(guided, space), "genetic": genetic, "random": partial(_shuffled, len(space))}
-
-
 def _genetic(space: Space, weights: tuple[float, float], seed: int) -> Trace:
     return searched(space, GeneticSearch(SearchSpace(space.matrix, seed=seed), weights, seed), seed)
 
@@ -80,10 +77,8 @@ def energy(space: Space) -> Searches:
     def guide(seed: int) -> Trace:
         return searched(space, EnergyGuide(ExpectedImprovement(space.matrix, seed=seed), weights, seed), seed)
 
-    every, genetic = (
-        partial(guided, space, measured=lambda row, _: float(joules[row])),
-        partial(_genetic, space, weights),
-    )
+    every = partial(guided, space, measured=lambda row, _: float(joules[row]))
+    genetic = partial(_genetic, space, weights)
     return {"every energy": every, "guide": guide, "genetic": genetic, "random": partial(_shuffled, len(space))}
 
 
@@ -94,8 +89,8 @@ def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
     exact = {"latency_s": rows.latency_s, "log_deviation": np.zeros(len(rows.configs))}
     space = Space(sample.title, columns, exact)
     seconds = dict(zip(map(config_text, sample.configs), sample.predicted_s().tolist(), strict=True))
-    partial = np.array([seconds.get(config_text(config), np.nan) for config in rows.configs])
-    return space, completed_predictions(space.matrix, partial)
+    predicted_s = np.array([seconds.get(config_text(config), np.nan) for config in rows.configs])
+    return space, completed_predictions(space.matrix, predicted_s)
 
 
 def show(space: Space, costs: Array, searches: Searches, seeds: int) -> None:

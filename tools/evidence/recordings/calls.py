@@ -30,15 +30,9 @@ def fastest(
 ) -> dict[str, Array]:
     """Return the columns of a file. If a backend ran a problem with several kernels, keep only the fastest.
 
-    Args:
-        path: Path of a Parquet file.
-        sizes: Columns that distinguish problems, besides system, framework and dtype. An SQL expression may rename a
-            column.
-        condition: SQL condition that selects rows.
-        otherwise: SQL expressions for columns that the file lacks or names differently, keyed by column name.
-
-    Returns:
-        Columns `gpu`, `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
+    The columns `sizes` distinguish problems, besides system, framework and dtype. `otherwise` contains SQL expressions
+    for columns that the file lacks or names differently, keyed by column name. The result has the columns `gpu`,
+    `stack`, `dtype` and `version` with kernrec's names, the sizes, `latency_s` and `power_w`.
     """
     other = {"power_w": "power_w", **(otherwise or {})}
     spelled = (("gpu", "system", "systems"), ("stack", "framework", "backends"), ("dtype", "dtype", "serving_dtypes"))

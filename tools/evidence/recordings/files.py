@@ -12,9 +12,7 @@ import numpy as np
 from kernrec.errors import KernrecError
 from kernrec.store.connection import parquet_rows, quoted
 
-NAMES: Mapping[str, Mapping[str, str]] = tomllib.loads(
-    Path(__file__).with_name("names.toml").read_text(encoding="utf-8")
-)
+NAMES: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("names.toml").read_text("utf-8"))
 """kernrec's names of data types, GPUs and backends, keyed by the recorders' names."""
 
 
