@@ -41,7 +41,7 @@ def contribute(wanted: ContributeOptions) -> None:
     from kernrec.measure.request import CollectRequest, Strategy
     from kernrec.store.keys import make_own_key
 
-    database = wanted.database.with_name("contributed.duckdb")
+    database = wanted.db or wanted.database.with_name("contributed.duckdb")
     make_own_key()  # Report an unusable key now, not after ten minutes of measuring.
     if not re.fullmatch(r"\s*0+\s*[A-Za-z]+\s*", wanted.budget):
         budget = CampaignBudget(*parse_budget("--budget", wanted.budget))

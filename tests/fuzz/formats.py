@@ -236,7 +236,7 @@ def _stored(work: Path) -> Iterator[Format]:
             journal.records()
             ingest(journal)
 
-    with Journal(work / "left.journal.sqlite") as journal:
+    with Journal(work / "left") as journal:
         journal.append(*(json.loads(line) for line in lines))
     tables = (work / "left.journal.sqlite").read_bytes()
     yield Format("journal", "own.duckdb.journal.sqlite", (tables,), ingested, damage.sqlite_file)
