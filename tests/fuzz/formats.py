@@ -379,8 +379,7 @@ def _used(database: Database) -> None:
     if (content := database.content_hash()) in _SEEN:
         return
     _SEEN.add(content)
-    identities = [measurement.identity for measurement in database.measurements()]
-    for gpu, kernel, problem in {(each.gpu, each.kernel, each.problem.key) for each in identities}:
+    for gpu, kernel, problem in {(each.gpu, each.kernel, each.problem.key) for each in database.measurements()}:
         database.measured(gpu, [kernel], problem)
     for row in database.rows("profile"):
         database.profiles(str(row["kernel"]), str(row["kernel_hash"]), int(str(row["sm"])))
