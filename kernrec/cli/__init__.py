@@ -11,7 +11,7 @@ import sys
 _QUERIES = frozenset({"recommend", "explain", "list", "--version"})
 """Commands that print a result and end. Other commands may run for hours."""
 _OBJECTS = 100_000
-"""Number of new objects after which Python collects garbage in a query. The default, 700, causes 90 collections."""
+"""Number of new objects after which Python collects garbage in a query. The default of 700 is too low."""
 
 
 def main() -> None:
