@@ -1,7 +1,7 @@
 """Define the command line with Typer, with one module per command.
 
 Only results go to standard output. Notes, progress and errors go to standard error. The exit status is 2 for incorrect
-usage, 1 for a failure, and 70 for an internal error, with a report in the cache folder.
+usage, 1 for a failure, and 70 for an internal error.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""`kernrec analyze` for programs with several kernels, or for several GPUs. The table has a row per kernel and GPU."""
+"""`kernrec analyze` for several kernels or several GPUs."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -267,7 +267,6 @@ def run_measuring(
 
 
 def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
-    """Print the result of a measurement campaign."""
     from kernrec.gpu import find_gpu
     from kernrec.measure.refine_planner import Refined
     from kernrec.measure.search_rounds import Searched

@@ -86,7 +86,7 @@ class AnalyzeOptions(options.Options):
 
     @cached_property
     def draft(self) -> "Draft | None":
-        """Return the draft of a CUDA kernel's spec, or None if none is needed."""
+        """Return the draft of a CUDA kernel's spec, or None for other kernels and if the user gave a spec."""
         from kernrec.interop.spec_draft import draft_spec
 
         if self.spec is not None or self.file.suffix in (".ptx", ".py", ".toml") or ":" in self.file.name:
@@ -112,9 +112,10 @@ class AnalyzeOptions(options.Options):
         return AnalyzeOptions(vars(self) | {"gpu": gpu, "source": source}, self.databases or ())
 
     def enlarge(self, error: str) -> bool:
-        """Enlarge a buffer of assumed size after a kernel accessed memory beyond its end. Return whether this helped.
+        """Enlarge a buffer of assumed size after a kernel accessed memory past its end. Return whether the options
+        changed.
 
-        Raise `UsageError` if assumed values must be corrected first. `error` is the emulator's message.
+        Raise `UsageError` if other assumed values may be wrong. `error` is the emulator's message.
         """
         from kernrec.interop.assumed_words import enlarged_words
 

@@ -1,7 +1,7 @@
 """Print answers as tables, CSV or JSON on standard output, and notes on standard error.
 
-Cells are never truncated (Rich may truncate them, and takes long to import). If a table does not fit on a line, its
-least important columns are dropped, then columns marked `below` move to a second line, then long text wraps.
+Cells are never truncated. If a table does not fit on a line, the least important columns are dropped. Then columns
+marked `below` move to a second line, and finally long text wraps.
 """
 
 import json

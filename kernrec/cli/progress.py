@@ -58,7 +58,7 @@ class Lines:
 
 
 _printing = threading.Lock()
-"""Lock against a fork while a line is printed."""
+"""Lock that prevents a fork while a line is printed."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_printing.acquire, after_in_parent=_printing.release, after_in_child=_printing.release)
 

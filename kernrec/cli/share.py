@@ -98,7 +98,6 @@ def asked_licence(others: str) -> str:
 
 
 def print_manifest(manifest: "Manifest") -> None:
-    """Print a summary of a bundle's contents."""
     print(", ".join(counted(count, table) for table, count in manifest.rows.items()))
     for name, values in manifest.provenance.items():
         if name == "days" and values:

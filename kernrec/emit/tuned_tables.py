@@ -70,7 +70,7 @@ def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
 
 
 def merged(before: bytes, new: bytes, place: str) -> bytes:
-    """Merge two tuning files. Entries of `new` take precedence. Raise `UsageError` if the file `place` is invalid."""
+    """Merge two tuning files. Entries of `new` take precedence. Raise `UsageError` if the existing file is invalid."""
     entries, version = read_moe_configs(before.decode("utf-8", "replace"), place)
     added, _ = read_moe_configs(new.decode(), "what is emitted")
     return write_moe_configs(entries | added, version).encode()

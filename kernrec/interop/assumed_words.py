@@ -23,7 +23,7 @@ _COUNT = re.compile(
     r"iter|step|stage|level|pass|round|mode|flag|depth|radius|halo|pad|dilation|trans|is_", re.IGNORECASE
 )
 _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
-"""Assumed values of a single size, of a matrix's side, of each of two sizes, and of each of three or more sizes."""
+"""Assumed values of one size, of a matrix's side, of two sizes, and of three or more."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_ENLARGED = 1 << 32
 """Maximum offset, in bytes, up to which kernrec enlarges a buffer."""
@@ -115,7 +115,7 @@ def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
 
 
 def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords | None:
-    """Return options with a larger buffer after a kernel accessed memory beyond the buffer's end.
+    """Return options with a larger buffer after a kernel read or wrote past the buffer's end.
 
     Return None if the user or the host code chose the size, or if no larger size helps. `error` is the emulator's
     message.

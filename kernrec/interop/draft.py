@@ -106,8 +106,7 @@ def analyze_command(source: Path, entry: str, gpu: str) -> str:
 def kernel_names(text: str) -> list[str]:
     """Return the names of a CUDA program's kernels, in the form that the argument `FILE:NAME` accepts.
 
-    A template is listed once for each instance (`scale<float, 4>`), or by its name if the program has no instance.
-    Kernels that the program never launches come last.
+    Instances of a template (`scale<float, 4>`) are separate names. Kernels that the program never launches come last.
     """
     launched = set(re.findall(r"([A-Za-z_]\w*)\s*(?:<[^<>;(){}]*>)?\s*<<<", text))
     kernels = sorted(signatures(text), key=lambda each: each.name not in launched)

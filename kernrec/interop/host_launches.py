@@ -43,8 +43,8 @@ def host_launches(
 
     Args:
         kernel: Name of the kernel, without template arguments.
-        parameters: Name and kind of each kernel parameter. The kind of a number is None. The kind of a pointer is the
-            data type of the elements, or `STRUCTURE` if kernrec does not have this type.
+        parameters: Name of each kernel parameter, with the data type of the elements if it is a pointer. The type is
+            None for a number, and `STRUCTURE` for a pointer to any other type.
         argv: Command-line arguments of the program, if known.
     """
     if "<<<" not in text:

@@ -73,14 +73,13 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
 
     Args:
         place: Path of the model's `config.json`, or of its folder.
-        context: For `prefill`, the number of tokens in the prompt. For `decode`, the number of tokens to which the new
-            token attends, including itself. The default is `DEFAULT_CONTEXT`.
+        context: Number of tokens in the prompt for `prefill`. For `decode`, number of tokens to which the new token
+            attends, including itself. The default is `DEFAULT_CONTEXT`.
         phase: `decode` or `prefill`.
         text: Content of the file, or None to read the file.
 
     Raises:
-        UsageError: The config lacks a field, the architecture is unknown, or the context is longer than the model
-            accepts.
+        UsageError: The config lacks a field, the architecture is unknown, or the context is too long for the model.
     """
     model = read_model(place, text=text)
     kind = model.fields.get("model_type")

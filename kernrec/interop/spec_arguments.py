@@ -2,8 +2,8 @@
 
 Integer parameters become dimensions of the problem, and pointers become tensors. Arguments have these forms:
 
-n=4096           value of a number; an integer becomes a dimension, which --shape can change later
-x=f32[n]         buffer of random values; the size of each axis can be an expression: `f32[height,width]`
+n=4096           value of a number (an integer becomes a dimension)
+x=f32[n]         buffer of random values with a size for each axis: `f32[height,width]`
 x=[n]            buffer of random values with the element type declared in the source
 x=zeros:f32[n]   buffer of zeros
 x=@values.npy    buffer with the content of a NumPy file

@@ -3,11 +3,11 @@
 T1 is a JSON format (schema 1.0.0) in which autotuners exchange descriptions of tuning problems. kernrec interprets a
 file as Kernel Tuner and KTT do:
 
-- The grid is `ProblemSize` divided by `GridDivX`, `GridDivY` and `GridDivZ`, if they exist. Otherwise, it is
-  `GlobalSize`, in blocks if `GlobalSizeType` is CUDA, and in threads if it is OpenCL.
+- The grid is `ProblemSize` divided by `GridDivX`, `GridDivY` and `GridDivZ`. If they are missing, the grid is
+  `GlobalSize`, in blocks for CUDA and in threads for OpenCL (`GlobalSizeType`).
 - Tuning parameters become macros of the same name.
-- An argument with `MemoryType` Symbol (`MemType` Constant) that the source declares `__constant__` is written to this
-  variable. It is also passed to the kernel if the kernel has a parameter for it.
+- An argument with `MemoryType` Symbol (`MemType` Constant) is written to the `__constant__` variable of this name, and
+  is also passed if the kernel has a parameter for it.
 - `FillType` Random means uniform random numbers up to `FillValue`.
 - `ReferenceData` defines the expected outputs.
 - Other members, such as Search and Budget, are ignored.

@@ -1,4 +1,4 @@
-"""Read the configs that other autotuners keep: Triton's and Inductor's caches, FlashInfer's tactics and Helion's cache.
+"""Read the configs that Triton, Inductor, FlashInfer and Helion store.
 
 | file | GPU | versions | entries |
 |---|---|---|---|
@@ -7,8 +7,8 @@
 | FlashInfer `autotune_configs.json` | its name | FlashInfer, CUDA, cuBLAS, cuDNN | a runner and a tactic per problem |
 | Helion `<hash>.best_config` | its name | CUDA | one config |
 
-Triton and Inductor store compiled kernels near their caches. Each compiled kernel has a JSON file with the compute
-capability, Triton's version and the size of shared memory.
+Triton and Inductor store compiled kernels near their caches, each with a JSON file that states the compute capability,
+Triton's version and the size of shared memory.
 """
 
 import ast

@@ -103,7 +103,7 @@ class TorchReader:
         return int(array.get_device())
 
     def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
-        """Return (key, address of the array). The key contains the device and all other facts about the array."""
+        """Return (key, address of the array). The key contains all other facts about the array, the device first."""
         address: int = array.data_ptr()
         gradients = array.requires_grad and self._gradients()
         here = array.get_device()

@@ -46,7 +46,7 @@ class PreparedCall:
         problem: Problem,
         place: "tuple[int, Workspaces]",
     ) -> None:
-        """Load and pack a variant's launches. `place` is (number of the GPU, memory for workspaces)."""
+        """Load and pack a variant's launches. `place` is (number of the GPU, memory for intermediate results)."""
         self.device, self._workspaces = place
         tensors, outputs = problem.tensors.values(), problem.definition.outputs
         self.inputs = tuple(tensor for tensor in tensors if tensor.name not in outputs)

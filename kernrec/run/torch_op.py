@@ -1,7 +1,7 @@
-"""Register built kernels as custom ops of PyTorch, which PyTorch's compiler and `torch.export` keep as they are.
+"""Register built kernels as custom ops of PyTorch, which PyTorch's compiler and `torch.export` do not trace into.
 
 An op's name is derived from the arguments of `kernrec.build`, so an exported program works in a process that repeats
-the call. Each kernel has two ops: one returns a new output, the other (`..._out`) writes to a given tensor.
+the call. Each kernel has two ops. One returns a new output, and the other (`..._out`) writes to a given tensor.
 """
 
 from collections.abc import Callable, Sequence

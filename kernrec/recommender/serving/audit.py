@@ -238,8 +238,7 @@ VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DI
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     """Return the entries to write to a tuned file, keyed by `TunedFile.entry`.
 
-    The entry is the best config if the comparison for the nearest number of tokens recommends it, or else the engine's
-    default config.
+    Each entry is the best config if the nearest comparison recommends it, or else the engine's default config.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}

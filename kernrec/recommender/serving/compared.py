@@ -45,7 +45,7 @@ config
 differ by up to 3 % (vLLM's issue 44688).
 """
 LITTLE = 1.05
-"""If the interval of this ratio ends below this value, the advice is not to create the file."""
+"""Ratio of the default config's time to the best time, below which tuning is not worth it."""
 
 
 class Verdict(StrEnum):

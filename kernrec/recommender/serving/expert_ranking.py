@@ -1,8 +1,7 @@
 """Rank configs of the fused-experts kernel, which vLLM and SGLang share, without compiling them.
 
-Decision trees predict whether a config is within 1 % of the best config in a tuner's search space. They were trained
-on published sets of near-best configs on an A100, an H20, an H800 and an L40 (`tools/train_expert_model.py`), and are
-less accurate on other GPUs.
+Decision trees predict whether a config is within 1 % of the best. They were trained on published sets of near-best
+configs on an A100, an H20, an H800 and an L40 (`tools/train_expert_model.py`), and are less accurate on other GPUs.
 
 The features include a formula for the kernel's time. Its constants are data sheet figures and published latencies. Only
 the factor `level` was fitted to recorded times. fp8 experts are ranked as 16-bit experts with half the depth.

@@ -1,7 +1,7 @@
 """Judge for a GPU the entries of tuned files of vLLM, SGLang, Triton, Inductor, FlashInfer and Helion.
 
-The file names of vLLM and SGLang do not state all sizes of the layer, so times are predicted only for experts of known
-models. The other files do not contain the kernels, so kernrec predicts no times for them.
+Times are predicted only for experts of known models, because the file names of vLLM and SGLang do not state all sizes.
+The files of the other tools do not describe the kernels, so kernrec predicts no times for them.
 """
 
 import math
@@ -102,7 +102,6 @@ class JudgedFile:
         return _NOTES.get(self.tool, _OTHER_NOTE)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         problem, ratio = ("problem", "measured_over_best") if self.tool else ("tokens", "predicted_over_best")
         entries = [
             {problem: e.problem, "config": dict(e.config), "judgment": e.judgment.value, "reason": e.reason or None}
@@ -322,7 +321,6 @@ def _cache_obstacles(entry: TunedEntry, gpu: GPU) -> Iterator[str]:
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """Return a config as text."""
     if config.keys() == {"runner", "tactic"}:
         return f"{config['runner']} {config['tactic']}"
     return ", ".join(f"{name} {value}" for name, value in config.items())

@@ -1,7 +1,7 @@
 """List the tuned files that releases of an engine contain, and parse the names of tuned files.
 
-The list comes from the installed package of the engine or, for other releases, from the table `shipped_files.json`,
-which `tools/list_engine_files.py` writes from the engines' wheels. In each name, `*` replaces the device:
+The names come from the installed package of the engine. Names for other releases come from the table
+`shipped_files.json`, which `tools/list_engine_files.py` writes. In each name, `*` replaces the device:
 
     {"vllm": {"dates": {"0.33.0": "2026-11-01", "0.32.0": "2026-10-15"},
               "files": {"experts": {"NVIDIA_L40S": {"0.32.0 0.33.0": ["E=8,N=3584,device_name=*.json"]}}}}}
