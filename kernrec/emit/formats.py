@@ -1,6 +1,7 @@
 """List the file formats for recommended configs, and write the files.
 
-Each format has a function `emit_name(answers) -> Files` in this package. All answers are for the same GPU.
+Each format has a function `emit_name(answers) -> Files` in this package. All answers are for the same GPU. If a detail
+follows the format's name (`Format.example`), the function also gets the detail and the name.
 """
 
 import os

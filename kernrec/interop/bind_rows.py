@@ -221,8 +221,7 @@ _REGISTERS = 0.25
 def check_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> str:
     """Compile a sample of the configs, and compare registers and shared memory with the recorded values.
 
-    Return a note on the comparison, or an empty string if there is nothing to compare. Raise `UsageError` if the code
-    differs.
+    Return a note on the comparison, or an empty string without recorded values. Raise `UsageError` if the code differs.
     """
     stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
     if not stated:
