@@ -1,7 +1,7 @@
 """Define the command line with Typer, with one module per command.
 
 Only results go to standard output. Notes, progress and errors go to standard error. The exit status is 2 for incorrect
-usage, 1 for a failure, and 70 for an internal error, with a report in the cache folder.
+usage, 1 for a failure, and 70 for an internal error.
 """
 
 import gc
@@ -11,7 +11,7 @@ import sys
 _QUERIES = frozenset({"recommend", "explain", "list", "--version"})
 """Commands that print a result and end. Other commands may run for hours."""
 _OBJECTS = 100_000
-"""Number of new objects after which Python collects garbage in a query. The default, 700, causes 90 collections."""
+"""Number of new objects after which Python collects garbage in a query. The default of 700 is too low."""
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze.kernel import Analysis
 
 _RECORDED = "recorded"
-"""Value of --effort that restricts the analysis to configs with measurements in the database."""
+"""Value of --effort that selects only configs with measurements."""
 
 
 @options.takes(AnalyzeOptions)
@@ -75,7 +75,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
 
 def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
-    """Analyze call files for each GPU. Continue after a failure, and raise `KernrecError` at the end."""
+    """Analyze call files for each GPU. Continue after failures, and raise `KernrecError` at the end."""
     from kernrec.capture.call_file import is_cuda_call, read_cuda_call
     from kernrec.cli.analyze_program import print_times
     from kernrec.gpu import find_gpu
@@ -121,7 +121,7 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
 
 
 def _analyze(wanted: AnalyzeOptions, processors: "Processors | None" = None) -> "Analysis":
-    """Analyze one kernel on one GPU. Enlarge buffers of assumed size if the kernel accesses memory beyond their end."""
+    """Analyze one kernel on one GPU. Enlarge a buffer of assumed size if it is too small."""
     from kernrec.compile.compiled import CompileError
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions, recorded_configs
@@ -180,8 +180,7 @@ def _effort(wanted: AnalyzeOptions) -> str:
 def _measure(wanted: AnalyzeOptions) -> None:
     """Analyze a kernel, measure it on this machine's GPU, and print the results.
 
-    If the kernel's costs cannot be predicted, print only the measurements. Exit with status 1 if no config could be
-    measured.
+    If the kernel's costs cannot be predicted, print only the measurements.
     """
     from kernrec.cli.collect import Stop, exit_early, print_collected
     from kernrec.compile.compiled import CompileError
@@ -221,7 +220,7 @@ def _usable_cpus() -> int:
 
 
 def _print(wanted: AnalyzeOptions, analysis: "Analysis", as_json: bool | None) -> None:
-    """Print an analysis as a table or as JSON, and the notes on its kernel. If `as_json` is None, print only notes."""
+    """Print an analysis as a table or as JSON, with notes. If `as_json` is None, print only notes."""
     from kernrec.store.database import LONGEST_SOURCE
 
     if as_json:

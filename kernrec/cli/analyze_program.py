@@ -1,4 +1,4 @@
-"""`kernrec analyze` for programs with several kernels, or for several GPUs. The table has a row per kernel and GPU."""
+"""`kernrec analyze` for several kernels or several GPUs."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,18 +24,18 @@ Analyze = Callable[[AnalyzeOptions], "Analysis"]
 
 @dataclass(frozen=True)
 class _Row:
-    """Row of the table: the analysis of one kernel on one GPU, or the reason why the analysis failed."""
+    """Row of the table: the analysis of one kernel on one GPU, or the reason why it failed."""
 
     entry: str
     gpu: str
     analysis: "Analysis | None" = None
     launched: "Recommendation | None" = None
-    """Recommended config with the block size that the host code launches, or None if there is no such config."""
+    """Best config with the host code's block size, or None if there is none."""
     error: str = ""
     command: str = ""
-    """Command that repeats a failed analysis, possibly with parts to fill in, or an empty string after a success."""
+    """Command that repeats a failed analysis, or an empty string after a success."""
     notes: tuple[str, ...] = ()
-    """Notes on assumed values and on device variables without a value."""
+    """Notes on assumed or missing values."""
 
     def as_dict(self) -> dict[str, Any]:
         row: dict[str, Any] = {"entry": self.entry, "gpu": self.gpu}
@@ -47,10 +47,7 @@ class _Row:
 
 
 def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
-    """Return the kernel that the user named, or all kernels of a CUDA file if the user named none.
-
-    Return [None] if the user named no kernel and the file has only one.
-    """
+    """Return the kernels to analyze. [None] means the only kernel of a file."""
     if wanted.source.suffix != ".cu" or wanted.spec is not None or wanted.kernel_name is not None:
         return [wanted.kernel_name]
     from kernrec.interop.draft import kernel_names
@@ -171,7 +168,7 @@ def _extents(extents: tuple[int, ...]) -> str:
 
 
 def _config(row: _Row, best: "Recommendation") -> str:
-    """Describe the best config by its block size, or by all tunables if there are others than the block size."""
+    """Describe the best config by its block size, or by all tunables if there are others."""
     if row.launched is best:
         return "as launched"
     if all(name.startswith("block_") for name in best.config):

@@ -1,4 +1,4 @@
-"""Build and run the Typer application. Commands are imported by name, and errors are reported as one line."""
+"""Build and run the Typer application."""
 
 import errno
 import inspect
@@ -23,10 +23,10 @@ from kernrec.version import __version__
 
 
 class OnceCommand(TyperCommand):
-    """Command that rejects repeated options, of which Typer would silently use the last value."""
+    """Command that rejects repeated options. Typer would silently use the last value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments as Typer does, but raise `UsageError` for a repeated option that accepts one value."""
+        """Parse arguments. Raise `UsageError` if an option that accepts one value is repeated."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         asked_twice(order)
         return super().parse_args(ctx, args)
@@ -34,7 +34,7 @@ class OnceCommand(TyperCommand):
 
 class Commands(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """Register a function as a command, with its docstring as help text in unwrapped paragraphs."""
+        """Register a function as a command. Its docstring becomes the help text."""
 
         def register(function: Callable[..., Any]) -> Any:
             text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))
@@ -69,7 +69,7 @@ _DATABASE = "Database to use instead of your own, in commands that use one."
 
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
-    """Return a Typer application with the given commands. To save time, import only the modules of these commands."""
+    """Return a Typer application with the given commands. Other commands are not imported."""
     app = Commands(
         help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
         no_args_is_help=True,
@@ -88,7 +88,7 @@ def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
 
 
 def __getattr__(name: str) -> typer.Typer:
-    """Create the attribute `app`, the application with all commands, for tools that import this name."""
+    """Create the attribute `app`, the application with all commands."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return application()
@@ -105,7 +105,7 @@ def root(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line, given as words without the name of the program, and return the exit status."""
+    """Run a command line without the program's name, and return the exit status."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # The user closed the stream (`>&-`): discard its output.
@@ -154,7 +154,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return (command line without the options --db, their values). The options may be at any position."""
+    """Return the command line without the options --db, and the values of these options."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):

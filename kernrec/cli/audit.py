@@ -1,6 +1,4 @@
-"""`kernrec audit`: list the tuned files that a serving engine lacks, and predict the time that they would save.
-
-If the user names tuned files, the command judges the configs in these files instead."""
+"""`kernrec audit`: list the tuned files that a serving engine lacks, or judge existing files."""
 
 import sys
 from collections import Counter
@@ -156,7 +154,7 @@ def _short(audited: "AuditedFile") -> str:
 
 
 def _details(audit: "ServingAudit") -> list[str]:
-    """Return notes on the tuned files. A note that applies to several files appears once, with their number."""
+    """Return notes on the tuned files. A note on several files appears once."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []
@@ -189,7 +187,7 @@ def _row(made: "Comparison") -> list[str]:
 
 
 def _tiles(config: "Tiles") -> str:
-    """Describe a config: tile, group, warps and stages, or rows and warps for a state-space layer."""
+    """Describe a config in a few words."""
     if "GROUP_SIZE_M" not in config:
         return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")

@@ -121,5 +121,4 @@ _KINDS: dict[str, tuple[Callable[[], list[dict[str, Any]]], Sequence[str]]] = {
     "ops": (_ops, ("name", "dimensions", "dtypes", "baselines", "layouts")),
     "kernels": (_kernels, ("name", "dtypes", "layouts", "min_sm")),
 }
-"""(function that returns the rows, columns of the table), keyed by the name of the list. CSV and JSON have all
-columns."""
+"""(function that returns the rows, columns of the table), keyed by the name of the list."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 PROGRAM = "--program"
-"""Hidden option that `kernrec.cli.app` inserts before `--`, because the parser drops the `--`."""
+"""Hidden option that `kernrec.cli.app` inserts before `--`, because the parser drops `--`."""
 
 
 class CheckOptions(options.Options):
@@ -136,7 +136,7 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether the host code launches kernels, and the user's arguments set only device variables."""
+    """Return whether the host code launches kernels and the user's arguments only set device variables."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 
@@ -192,7 +192,7 @@ def _with_note(checked: "Checked", note: str) -> "Checked":
 def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tuple[dict[str, Checked], dict[str, str]]":
     """Check kernels with the launches in the host code.
 
-    Return (results, reasons), both keyed by kernel. A reason says why a kernel could not be checked.
+    Return results, and reasons why other kernels could not be checked. Both are keyed by kernel.
     """
     from kernrec.checking.check_launch import check_launch, entries_of, program_launch, without_guesses
     from kernrec.cli.progress import Steps
@@ -217,7 +217,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
 
 
 def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str, str], has_counts: bool) -> None:
-    """Print the errors of each kernel. If `has_counts`, also print counts for a kernel without errors."""
+    """Print the errors of each kernel. If `has_counts` is true, print counts for a kernel without errors."""
     if wanted.as_json:
         answers: dict[str, Any] = {
             name: {
@@ -254,7 +254,7 @@ def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:
-    """Split `kernel.cu:name` into (file path, kernel name). The name is None if the text has no name."""
+    """Split `kernel.cu:name` into the path and the kernel's name, or None if the text has no name."""
     named = re.fullmatch(r"(.+?\.(?:cu|ptx)):(.+)", str(source))
     return (Path(named[1]), named[2]) if named else (source, None)
 

@@ -30,7 +30,7 @@ _SHOWN = 12
 
 
 def present(text: str) -> str:
-    """Return the value of --gpu. Raise `UsageError` for a GPU file, because such a file is only for predictions."""
+    """Return the value of --gpu. Raise `UsageError` if it is a GPU file."""
     if text.lower().endswith(".toml"):
         raise UsageError(f"--gpu {text} is a GPU file for predictions; to measure, name a GPU of this machine")
     return text
@@ -42,12 +42,12 @@ _SHIPPED = "shipped"
 """Value of --replay that selects the recording that ships with kernrec."""
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
-"""Effort for each problem, keyed by strategy, for strategies that measure one problem after the other."""
+"""Effort for each problem, keyed by strategy."""
 _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
     "workload": (*_EFFORTS, "refine"),
 }
-"""Strategies that accept an option, keyed by option. Options that are not listed are accepted by all strategies."""
+"""Strategies that accept an option, keyed by option. Options that are not listed work with all strategies."""
 _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
@@ -115,7 +115,7 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return (budget, mean regret). The strategy `refine` stops at this regret, unless it is None."""
+        """Return (budget, mean regret at which the strategy `refine` stops, or None)."""
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
@@ -129,7 +129,7 @@ class CollectOptions(options.Options):
         return CampaignBudget(seconds, configs), quantity.fraction("--budget", bounds[0]) if bounds else None
 
     def _strategy(self) -> "tuple[Strategy, str]":
-        """Return (strategy, effort). The effort limits the number of configs per problem."""
+        """Return the strategy, and the effort that limits the number of configs per problem."""
         from kernrec.measure.request import Strategy
 
         nothing = not self.op and self.shape is None and self.workload is None and self.replay is None
@@ -145,7 +145,7 @@ class CollectOptions(options.Options):
         return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 
     def points(self) -> "tuple[OperatingPoint, ...]":
-        """Return the power limits and clocks to measure at, by default only the GPU's current settings."""
+        """Return the power limits and clocks to measure at. The default is the GPU's current settings."""
         from kernrec.measure.collect import operating_points
 
         for flag, text in (("--set-power-limit", self.set_power_limit), ("--lock-clocks", self.lock_clocks)):
@@ -190,12 +190,8 @@ def collect(wanted: CollectOptions) -> None:
 def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path | None]:
     """Return the recording that --replay selects, and the database for the replayed measurements.
 
-    Returns:
-        (path of the recording, path of the database). The first path is None if nothing is replayed. The second path is
-        None if it is the user's own database.
-
-    Raises:
-        UsageError: --replay needs --db, because replayed measurements must not go to the user's own database.
+    The first path is None if nothing is replayed. The second path is None for the user's own database. Raise
+    `UsageError` if --replay names a file but --db is missing.
     """
     if replay is None:
         return None, db
@@ -217,7 +213,7 @@ class Stop:
 
     _stopping = False
     status = 130
-    """Exit status after the caught signal: 128 plus the number of the signal."""
+    """Exit status after the signal."""
 
     def __call__(self) -> bool:
         return self._stopping
@@ -237,7 +233,7 @@ class Stop:
 
 
 def exit_early(result: "CollectResult", stop: Stop) -> None:
-    """If an error or a signal ended a measurement early, print the reason and exit."""
+    """Print the reason and exit if an error or a signal ended a measurement early."""
     if result.error is not None:
         print(f"kernrec: {result.error}", file=sys.stderr)
         raise typer.Exit(1)
@@ -252,11 +248,11 @@ def run_measuring(
 ) -> None:
     """Measure at one or more power limits and clocks, show progress on standard error, and print the results.
 
-    Exit with the matching status if the last measurement ended early.
+    Exit if an error or a signal ends the last measurement early.
 
     Args:
-        measure: Function that measures. It receives a function that reports progress and a function that returns
-            whether to stop. It yields one result for each power limit and clock.
+        measure: Function that yields one result per power limit and clock. Its arguments are two functions: the first
+            reports progress, and the second returns whether to stop.
     """
     stop = Stop()
     with stop:
@@ -271,7 +267,6 @@ def run_measuring(
 
 
 def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
-    """Print the result of a measurement campaign. Each strategy has its own format."""
     from kernrec.gpu import find_gpu
     from kernrec.measure.refine_planner import Refined
     from kernrec.measure.search_rounds import Searched

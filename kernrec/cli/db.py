@@ -23,7 +23,7 @@ for _command in (info, share.push, share.pull, share.withdraw, share.trust):
     app.command(_command.__name__)(_command)
 
 _SHOWN = 10
-"""Maximum number of row keys to print for each kind of fault."""
+"""Maximum number of row keys to print per kind of fault."""
 
 
 class ImportOptions(options.Options):
@@ -82,7 +82,7 @@ def import_(wanted: ImportOptions) -> None:
 
 
 def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, list[str]]":
-    """Import another tuner's results, for the kernel in --spec if the user named it. Return (summary, notes)."""
+    """Import another tuner's results. Return (summary, notes)."""
     from kernrec.interop.import_results import import_results
     from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.interop.t1 import load_spec
@@ -271,7 +271,7 @@ def _verify_place(name: str, listed: bool) -> None:
 
 
 def _import_bundle(path: Path, database: Path, untrusted: bool) -> None:
-    """Add the rows of a bundle to a database. Accept an unknown signer if `untrusted` is true."""
+    """Add the rows of a bundle to a database. `untrusted` accepts an unknown signer."""
     from kernrec.store.keys import signer_name, trusts
     from kernrec.store.share.bundle import import_to, read_bundle
     from kernrec.store.share.place import place_at

@@ -64,7 +64,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
 
 
 def _contents(path: Path) -> dict[str, Any]:
-    """Return the contents of a database in JSON form, with notes under the key `notes`."""
+    """Return the contents of a database in JSON form, with notes."""
     from kernrec.measure.campaign.journal import journal_path, waiting_measurements
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
@@ -129,7 +129,7 @@ def _show_shipped(as_json: bool) -> None:
 
 
 def conflicting(count: int) -> str:
-    """Return a note that states the number of measurements that contradict each other."""
+    """Return a note on `count` measurements that contradict each other."""
     return (
         f"{count} measurements contradict each other: same session and time, but different values; none of them is used"
     )

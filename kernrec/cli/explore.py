@@ -122,11 +122,9 @@ def _workload(wanted: ExploreOptions) -> "Workload | None":
 def _subjects(
     recommender: "Recommender", wanted: ExploreOptions, network: "Workload | None", op: str
 ) -> "list[Subject]":
-    """Return the problems for Pareto fronts: the user's shapes, or else the layers of the network or of the op's
-    workload.
+    """Return the problems for Pareto fronts: the user's shapes, or else the layers of the network or workload.
 
-    Raises:
-        UsageError: Options contradict each other, or the kernel cannot be read.
+    Raise `UsageError` if options contradict each other, or the kernel cannot be read.
     """
     from kernrec.page.front import Subject, subject_of
     from kernrec.recommender.networks.layers import NetworkRequest, layers_of

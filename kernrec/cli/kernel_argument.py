@@ -60,12 +60,12 @@ class AnalyzeOptions(options.Options):
 
     @property
     def file(self) -> Path:
-        """Return the path of the source file. For `kernel.cu:name`, this is `kernel.cu`."""
+        """Return the path of the source file without the kernel's name."""
         return with_entry(self.source)[0]
 
     @property
     def kernel_name(self) -> str | None:
-        """Return the kernel's name in the path (`kernel.cu:name`), or None if the user gave no name."""
+        """Return the kernel's name in `kernel.cu:name`, or None if there is none."""
         return with_entry(self.source)[1]
 
     @property
@@ -76,7 +76,7 @@ class AnalyzeOptions(options.Options):
 
     @cached_property
     def words(self) -> "LaunchWords":
-        """Return the options that describe the launch of a CUDA kernel, for a draft of the kernel's spec."""
+        """Return the options that describe a CUDA kernel's launch."""
         from kernrec.interop.spec_text import LaunchWords
         from kernrec.kernel.source_files import compile_flags
 
@@ -86,7 +86,7 @@ class AnalyzeOptions(options.Options):
 
     @cached_property
     def draft(self) -> "Draft | None":
-        """Return the draft of a CUDA kernel's spec, or None if the user gave a spec or another kind of file."""
+        """Return the draft of a CUDA kernel's spec, or None for other kernels and if the user gave a spec."""
         from kernrec.interop.spec_draft import draft_spec
 
         if self.spec is not None or self.file.suffix in (".ptx", ".py", ".toml") or ":" in self.file.name:
@@ -97,8 +97,7 @@ class AnalyzeOptions(options.Options):
     def subject(self) -> "tuple[Kernel, list[str], Path]":
         """Return (kernel to analyze, notes for the user, folder of the kernel's files).
 
-        Raises:
-            UsageError: Options contradict each other, or the kernel cannot be read.
+        Raise `UsageError` if options contradict each other, or the kernel cannot be read.
         """
         return _subject(self)
 
@@ -113,17 +112,10 @@ class AnalyzeOptions(options.Options):
         return AnalyzeOptions(vars(self) | {"gpu": gpu, "source": source}, self.databases or ())
 
     def enlarge(self, error: str) -> bool:
-        """Enlarge a buffer of assumed size if a kernel accessed memory beyond the buffer's end.
+        """Enlarge a buffer of assumed size after a kernel accessed memory past its end. Return whether the options
+        changed.
 
-        Args:
-            error: Message of the emulator.
-
-        Returns:
-            Whether the options changed.
-
-        Raises:
-            UsageError: The emulator refused an access that depends on other assumed values. The message contains the
-                command, in which the user should correct these values.
+        Raise `UsageError` if other assumed values may be wrong. `error` is the emulator's message.
         """
         from kernrec.interop.assumed_words import enlarged_words
 
@@ -197,7 +189,7 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
 
 def write_draft(wanted: AnalyzeOptions) -> None:
-    """Write the draft of a spec next to a CUDA source, and print the parts that the user must fill in."""
+    """Write the draft of a spec next to a CUDA source, and print its missing parts."""
     from kernrec.cli.output import print_notes
     from kernrec.emit.formats import write_file
     from kernrec.interop.spec_draft import draft_spec

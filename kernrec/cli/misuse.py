@@ -1,4 +1,4 @@
-"""Convert errors of Typer's parser to one-line messages with the expected or the most similar value."""
+"""Convert errors of Typer's parser to one-line messages with suggestions."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from kernrec.errors import UsageError, unknown
 
 
 def removed(file: str = "removed.toml") -> dict[str, str]:
-    """Return the content of a TOML file in this folder, such as the replacements of removed commands."""
+    """Return the content of a TOML file in this folder."""
     import tomllib
 
     return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
@@ -21,7 +21,7 @@ _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a numb
 
 
 def sentence(error: TyperException) -> str:
-    """Convert an error of Typer's parser to one line. Keep the parser's text if kernrec has no better message."""
+    """Convert an error of Typer's parser to one line."""
     text, context = error.format_message(), getattr(error, "ctx", None)
     plain, parameter = text.replace("\n", " "), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
@@ -68,13 +68,13 @@ def sentence(error: TyperException) -> str:
 
 
 def _elsewhere(name: str, context: Any) -> str:
-    """Translate an option or command of other tools to kernrec's name. Return an empty string if kernrec has none."""
+    """Translate an option or command of other tools to kernrec's name, or to an empty string if there is none."""
     instead = next((text for text, names in removed("other_names.toml").items() if name in names.split(", ")), "")
     return instead if not instead.startswith("-") or instead.split()[0] in [*_options(context), "--db"] else ""
 
 
 def _place_of(argument: str, options: list[str]) -> str:
-    """Suggest an option or command for an unexpected positional argument. Return an empty string if none fits."""
+    """Suggest an option or command for an unexpected argument, or return an empty string."""
     from kernrec.op.workload import workloads
 
     ending = argument.rpartition(".")[2]

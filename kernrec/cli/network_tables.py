@@ -33,7 +33,7 @@ SHARED_ERROR = Note(
 
 
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:
-    """Return a network's CSV rows: one per power limit or clock of `sweep`, or one per layer if it is None."""
+    """Return a network's CSV rows: one per layer, or one per power limit or clock of `sweep`."""
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
@@ -50,10 +50,10 @@ def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) ->
 
 
 def print_network(answer: "NetworkAnswer", layers: int | None, notes: NotePrinter) -> None:
-    """Print the totals of a network, its slowest layers, useful next commands and the notes.
+    """Print the totals of a network, its slowest layers, useful commands and the notes.
 
     Args:
-        layers: Number of layers to print, slowest first. None selects the layers that take most of the time.
+        layers: Number of layers to print. None selects the layers that take most of the time.
     """
     _print_totals(answer)
     print()
@@ -137,8 +137,7 @@ def _cost_columns(totals: "Sequence[Total]") -> list[Column]:
 
 
 def print_sweep(sweep: "NetworkSweep", notes: NotePrinter) -> None:
-    """Print a network's totals at each power limit or clock, then the recommended power limit or clock, and the
-    notes."""
+    """Print a network's totals at each power limit or clock, the recommended value, and the notes."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -201,7 +200,7 @@ def print_comparison(
 def _comparison_columns(
     compared: "Sequence[ComparedGpu | Unfit]", dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
-    """Return the columns of a comparison. `dtypes`, `batches` and `backends` state whether rows differ in these."""
+    """Return the columns of a comparison. `dtypes`, `batches` and `backends` say which columns are needed."""
     from kernrec.recommender.networks.compare import Unfit
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]

@@ -99,19 +99,18 @@ ONE, SEVERAL, OWN = (
 )
 """Help texts of --db for commands that accept one database, several databases, or none."""
 ANY, SWEEP = "any", "sweep"
-"""Special values of --clock. `any` selects the best clock for each config, and `sweep` prints a table over clocks.
---power-limit also accepts `sweep`."""
+"""Special values of --clock: the best clock for each config, and a table over clocks."""
 
 _Kind = TypeVar("_Kind", bound="Options")
 
 
 class Options:
-    """Base class for the options of a command. If a command lacks a shared option, the class defines the default."""
+    """Base class for the options of a command, with defaults for shared options."""
 
     sweeps = False
     """Whether --power-limit and --clock accept `sweep`."""
     databases_used = ONE
-    """Number of databases that the command accepts with --db: `ONE`, `SEVERAL`, or `OWN` if it accepts none."""
+    """Number of databases that the command accepts: `ONE`, `SEVERAL` or `OWN`."""
     gpu: str
     shape: Any = None
     op: str = ""
@@ -142,7 +141,7 @@ class Options:
 
     @property
     def db(self) -> Path | None:
-        """Return the database that --db names, or None if the command uses the user's own database."""
+        """Return the database that --db names, or None if there is none."""
         return self.databases[0] if self.databases else None
 
     @property
@@ -152,7 +151,7 @@ class Options:
 
     @cached_property
     def query(self) -> "Query":
-        """Return the options that select recommendations: objective, bounds, power limit, clock and number of rows."""
+        """Return the query: objective, bounds, power limit, clock and number of rows."""
         from kernrec.recommender.request import Query, objective_named
 
         form = self.printed.form if self.printed else Form.JSON if getattr(self, "as_json", False) else Form.TABLE
@@ -179,7 +178,7 @@ class Options:
 
     @property
     def whose(self) -> str:
-        """Return `mixed` or `kernrec` if this is the value of --backend, or an empty string for any other value."""
+        """Return the value of --backend if it is `mixed` or `kernrec`, or an empty string."""
         return self._backends[1]
 
     @cached_property
@@ -214,8 +213,7 @@ class Options:
 
     @cached_property
     def network(self) -> "NetworkRequest":
-        """Return the request for the layers of --workload. Without --workload, the layers are the user's shapes or, if
-        there are none, the default workload of --op."""
+        """Return the request for the layers of --workload, of the user's shapes, or of the op's default workload."""
         from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 
         shapes = self.shape or []
@@ -248,7 +246,7 @@ class Printed(Options):
 
 
 def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:
-    """Return a decorator for a command function whose only parameter has the options class `kind`."""
+    """Return a decorator for a command function whose parameter is an object of class `kind`."""
 
     def decorate(function: Callable[[_Kind], None]) -> Callable[..., None]:
         @wraps(function)

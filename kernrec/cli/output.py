@@ -1,7 +1,7 @@
 """Print answers as tables, CSV or JSON on standard output, and notes on standard error.
 
-Cells are never truncated (Rich may truncate them, and takes long to import). If a table does not fit on a line, its
-least important columns are dropped, then columns marked `below` move to a second line, then long text wraps.
+Cells are never truncated. If a table does not fit on a line, the least important columns are dropped. Then columns
+marked `below` move to a second line, and finally long text wraps.
 """
 
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.result import Foreign
 
 ALWAYS, USUALLY, SELDOM = 3, 2, 1
-"""Importance of a column. `ALWAYS` columns are never dropped."""
+"""Importance of a column. Narrow tables keep columns that are `ALWAYS` important."""
 GAP, INDENT = "  ", "    "
 PIPE_WIDTH = 100
 """Characters per line if standard output is not a terminal."""
@@ -43,7 +43,7 @@ class Column:
     cells: Sequence[str]
     importance: int = ALWAYS
     below: bool = False
-    """Whether the column moves to a second line if a row is too wide."""
+    """Whether the column may move to a second line."""
 
     @property
     def width(self) -> int:
@@ -51,7 +51,7 @@ class Column:
 
 
 Band = list[tuple[Column, int]]
-"""Columns that share a line, each with its width in characters. A wide row takes several lines."""
+"""Columns that share a line, with their widths in characters."""
 
 
 def quantities(
@@ -89,7 +89,7 @@ def digits(value: float) -> str:
 
 
 def text_width(stream: TextIO | None = None) -> int:
-    """Return the characters per line of a stream: `COLUMNS`, or else the terminal's width, or else 100."""
+    """Return the characters per line of a stream."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() else 0
     if not width:
@@ -101,7 +101,7 @@ def text_width(stream: TextIO | None = None) -> int:
 
 
 def print_table(title: str | None, names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with the headings `names`. Align numbers to the right, and separate items of lists by commas."""
+    """Print a table with the headings `names`."""
     texts = [[", ".join(map(str, v)) if isinstance(v, list) else str(v) for v in row] for row in rows]
     columns = []
     for number, name in enumerate(names):
@@ -120,10 +120,7 @@ def print_columns(title: str | None, columns: Sequence[Column]) -> None:
 
 
 def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
-    """Print rows, which map column names to values, as a table. Print nothing if there are no rows.
-
-    The table has the columns `names`, by default all columns of the first row.
-    """
+    """Print rows, which map column names to values, as a table. The default columns are those of the first row."""
     if not rows:
         return
     names = names or list(rows[0])
@@ -131,12 +128,7 @@ def print_rows(title: str | None, rows: Sequence[Mapping[str, Any]], names: Sequ
 
 
 def column_lines(title: str | None, columns: Sequence[Column], width: int) -> list[str]:
-    """Return the lines of a table as `print_columns` prints them.
-
-    Args:
-        title: Title of the table, or None. A long title is wrapped.
-        width: Maximum characters per line.
-    """
+    """Return the lines of a table. `width` is the maximum number of characters per line."""
     # Drop columns whose cells are all empty or zero.
     shown = [each for each in columns if each.importance == ALWAYS or any(cell not in _NOTHING for cell in each.cells)]
     bands = _arranged(shown, width)
@@ -194,8 +186,7 @@ def _fits(columns: Sequence[Column], width: int) -> bool:
 
 
 def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Narrow the widest columns until a row fits in `width` characters. Return the columns' widths in characters, or
-    None if a row cannot fit."""
+    """Return column widths at which a row fits in `width` characters, or None if a row cannot fit."""
     room = width - len(GAP) * (len(columns) - 1)
     widths, least = [column.width for column in columns], []
     for column in columns:
@@ -212,7 +203,7 @@ def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
 
 
 def _lines(band: Band, row: int | None, indent: str) -> Iterator[str]:
-    """Yield the lines of row number `row` in a band, or of the heading if it is None. Long cells wrap."""
+    """Yield the lines of row number `row` in a band. None selects the heading."""
     texts = [column.name if row is None else column.cells[row] for column, _ in band]
     parts = [
         wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
@@ -226,8 +217,7 @@ def _lines(band: Band, row: int | None, indent: str) -> Iterator[str]:
 
 
 def rule_character() -> str:
-    """Return the character for horizontal rules. It is `-` if standard output cannot encode the usual character, as in
-    a pipe on Windows."""
+    """Return the character for horizontal rules that standard output can encode."""
     try:
         "─".encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -236,7 +226,7 @@ def rule_character() -> str:
 
 
 def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> list[str]:
-    """Wrap a text into lines, with breaks after commas in long problem keys.
+    """Wrap a text into lines. Long problem keys break after commas.
 
     Args:
         width: Maximum characters per line, or None to leave the text on one line.
@@ -272,8 +262,7 @@ def print_json(answer: Any) -> None:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows as CSV. Nested values become columns such as `outer.inner`, except that configs and launches become
-    text."""
+    """Print rows as CSV. Nested values become columns such as `outer.inner`, or text."""
     import csv
 
     cells = flat_rows(rows)
@@ -289,7 +278,7 @@ class NotePrinter:
     """Prints each note once on standard error."""
 
     def __init__(self, why: bool = False) -> None:
-        """Set up the printer. If `why` is true, print the explanation of each note after the note."""
+        """Set up the printer. `why` adds the explanation of each note."""
         self._why = why
         self._seen: set[str] = set()
 
@@ -309,8 +298,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """Print a line, wrapped to the width of the stream (by default standard output). Lines on a redirected standard
-    error are not wrapped."""
+    """Print a line, wrapped to the width of the stream."""
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
         start = text[: len(text) - len(text.lstrip())]
@@ -324,7 +312,7 @@ def one_line(text: str) -> str:
 
 
 def source_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe the source of a row's latency, and of its energy if it differs."""
+    """Describe the source of a row's latency and energy."""
     if (
         recommendation.energy_j is None
         or recommendation.energy_j.source == recommendation.latency_s.source
@@ -335,7 +323,7 @@ def source_text(recommendation: "Recommendation | Foreign") -> str:
 
 
 def measurement_text(recommendation: "Recommendation | Foreign") -> str:
-    """Describe where, how often, when and by whom a config was measured, or return an empty string if it was not."""
+    """Describe where, when and by whom a config was measured. Return an empty string if it was not measured."""
     if (measurement := recommendation.measurement) is None:
         return ""
     from kernrec.recommender.tabular import range_text

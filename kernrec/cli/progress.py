@@ -22,17 +22,17 @@ _FIRST_S, _LINE_S = 2.0, 10.0
 
 
 class Lines:
-    """Prints campaign progress: all notes, and a line for each new problem or tier and every ten seconds."""
+    """Prints the progress of a campaign."""
 
     def __init__(self, every_s: float = _LINE_S) -> None:
         self._every_s = every_s
         self._last: dict[str, tuple[str, str, float]] = {}
-        """(problem, tier, time in seconds) of the last line, keyed by device."""
+        """(problem, tier, time in seconds) of each device's last line."""
         self._best_s: dict[tuple[str, str], float] = {}
         self._failures: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def show(self, progress: "Progress") -> None:
-        """Record progress, and print a line if it is time for one."""
+        """Record progress, and print a line if necessary."""
         if progress.note:
             print(f"note: {progress.note}", file=sys.stderr, flush=True)
             return
@@ -58,13 +58,13 @@ class Lines:
 
 
 _printing = threading.Lock()
-"""Lock that is held while a line is printed, so that the process does not fork in the meantime."""
+"""Lock that prevents a fork while a line is printed."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_printing.acquire, after_in_parent=_printing.release, after_in_child=_printing.release)
 
 
 class Steps:
-    """Reports the progress of the steps in a `with` block. A separate thread prints it."""
+    """Reports the progress of the steps in a `with` block, from a separate thread."""
 
     def __init__(self, what: str, first_s: float | None = None) -> None:
         self._step = what, 0.0, 0.0
@@ -85,7 +85,7 @@ class Steps:
         self._thread.join()
 
     def step(self, what: str, done: float = 0.0, total: float = 0.0) -> None:
-        """Set the current step, its completed work, and its total work in the same unit (0 if unknown)."""
+        """Set the current step, its completed work, and its total work (0 if unknown)."""
         self._step = what, done, total
 
     def text(self) -> str:
@@ -117,8 +117,7 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise `Ended` if SIGTERM or SIGHUP arrives in the `with` block, unless the process already handles or ignores
-    it."""
+    """Raise `Ended` in the `with` block if SIGTERM or SIGHUP arrives and has no handler yet."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Ended(number)

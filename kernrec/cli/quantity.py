@@ -19,7 +19,7 @@ def _parse(units: Mapping[str, float], example: str, flag: str, text: str) -> fl
 
 
 watts = partial(_parse, {"w": 1.0, "kw": 1e3, "mw": 1e-3}, "250W")
-"""Parse the value `text` of an option `flag` in watts: `250W` -> 250.0. The unit is required, here and below."""
+"""Parse the value of the option `flag` in watts: `250W` -> 250.0. A unit is required."""
 hertz = partial(_parse, {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}, "1410MHz")
 duration = partial(_parse, _SECONDS, "100ms")
 fraction = partial(_parse, {"%": 0.01}, "3%")

@@ -56,12 +56,12 @@ class RecommendOptions(options.Options):
 
     @property
     def of_shapes(self) -> bool:
-        """Return whether the user named shapes or a kernel, instead of the layers of a workload."""
+        """Return whether the user named shapes or a kernel."""
         return bool(self.kernel or (self.shape and not self.workload))
 
     @property
     def swept(self) -> Literal["power limit", "clock"] | None:
-        """Return the quantity over which to sweep (power limit or clock), or None if there is no sweep."""
+        """Return the quantity to sweep (power limit or clock), or None."""
         if self.power_limit == SWEEP and self.clock is not None:
             raise UsageError(
                 "--power-limit sweep cannot be used with --clock; --clock sweep can be used with one --power-limit"
@@ -70,7 +70,7 @@ class RecommendOptions(options.Options):
 
     @property
     def compares(self) -> bool:
-        """Return whether one table compares several GPUs or batch sizes."""
+        """Return whether to compare several GPUs or batch sizes."""
         several = len(self.named_gpus) > 1 or len(self.batches) > 1
         tables = self.workload or self.printed.form not in (Form.JSON, Form.CSV)
         return bool(several and tables and not self.swept and self.top is None)
@@ -150,7 +150,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
 def _answers_of_shapes(
     recommender: "Recommender", wanted: RecommendOptions, emitted: "Format | None"
 ) -> "list[Answer]":
-    """Return the answers for all GPUs and shapes. If there is a query log, append the queries to it."""
+    """Return the answers for all GPUs and shapes. Append the queries to the query log if there is one."""
     shapes = wanted.shape or [""]
     if emitted and len(shapes) > 1 and not (emitted.many or emitted.writes_folder(wanted.output)):
         raise UsageError(f"--emit {wanted.emit} writes one config: give one shape")
@@ -172,7 +172,7 @@ def _answers_of_shapes(
 
 
 def _print_answers(recommender: "Recommender", wanted: RecommendOptions, answers: "Sequence[Answer]") -> None:
-    """Print the answers for shapes, with one table per shape if there are several GPUs."""
+    """Print the answers, with one table per shape if there are several GPUs."""
     form, shapes = wanted.printed.form, len(wanted.shape or [""])
     if form is Form.JSON:
         regrets = [{str(each.objective): each.as_dict() for each in recommender.regrets(answer)} for answer in answers]
@@ -230,7 +230,7 @@ def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> Non
 
 
 def _kernels_written(answers: "Sequence[Answer]") -> str:
-    """Name the kernel and config that were written, or count the problems per kernel if there are several answers."""
+    """Describe the kernels that were written."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 
 def print_recommendations(answer: "Answer", notes: NotePrinter | None = None) -> None:
-    """Print the recommendations for one problem on one GPU. If the answer is about one kernel, also print the config
-    that the occupancy heuristic selects."""
+    """Print the recommendations for one problem on one GPU."""
     notes = notes or NotePrinter()
     if answer.no_kernel is not None:
         _print_baselines(answer, answer.no_kernel, notes)
@@ -68,7 +67,7 @@ def print_recommendations(answer: "Answer", notes: NotePrinter | None = None) ->
 
 
 def print_gpus(answers: "Sequence[Answer]", notes: NotePrinter) -> None:
-    """Print the best config and the best baseline for one problem on each of several GPUs."""
+    """Print the best config and the best baseline for one problem on several GPUs."""
     first = answers[0]
     gpus: list[GPU] = []
     shown: list[Row] = []
@@ -125,7 +124,7 @@ def _operating_point(answer: "Answer") -> str:
 
 
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
-    """Insert the best baseline into the rows at its rank, but after the first row unless it is `leading_baseline`."""
+    """Insert the best baseline into the rows at its rank. Only `leading_baseline` comes first."""
     if not answer.baselines or answer.kernel is not None:
         return [*shown]
     leading = answer.leading_baseline
@@ -168,7 +167,7 @@ def recommendation_columns(shown: "Sequence[Row]", gpus: "Sequence[GPU]", of_op:
     """Return the columns of a table of recommendations and baselines, most important first.
 
     Args:
-        of_op: Whether rows may belong to several kernels, so that the table needs additional columns.
+        of_op: Whether rows may belong to several kernels.
     """
     columns = [Column("kernel", "left", [_name(row) for row in shown], below=True)] if of_op else []
     alike = [getattr(row, "alike", 0) for row in shown]
@@ -232,7 +231,7 @@ def _saving_text(saving: "Saving", compared: str) -> str:
 
 
 def baseline_texts(baselines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
-    """Return lines that compare the fastest baseline with the other baselines and with the best kernel."""
+    """Return lines that compare the baselines with each other and with the best kernel."""
     if not baselines:
         return []
     from kernrec.recommender.tabular import interval_text

@@ -88,7 +88,7 @@ def _last_licence(key: str) -> str | None:
 
 
 def asked_licence(others: str) -> str:
-    """Ask for the license that `others` get for shared rows. Raise `UsageError` if stdin is not a terminal."""
+    """Ask for the license of shared rows. Raise `UsageError` if stdin is not a terminal."""
     if not sys.stdin.isatty():
         raise UsageError(
             f"--licence is missing: what {others} may do with your rows, such as CC0-1.0 (anything) or"
@@ -98,7 +98,6 @@ def asked_licence(others: str) -> str:
 
 
 def print_manifest(manifest: "Manifest") -> None:
-    """Print a summary of a bundle's contents."""
     print(", ".join(counted(count, table) for table, count in manifest.rows.items()))
     for name, values in manifest.provenance.items():
         if name == "days" and values:
@@ -136,7 +135,7 @@ def pull(wanted: PullOptions) -> None:
 
 
 def print_withdrawn_copies(database: Path) -> None:
-    """Apply pulled withdrawals to a database, and print how many measurements of each signer it loses."""
+    """Apply pulled withdrawals to a database, and print how many measurements are removed."""
     from kernrec.store.share.withdraw import withdraw_copies
 
     for name, count in withdraw_copies(database).items():

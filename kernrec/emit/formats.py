@@ -1,10 +1,7 @@
-"""List the file formats for recommended configs, and write the files. For each format, a function of this package
-creates the files:
+"""List the file formats for recommended configs, and write the files.
 
-    def emit_name(answers: Sequence[Answer]) -> Files
-
-The function gets one answer per problem, all for the same GPU. If the format has a detail after its name
-(`Format.example`), the function also gets the detail and the format's name.
+Each format has a function `emit_name(answers) -> Files` in this package. All answers are for the same GPU. If a detail
+follows the format's name (`Format.example`), the function also gets the detail and the name.
 """
 
 import os
@@ -22,15 +19,13 @@ if TYPE_CHECKING:
     from kernrec.recommender.result import Answer
 
 Files = Mapping[str, bytes]
-"""Contents of files, keyed by file name. `/` separates folders in a name."""
+"""Contents of files, keyed by relative path."""
 
 
 def write_file(path: Path, content: bytes) -> None:
     """Write one file, replacing any existing file.
 
-    Raises:
-        UsageError: The path is a folder, or the folder that would contain the file does not exist.
-        KernrecError: The file cannot be written.
+    Raise `UsageError` if the path is a folder or its parent does not exist, and `KernrecError` if writing fails.
     """
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"--output {str(path)!r}: expected a file in an existing folder")
@@ -43,9 +38,7 @@ def write_file(path: Path, content: bytes) -> None:
 def write_files(folder: Path, files: Files) -> None:
     """Write files into a new folder. The folder appears only once it is complete.
 
-    Raises:
-        UsageError: The folder exists and is not empty, or its parent folder does not exist.
-        KernrecError: The folder cannot be written.
+    Raise `UsageError` if the folder is not empty or its parent does not exist, and `KernrecError` if writing fails.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"--output {str(folder)!r} exists already; expected a new or an empty folder")
@@ -84,17 +77,16 @@ class Format:
     writer: str
     """Function that creates the file's content, as `module.function` of this package."""
     folder: str = ""
-    """Function that creates the files if a folder is written, as `module.function`. Empty if the format can only write
-    a single file."""
+    """Function that creates the files of a folder, or an empty string if the format is always a single file."""
     many: bool = False
     """Whether one file can contain the configs of several problems, such as the layers of a network."""
     example: str = ""
-    """Example of the detail that must follow the format's name and a colon. Empty if the format has no detail."""
+    """Example of the detail after the format's name and a colon. Empty if the format has no detail."""
     detail: str = ""
     compiled: bool = False
-    """Whether the writer compiles the kernel. To compile a Triton kernel, Triton must be installed."""
+    """Whether the writer compiles the kernel."""
     language: Literal["cuda", "triton"] | None = None
-    """Only kernel language that the format can contain, or None if it can contain both."""
+    """Only kernel language of the format, or None if it supports both."""
     suffix: str = ""
     """Suffix that the file's name must have. Empty for any suffix."""
 
@@ -129,8 +121,7 @@ REMOVED = {
 
 
 def format_named(name: str) -> Format:
-    """Return the format named by the text after `--emit`, such as `ptx` or `vllm:detail`. Raise `UsageError` if there
-    is no such format, or a detail is missing or unexpected."""
+    """Return the format that --emit names, such as `ptx` or `vllm:detail`. Raise `UsageError` if it is invalid."""
     base, colon, detail = name.partition(":")
     if instead := REMOVED.get(base) or REMOVED.get(base + colon):
         raise UsageError(f"--emit {name:.60} was removed: {instead}")
@@ -154,10 +145,9 @@ def emit(
 
     Args:
         answers: One answer per problem, all for the same GPU.
-        name: Name of the format (a key of `FORMATS`), with a colon and the detail if the format needs one.
-        folder: Whether to create the format's folder instead of its file.
-        untrusted: Whether to write the kernel's source even if it comes from another person, that is, neither from the
-            user nor from kernrec.
+        name: Name of the format. If the format needs a detail, a colon and the detail follow.
+        folder: Whether to create a folder instead of a file.
+        untrusted: Whether to write kernel sources from other people.
 
     Raises:
         UsageError: The format is unknown, cannot contain several problems, or cannot contain the kernel.
@@ -185,7 +175,7 @@ def emit(
 
 
 def _check_language(answers: "Sequence[Answer]", form: Format) -> None:
-    """Raise `UsageError` if the kernel of a best config is in a language that the format cannot contain."""
+    """Raise `UsageError` if the format does not support the language of a kernel."""
     if form.language is None and not form.compiled:
         return
     from kernrec.compile.triton_version import has_triton

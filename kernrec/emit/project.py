@@ -21,17 +21,19 @@ _C_NAMES = {
     "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double",
 }  # fmt: skip
 _SAMPLES = 2000
-"""Maximum number of output elements that the check program compares."""
+"""Maximum number of output elements to check."""
 _WORK = 1e8
-"""Approximate number of floating-point operations that the CPU does to check one case."""
+"""Maximum number of floating-point operations on the CPU to check one case."""
 _ALIGNMENT = 256
 HOST_ONLY = "#ifndef __CUDACC_RTC__  // the runtime compiler takes only the kernels"
 _PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
 
 
 def emit_project(answers: Sequence[Answer]) -> Files:
-    """Return the files of a CMake project that runs the best config of each answer. Raise `KernrecError` if the op of a
-    problem is not one of kernrec's ops, because then the project could not check the result."""
+    """Return the files of a CMake project that runs the best config of each answer.
+
+    Raise `KernrecError` if an op is not one of kernrec's, because the project could not check its results.
+    """
     recommendations: dict[Problem, Recommendation] = {}
     for answer in answers:
         recommendation = answer.best
@@ -152,8 +154,9 @@ def _workspaces(recommendation: Recommendation) -> Sequence[Scratch]:
 
 
 def _launcher(recommendation: Recommendation, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues a config's launches. `names` has the name of each kernel in the project,
-    keyed by its name in the source."""
+    """Return the C++ function that queues a config's launches. `names` maps kernels in the source to names in the
+    project.
+    """
     lines = [f'extern "C" cudaError_t {function_name(recommendation.problem)}{_PARAMETERS} {{']
     places = {name: f"tensors[{number}]" for number, name in enumerate(recommendation.problem.tensors)}
     offset = 0
@@ -169,8 +172,7 @@ def _launcher(recommendation: Recommendation, names: Mapping[str, str]) -> str:
 
 
 def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
-    """Return C++ code that launches the kernel at `address` with tensors at `places`. All addresses are C++
-    expressions."""
+    """Return C++ code that launches the kernel at `address`. Addresses are C++ expressions."""
     lines = ["{"]
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):

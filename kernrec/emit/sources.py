@@ -24,8 +24,7 @@ def emit_cuda(answers: Sequence[Answer]) -> Files:
 
 
 def launch_comment(recommendation: Recommendation, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """Return comment lines that describe a config, its tensors and `launches` (by default, those of the
-    recommendation)."""
+    """Return comment lines that describe a config, its tensors and its launches."""
     problem, kernel = recommendation.problem, recommendation.kernel
     lines = [
         f"// {kernel.name} for {problem.key} on {recommendation.gpu.title}, recommended by kernrec.",
@@ -70,15 +69,17 @@ def _argument(argument: Pointer | Scalar | BytesArgument | ImageHandle | MapHand
 
 
 def variant_source(kernel: Kernel, config: Config, problem: Problem) -> str:
-    """Return the source of a kernel with definitions of the config's tunables, the dtype and the layout at the top."""
+    """Return the source of a kernel with definitions of the config, the data type and the layout at the top."""
     form = kernel.form(problem)
     defines = kernel.defines(config, form.dtype, form.layout)
     return "".join(f"#define {name} {value}\n" for name, value in defines.items()) + "\n" + kernel.source
 
 
 def emit_triton(answers: Sequence[Answer]) -> Files:
-    """Return a file with the Triton source of the first answer's best config. After the source, the file defines a
-    dictionary `CONFIG`. If all arguments are tensors or numbers, it also defines a function `launch`."""
+    """Return a file with the Triton source of the first answer's best config.
+
+    The file also defines a dictionary `CONFIG` and, if possible, a function `launch`.
+    """
     recommendation = answers[0].best
     kernel, form = recommendation.kernel, recommendation.kernel.form(recommendation.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
@@ -91,8 +92,7 @@ def emit_triton(answers: Sequence[Answer]) -> Files:
 
 
 def _launcher(recommendation: Recommendation) -> Iterator[str]:
-    """Yield the lines of a Python function `launch` that launches the kernel. Yield nothing if the config has several
-    launches, or an argument is neither a tensor nor a number."""
+    """Yield the lines of a Python function `launch`, or nothing if the function cannot be written."""
     function, (launch, *others) = recommendation.kernel.triton, recommendation.launches
     assert function is not None
     # Triton passes scratch pointers after the function's own arguments. Ignore them.
@@ -116,10 +116,7 @@ def _launcher(recommendation: Recommendation) -> Iterator[str]:
 def emit_ptx(answers: Sequence[Answer]) -> Files:
     """Return a file with the PTX of the first answer's best config, and a comment that describes the launch.
 
-    Shared memory of a Triton kernel becomes dynamic, so that the launch can request it.
-
-    Raises:
-        KernrecError: There is no compiler, or the source does not compile.
+    Raise `KernrecError` if there is no compiler, or the source does not compile.
     """
     from kernrec.compile import CompileCache, compile_source
     from kernrec.profile.kernel_code import compile_job_for, dynamic_shared_bytes

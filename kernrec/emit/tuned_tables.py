@@ -18,19 +18,14 @@ TOOLS = ("vllm", "sglang")
 
 
 def of_every_call(name: str, detail: str) -> bool:
-    """Return whether one tuning file can cover all analyzed calls of a Triton function.
-
-    This is possible if `detail` gives the number of tokens `m` as an expression of the function's integer arguments.
-    """
+    """Return whether `detail` allows one tuning file for all analyzed calls of a Triton function."""
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
 
 def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
     """Return a tuning file of vLLM or SGLang with one config per number of tokens.
 
-    Several calls may have the same number of tokens. If they differ in fixed parameters, such as the tile height of the
-    routing, use the config with the lowest cost. If their dimensions and candidate configs are equal, use the first
-    answer.
+    If several calls have the same number of tokens, use the config with the lowest cost.
 
     Args:
         answers: Answers for calls of a Triton function with the tunables in `moe_configs.TILES`, latest call first.
@@ -75,8 +70,7 @@ def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
 
 
 def merged(before: bytes, new: bytes, place: str) -> bytes:
-    """Merge two tuning files. An entry of `new` replaces the entry of `before` with the same number of tokens. Raise
-    `UsageError` if the existing file `place` has another format."""
+    """Merge two tuning files. Entries of `new` take precedence. Raise `UsageError` if the existing file is invalid."""
     entries, version = read_moe_configs(before.decode("utf-8", "replace"), place)
     added, _ = read_moe_configs(new.decode(), "what is emitted")
     return write_moe_configs(entries | added, version).encode()
@@ -87,8 +81,10 @@ INDUCTOR_KERNEL = "matmul_triton"
 
 
 def emit_inductor(answers: "Sequence[Answer]") -> Files:
-    """Return Inductor's lookup table with the best config of each matmul. Raise `UsageError` if an answer does not
-    recommend the library's Triton matmul."""
+    """Return Inductor's lookup table with the best config of each matmul.
+
+    Raise `UsageError` unless each answer recommends `INDUCTOR_KERNEL`.
+    """
     table = {}
     for answer in answers:
         recommendation = next((each for each in answer.recommendations if each.kernel.name == INDUCTOR_KERNEL), None)

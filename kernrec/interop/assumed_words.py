@@ -1,4 +1,4 @@
-"""Choose example values for the parts of a kernel's launch that neither the user nor the host code states."""
+"""Choose example values for the missing parts of a kernel's launch."""
 
 import math
 import re
@@ -23,13 +23,12 @@ _COUNT = re.compile(
     r"iter|step|stage|level|pass|round|mode|flag|depth|radius|halo|pad|dilation|trans|is_", re.IGNORECASE
 )
 _ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
-"""Assumed values: `_ALONE` for a single size, `_SIDE` for the side of a matrix, `_SEVERAL` for each of two sizes,
-`_MANY` for each of three or more."""
+"""Assumed values of one size, of a matrix's side, of two sizes, and of three or more."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_ENLARGED = 1 << 32
-"""Maximum byte offset of an access for which kernrec enlarges the accessed buffer."""
+"""Maximum offset, in bytes, up to which kernrec enlarges a buffer."""
 _MOST_ENLARGED = 32
-"""Maximum number of buffers to enlarge, because the launch is emulated again after each enlargement."""
+"""Maximum number of buffers to enlarge. The launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)
 """Sizes of dynamic shared memory in bytes to try, smallest first."""
 
@@ -43,7 +42,7 @@ def assumed_words(
 
     Args:
         missing: Missing parts, in the form of `Draft.missing`.
-        axes: Number of grid axes and number of block axes along which the kernel reads its position, 1 to 3 each.
+        axes: Number of grid axes and number of block axes that the kernel uses, 1 to 3 each.
         threads: Maximum number of threads per block.
         unsized: C++ types of the elements of buffers with an unknown size, keyed by pointer parameter.
     """
@@ -83,10 +82,7 @@ def assumed_words(
 
 
 def _elements(source: str, kind: str) -> tuple[str, int]:
-    """Return (data type, number of elements) of an array that is as large as the structure `kind`.
-
-    The array contains zeros (`zeros:f32`) if the members have several types, pointers or an unknown layout.
-    """
+    """Return (data type, number of elements) of an array that is as large as the structure `kind`."""
     program = HostProgram(source)
     with suppress(UnknownError):
         types = [dtype for _, dtype in program.fields(kind)]
@@ -98,12 +94,12 @@ def _elements(source: str, kind: str) -> tuple[str, int]:
 
 
 def is_size(name: str) -> bool:
-    """Return whether a variable's name suggests a size, and not a position, a flag or a small count."""
+    """Return whether a variable's name suggests a size."""
     return not (_PLACE.search(name) or _COUNT.search(name))
 
 
 def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
-    """Add the arguments `added`, which `assumed_words` returned, to the user's options."""
+    """Add the arguments `added` to the user's options."""
     options = {"--grid": words.grid, "--block": words.block, "--shared": words.shared}
     arguments, tunables = list(words.assumed), list(words.tunables)
     for word in added:
@@ -119,10 +115,10 @@ def with_words(words: LaunchWords, added: Sequence[str]) -> LaunchWords:
 
 
 def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords | None:
-    """Enlarge the buffer beyond whose end the kernel accessed memory, and return the new options.
+    """Return options with a larger buffer after a kernel read or wrote past the buffer's end.
 
-    Return None if the user or the host code chose the size, or if no larger size helps. `words` and `draft` describe
-    the failed launch, and `error` is the emulator's message.
+    Return None if the user or the host code chose the size, or if no larger size helps. `error` is the emulator's
+    message.
     """
     match = OUTSIDE.search(error)
     if match is None or int(match[2]) < 0:
@@ -148,13 +144,13 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
 
 
 def _is_side(body: str, name: str) -> bool:
-    """Return whether the size `name` is probably a matrix's side: `body` multiplies by it, or loops from 0 to it."""
+    """Return whether the size `name` is probably a matrix's side."""
     factor = rf"\*\s*{name}\b(?!\s*\*?\s*sizeof)|\b{name}\s*\*\s*(?!sizeof)\w"
     return re.search(rf"{factor}|\bfor\s*\([^;]*=\s*0\s*;[^;]*<=?\s*{name}\b", body) is not None
 
 
 def _fields(source: str, kind: str, size: int) -> str | None:
-    """Return text such as `i32:1,f32[1048576]` for a structure, or None if its layout is not supported."""
+    """Return a structure's fields as text, such as `i32:1,f32[1048576]`, or None if the layout is not supported."""
     try:
         fields = HostProgram(source).fields(kind)
     except UnknownError:

@@ -1,9 +1,8 @@
 """Match recorded results with a kernel whose source and spec are available.
 
-`bind_rows` finds the config of a result by its tunables, and `match_launches` by its grid, block and shared memory.
-`check_code` compares compiled code with a recording. Shared memory must be equal, because it does not depend on the
-compiler. Register counts depend on the compiler version, so only their median difference is compared. In a recording of
-the benchmark convolution, register counts were equal in 4 of 7 configs, and differed by 3 to 290 % in the other 3.
+Recorded and compiled shared memory must be equal, because the compiler does not change it. Register counts depend on
+the compiler version, so only their median difference is compared. In one recording of a convolution, they differed by 3
+to 290 % in 3 of 7 configs.
 """
 
 import statistics
@@ -41,11 +40,10 @@ def bind_rows(
         ignored: Names in the file's configs that are not tunables.
 
     Returns:
-        (results, number of dropped results). A failed result is dropped if the spec's constraints exclude its config.
+        (results, number of dropped results). A failed result is dropped if the spec excludes its config.
 
     Raises:
-        UsageError: A tunable is unknown or missing, its value is not in the spec, the spec forbids a config that ran,
-            or no result is left. The message names the tunable and the expected values.
+        UsageError: A tunable is unknown, missing or invalid, the spec excludes a config that ran, or no result is left.
     """
     places = _places(file, kernel, {name.casefold() for name in ignored})
     configs = [_config(number, result, kernel, places) for number, result in enumerate(file.results, 1)]
@@ -69,7 +67,7 @@ def bind_rows(
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
-    """Map names in the file's configs to tunables of the spec, and check the macros whose value the spec fixes."""
+    """Map names in the file's configs to tunables of the spec."""
     tunables = {n.casefold(): t.name for t in kernel.tunables for n in (t.macro, t.name)}
     macros = {name.casefold(): value for name, value in kernel.macros.items()}
     places: dict[str, str] = {}
@@ -131,7 +129,7 @@ def _whole(value: object) -> int | None:
 
 
 _MOST_CONFIGS = 50_000
-"""Maximum number of configs of a kernel to compare with recorded launches. Each config takes 30 us."""
+"""Maximum number of a kernel's configs to compare with recorded launches. Each config takes 30 us."""
 
 _ROUNDED = 1e-3
 """Relative tolerance for shared memory, because profilers print kilobytes with two decimals."""
@@ -146,8 +144,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
         results: Results of a profiler, which record the launch but no tunables.
 
     Raises:
-        UsageError: A recorded launch matches none or several of the kernel's configs, or the kernel has too many
-            configs to compare.
+        UsageError: A launch matches none or several of the kernel's configs, or the kernel has too many configs.
     """
     space = Space.of(kernel, problem, gpu)
     valid = space.at(problem).valid.nonzero()[0]
@@ -194,8 +191,7 @@ def measured_problem(stated: StatedProblem, wanted: StatedProblem, kernel: Kerne
         kernel: Kernel of the spec, or None if there is no spec.
 
     Raises:
-        UsageError: Neither the file nor the user specifies the op, a dimension is missing or invalid, or the file and
-            the user contradict each other.
+        UsageError: The op or a dimension is missing or invalid, or the file and the user contradict each other.
     """
     if kernel is not None:
         definition, usual = kernel.definition, (kernel.dtypes[0], kernel.layouts[0])
@@ -217,16 +213,15 @@ def measured_problem(stated: StatedProblem, wanted: StatedProblem, kernel: Kerne
 
 
 SAMPLE = 6
-"""Number of recorded configs to compile for the comparison of registers and shared memory."""
+"""Number of recorded configs to compile for a comparison."""
 _REGISTERS = 0.25
-"""Maximum median relative difference in register counts between a recording and the compiled source."""
+"""Maximum median of the relative differences in register counts."""
 
 
 def check_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> str:
     """Compile a sample of the configs, and compare registers and shared memory with the recorded values.
 
-    Return a note on the comparison, or an empty string if there is nothing to compare. Raise `UsageError` if recorded
-    and compiled code differ.
+    Return a note on the comparison, or an empty string without recorded values. Raise `UsageError` if the code differs.
     """
     stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
     if not stated:
@@ -281,16 +276,16 @@ def latencies_of(results: Iterable[ForeignResult]) -> list[float]:
 
 
 def median_row(rows: Sequence[ForeignResult]) -> ForeignResult:
-    """Return the result with the median latency (the lower one of two), or the first result if all failed."""
+    """Return the result with the median latency, or the first result if all failed."""
     times = latencies_of(rows)
     middle = statistics.median_low(times) if times else None
     return next(row for row in rows if row.latency_s == middle)
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """Merge the repeated runs of each config into one result with the median latency, and all latencies as samples.
+    """Merge the repeated runs of each config into one result.
 
-    Other values are those of the `median_row`, but the energy is its power times the median latency.
+    The result has the median latency, and all latencies as samples. Its energy is the power times the median latency.
     """
     runs = []
     for rows in by_config(results):

@@ -51,7 +51,7 @@ class DraftTunable:
 
 @dataclass(frozen=True)
 class Draft:
-    """Text of a drafted kernel.toml, with the parts that are missing and the values that kernrec assumed."""
+    """Drafted kernel.toml, with its missing parts and the values that kernrec assumed."""
 
     source: Path
     entry: str
@@ -67,12 +67,12 @@ class Draft:
     """Note on `__constant__` and `__device__` variables without a value, or an empty string."""
 
     buffers: Mapping[str, str] = field(default_factory=dict)
-    """Buffers that the user did not size, as text such as `x=f32` or `x=zeros:i32`, keyed by name in the spec."""
+    """Text such as `x=f32` or `x=zeros:i32` for each buffer that the user did not size, keyed by name in the spec."""
     chosen: tuple[str, ...] = ()
-    """Arguments of `kernrec analyze` that kernrec chose. They are part of the draft if `missing` is empty."""
+    """Arguments of `kernrec analyze` that kernrec chose."""
 
     def kernel(self) -> Kernel:
-        """Return the drafted kernel. Raise `UsageError` if parts of the draft are missing or it is not TOML."""
+        """Return the drafted kernel. Raise `UsageError` if the draft is incomplete or invalid."""
         if self.missing:
             raise UsageError(
                 f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` writes a draft)"
@@ -106,8 +106,7 @@ def analyze_command(source: Path, entry: str, gpu: str) -> str:
 def kernel_names(text: str) -> list[str]:
     """Return the names of a CUDA program's kernels, in the form that the argument `FILE:NAME` accepts.
 
-    A template is listed once for each instance (`scale<float, 4>`), or by its name if the program has no instance.
-    Kernels that the program never launches come last.
+    Instances of a template (`scale<float, 4>`) are separate names. Kernels that the program never launches come last.
     """
     launched = set(re.findall(r"([A-Za-z_]\w*)\s*(?:<[^<>;(){}]*>)?\s*<<<", text))
     kernels = sorted(signatures(text), key=lambda each: each.name not in launched)
@@ -171,8 +170,7 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
         entry: Name of the kernel, or an instance of a template such as `scale<float, 4>`. None selects the only kernel.
 
     Raises:
-        UsageError: The kernel does not exist, `entry` does not select a single kernel or instance, or `entry` is an
-            instance but the kernel is not a template.
+        UsageError: `entry` does not select exactly one kernel, or it is an instance but the kernel is not a template.
     """
     kernels = {signature.name: signature for signature in signatures(text)}
     if not kernels:
@@ -205,7 +203,7 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
 
 
 def compiled_name(signature: Signature, instance: str | None, entries: Mapping[str, int]) -> str:
-    """Return the name that identifies a kernel: from the source if it is unique, or else from the compiled code.
+    """Return the kernel's name in the source if it is unique, or else its name in the compiled code.
 
     Args:
         instance: Instance such as `scale<float, 4>` of a template, or None for any other kernel.

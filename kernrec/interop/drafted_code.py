@@ -22,7 +22,7 @@ from kernrec.ptx import parse
 
 _COMPILE_LIMIT_S = 120.0
 _PROVISIONAL = 16
-"""Value of undefined macros in a first compilation, which only determines the kernel's signature."""
+"""Temporary value of undefined macros, which lets kernrec compile the kernel and read its signature."""
 _UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
 _TEXTURE = re.compile(r"^\s*(?:static\s+)?texture\s*<", re.MULTILINE)
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*|(?:block|tile)_size_[xyz]")
@@ -32,7 +32,7 @@ _WHEELS = (
     ("curand", "nvidia-curand"),
     *((start, "nvidia-cuda-cccl") for start in ("cub/", "thrust/", "cuda/", "nv/", "cooperative_groups")),
 )
-"""Pairs (start of a header's name, Python package that contains the header) for headers that may not be installed."""
+"""Pairs (start of a header's name, Python package that contains the header)."""
 
 
 class DraftedCode:
@@ -93,7 +93,7 @@ class DraftedCode:
         self.tunables[identifier(name)] = DraftTunable(numbers, define=name)
 
     def _ptx(self) -> str:
-        """Compile the kernel. If NVRTC refuses the source, compile it with nvcc, and then with undefined macros set."""
+        """Compile the kernel with NVRTC, or with nvcc if NVRTC refuses the source."""
         result = self._compile()
         if isinstance(result, CompileError):
             self._check_instance(result)
@@ -130,7 +130,7 @@ class DraftedCode:
         return [name for name in names if _MACRO.fullmatch(name) or name in in_directives]
 
     def _check_instance(self, error: CompileError) -> None:
-        """Raise `UsageError` if the instance of a template contains parameters of the launching template."""
+        """Raise `UsageError` if the instance uses template parameters whose values the source does not state."""
         used = [name for name in self._undefined(error) if re.search(rf"\b{name}\b", self.instance or "")]
         if unset := [n for n in used if re.search(rf"\btemplate\s*<[^;{{}}()]*\b{n}\b", self._whole)]:
             example = re.sub(rf"\b(?:{'|'.join(unset)})\b", "2", self.instance or "")

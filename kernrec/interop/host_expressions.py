@@ -30,8 +30,7 @@ def literal(text: str) -> str:
 def combined(left: str, operator: str, right: str) -> str:
     """Apply a binary C++ operator to two expressions. The result is a number if both are constant.
 
-    Raises:
-        UnknownError: The operator is not supported, or the result is not a valid number.
+    Raise `UnknownError` if the operator is not supported, or the result is not a valid number.
     """
     if operator in ("<<", ">>"):
         bits = int(number(right))
@@ -45,15 +44,14 @@ def combined(left: str, operator: str, right: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return an expression that can be an operand of another expression. Add parentheses if necessary."""
+    """Return an expression with parentheses if it needs them as an operand."""
     return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
 
 
 def folded(text: str) -> str:
     """Return the value of a constant expression. Return any other expression unchanged.
 
-    Raises:
-        UnknownError: The expression is too long, or its value is too large, undefined (division by zero) or no number.
+    Raise `UnknownError` if the expression is too long, or its value is too large or not a number.
     """
     if len(text) > _MOST_CHARACTERS:
         raise UnknownError
@@ -92,10 +90,9 @@ def rounded_up(left: str, right: str) -> str:
 
 
 def whole(text: str, rounded: Callable[[float], int]) -> str:
-    """Apply `rounded` to a number that has decimals, and return any text without decimals unchanged.
+    """Round a number that has decimals with the function `rounded`. Return text without decimals unchanged.
 
-    Raises:
-        UnknownError: The text has decimals but is not a single number.
+    Raise `UnknownError` if the text has decimals but is not a single number.
     """
     if not re.search(r"\d\.|\de[+-]", text):
         return text
@@ -105,12 +102,7 @@ def whole(text: str, rounded: Callable[[float], int]) -> str:
 
 
 def divided(text: str, size: int) -> str:
-    """Convert the size of a buffer in bytes to its number of elements. Both are expressions.
-
-    Args:
-        text: Size of the buffer in bytes.
-        size: Bytes per element.
-    """
+    """Return the number of elements of a buffer of `text` bytes, with `size` bytes per element."""
     if re.fullmatch(r"\d+", text):
         return str(-(-int(text) // size))
     for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):
@@ -120,10 +112,9 @@ def divided(text: str, size: int) -> str:
 
 
 def by_block(text: str, axis: str, extent: int) -> str:
-    """Convert an expression for the number of blocks along an axis to the spec's notation.
+    """Replace the block's extent in an expression for a number of blocks by `block_x`, `block_y` or `block_z`.
 
-    If the expression divides a size by the block's extent and rounds up, replace the extent by `block_x`, `block_y` or
-    `block_z`. The expression then also holds for other block sizes.
+    The expression then holds for other block sizes, too. Only a rounded-up division by the extent is replaced.
 
     Args:
         axis: `x`, `y` or `z`.

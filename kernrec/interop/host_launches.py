@@ -29,8 +29,7 @@ class HostLaunch:
     kernel: str
     """Name of the kernel, with template arguments if any."""
     grid: str | None
-    """Number of blocks along each axis: comma-separated expressions of kernel parameters and block extents (`block_x`).
-    """
+    """Comma-separated expressions for the number of blocks along each axis."""
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
@@ -44,8 +43,8 @@ def host_launches(
 
     Args:
         kernel: Name of the kernel, without template arguments.
-        parameters: Name and kind of each kernel parameter. The kind of a number is None. The kind of a pointer is the
-            data type of the elements, or `STRUCTURE` if kernrec does not have this type.
+        parameters: Name of each kernel parameter, with the data type of the elements if it is a pointer. The type is
+            None for a number, and `STRUCTURE` for a pointer to any other type.
         argv: Command-line arguments of the program, if known.
     """
     if "<<<" not in text:
@@ -64,7 +63,7 @@ def host_launches(
 def filled_variables(text: str) -> dict[str, str]:
     """Return the device variables that the host code sets with `cudaMemcpyToSymbol` or `cudaGetSymbolAddress`.
 
-    The result maps each variable to its value if this is a known integer, and otherwise to an empty string.
+    The result maps each variable to its value, or to an empty string if the value is not a known integer.
     """
     if "cudaMemcpyToSymbol" not in text and "cudaGetSymbolAddress" not in text:
         return {}
@@ -121,7 +120,7 @@ class _Launch:
         return HostLaunch(self._instance(name), grid, block, shared, values)
 
     def _instance(self, name: str) -> str:
-        """Return the kernel's name with the launch's template arguments. Replace known arguments by their values."""
+        """Return the kernel's name with template arguments. Known arguments are replaced by their values."""
         values = next(nodes(self.call, "template_argument_list"), None)
         if values is None:
             return name
@@ -136,7 +135,7 @@ class _Launch:
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
 
     def _block_names(self) -> dict[str, str]:
-        """Return the names of the block's extents (`block_x`), keyed by the host variable that holds the extent."""
+        """Return names such as `block_x` for the host variables that hold the block's extents."""
         if len(self.configuration) < 2:
             return {}
         node = self.configuration[1]

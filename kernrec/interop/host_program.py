@@ -36,7 +36,7 @@ class HostProgram:
     def macros(self) -> dict[str, tuple[tuple[str, ...], str]]:
         """Parameters and replacement text of each macro, keyed by macro name.
 
-        Macros that branches of `#if` define differently are omitted, unless a later definition is unconditional.
+        Macros that branches of `#if` define differently are omitted.
         """
         macros: dict[str, tuple[tuple[str, ...], str]] = {}
         unclear = set()
@@ -54,7 +54,7 @@ class HostProgram:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Type that each of the program's type aliases names, keyed by alias."""
+        """Type of each type alias, keyed by alias."""
         return type_aliases(text_of(self.root))
 
     def size_of(self, kind: str) -> int:
@@ -108,7 +108,7 @@ class HostProgram:
         return fields
 
     def _members(self, kind: str) -> Iterator[tuple[str, str, int]]:
-        """Yield (type, declarator, number of array elements) per member. Raise `UnknownError` if `kind` is unknown."""
+        """Yield the type, the declarator and the number of array elements of each member of a structure."""
         fields = self.structures.get(kind.replace("struct ", "").strip())
         if fields is None:
             raise UnknownError
@@ -160,7 +160,7 @@ class HostProgram:
 
 
 def child(node: "Node | None", *fields: str) -> "Node | None":
-    """Return the first of the fields that a syntax node has, or None."""
+    """Return the first existing field of a syntax node, or None."""
     values = (node.child_by_field_name(field) for field in fields) if node is not None else ()
     return next((value for value in values if value is not None), None)
 

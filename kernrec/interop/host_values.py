@@ -81,10 +81,7 @@ class HostValues(HostProgram):
         return next((inputs[place] for inputs in calls if place < len(inputs) <= len(names)), None)
 
     def template_arguments(self, function: "Node | None", depth: int = 0) -> dict[str, str]:
-        """Return the template arguments of a function, keyed by template parameter.
-
-        They come from the first call that states them, or from the parameters' defaults.
-        """
+        """Return the template arguments of a function, keyed by template parameter."""
         template = function.parent if function is not None else None
         if function is None or template is None or template.type != "template_declaration":
             return {}
@@ -102,7 +99,7 @@ class HostValues(HostProgram):
         return defaults | dict(zip(names, [each for each in values if each], strict=False))
 
     def _fields(self, node: "Node") -> "list[Node]":
-        """Return the last values that the host code assigns to the fields of a `dim3` variable before `node`."""
+        """Return the values that the fields of a `dim3` variable have at `node`."""
         fields = []
         for axis in "xyz":
             values = self.assignments.get(f"{text_of(node)}.{axis}", ())
@@ -114,7 +111,7 @@ class HostValues(HostProgram):
         return fields
 
     def _definitions(self, node: "Node") -> "Iterator[Node]":
-        """Yield all values that the host code assigns to a variable before `node`, last value first."""
+        """Yield the values that a variable gets before `node`, last value first."""
         name, function = text_of(node), function_of(node)
         assigned = False
         for each in reversed(self.assignments.get(name, ())):

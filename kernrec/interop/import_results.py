@@ -50,12 +50,12 @@ class ImportSummary:
     added: int
     """Number of measurements that were not in the database before."""
     dropped: int
-    """Number of incomplete entries that were dropped from the end of a truncated file."""
+    """Number of incomplete entries at the end of a truncated file."""
     notes: tuple[str, ...] = ()
 
     @property
     def results(self) -> int:
-        """Total number of imported results, including results that were in the database before."""
+        """Total number of imported results, including those that the database already had."""
         return sum(each.results for each in self.kernels)
 
 
@@ -72,20 +72,18 @@ def import_results(
     """Add all results in a file to a database. Add none if the file is invalid.
 
     Args:
-        wanted: The measured problem, or the part of the problem that neither the file nor the kernel's spec states.
-        gpu: Name of the measured GPU. It is required if the file does not name the GPU, and must not contradict the
-            file.
+        wanted: Parts of the measured problem that neither the file nor the kernel's spec states.
+        gpu: Name of the measured GPU. It is required if the file does not name the GPU.
         kernel: Kernel with its source, or only its name. A kernel with source is stored, and the results become its
-            measurements. kernrec's own measurements of the same config take precedence. A name is necessary if the file
-            names no kernel, and selects a kernel if the file has several.
+            measurements. A name is required if the file names no kernel, and selects a kernel if the file has several.
         recorder: Source of the measurements, such as a person, a paper or a repository.
         mapped: Columns of a table whose name or unit differs from kernrec's.
         ignored: Columns of a table, or names in the file's configs, that are not tunables.
 
     Raises:
-        UsageError: The file is invalid, does not determine the measured problem, contains impossible times, or names a
-            kernel of kernrec's library. With a spec, the error also means that results do not match the spec, belong to
-            several kernels, or differ from the compiled source in registers or shared memory.
+        UsageError: The file is invalid, contradicts the arguments, does not determine the measured problem, or names a
+            kernel of kernrec's library. If there is a spec, the results may also differ from it or from the compiled
+            source.
     """
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
     own = kernel if isinstance(kernel, Kernel) else None
@@ -138,7 +136,7 @@ def _summary(kernel: str, file: ForeignResults) -> ImportedKernel:
 
 
 def _by_kernel(file: ForeignResults, wanted: str | None = None) -> dict[str, ForeignResults]:
-    """Divide a file by kernel, and keep only the kernel `wanted` if the file has several."""
+    """Return the file's results for each kernel, or only for the kernel `wanted`."""
     names = {row.kernel: None for row in file.results}
     if None in names:
         if (name := wanted or file.kernel) is None:
@@ -180,7 +178,7 @@ def _bound(
 
 
 _SAME_CLOCK = 0.02
-"""Relative tolerance for comparing a clock with the base clock. Clocks change in steps of 15 MHz."""
+"""Relative tolerance for comparing a clock with the base clock."""
 
 
 def _at_clock(file: ForeignResults, gpu: GPU) -> ForeignResults:

@@ -48,8 +48,7 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
         largest: Maximum size of the uncompressed file in bytes. The default is `MOST_BYTES`.
 
     Raises:
-        UsageError: The file cannot be read, is too large, unpacks to more than `MOST_RATIO` times its size, has more
-            than `MOST_VALUES` values, or is not text.
+        UsageError: The file cannot be read, is too large, or is not text.
     """
     try:
         with open_input(path) as file:
@@ -67,7 +66,7 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
 
 
 def _read(file: BufferedReader, path: Path, largest: int) -> tuple[bytes, bool]:
-    """Read and decompress a file up to the first damaged byte. Return (content, whether it is complete)."""
+    """Read and decompress a file up to the first damaged byte. Return (content, whether the file is complete)."""
     packed = file.read(len(_GZIP)) == _GZIP
     file.seek(0)
     stream = gzip.GzipFile(fileobj=file) if packed else file
@@ -101,7 +100,7 @@ class TextFile:
     path: Path
     text: str
     whole: bool
-    """Whether the file is complete. False if its compressed data is truncated."""
+    """Whether the file is complete."""
 
     @cached_property
     def _value(self) -> Any:

@@ -13,7 +13,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _LARGEST = 4 << 20
 _MOST = 1 << 20
-"""Maximum of any integer in a config, such as the width of a layer. The widest published layers have 53,248 columns."""
+"""Maximum of any integer in a config. The widest published layers have 53,248 columns."""
 _MOST_EXPERTS, _MOST_CHOSEN = 4096, 128
 """Maximum number of experts per layer and of active experts per token. Published models have at most 2,048 and 22."""
 _INNER = ("text_config", "llm_config", "language_config")
@@ -26,7 +26,7 @@ _MAMBA_WIDTH = ("mamba_head_dim", "mamba_d_head")
 _MAMBA_STATE = ("ssm_state_size", "mamba_d_state")
 _MAMBA_GROUPS = ("n_groups", "mamba_n_groups")
 LEAST_GROUP = 32
-"""Minimum group size (columns per scale) in serving engines' kernels for integer weights with 16-bit activations."""
+"""Minimum group size (columns per scale) of integer weights for which serving engines have kernels."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Quantization:
     method: str = ""
     """Value of `quant_method` in the config, or an empty string."""
     elsewhere: bool = False
-    """Whether serving engines use kernels without tuned files for this quantization."""
+    """Whether serving engines run this quantization with kernels that need no tuned files."""
     by_row: bool = False
-    """Whether each weight row and each token has its own scale, instead of each matrix, block or group."""
+    """Whether each weight row and each token has its own scale."""
     group: int = 0
     """Number of weight columns that share a scale. It is 0 if activations do not have 16 bits."""
     zero_points: bool = False
@@ -60,7 +60,7 @@ class Experts:
     top: int
     """Number of active experts per token."""
     width: int
-    """Intermediate size of an expert. The first matmul has twice as many columns, for gate and up projection."""
+    """Intermediate size of an expert."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class StateSpace:
     cache_dtype: str
     """Data type of the state cache: `float32`, or `float16` for any 16-bit type."""
     groups: int = 1
-    """Number of groups of heads. The heads of a group share the projections into and out of the state."""
+    """Number of groups of heads that share the projections into and out of the state."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class Linear:
     rows: int
     depth: int
     split: str
-    """Dimension that tensor parallelism splits: `rows`, `depth`, or an empty string if each GPU has the whole layer."""
+    """Dimension that tensor parallelism splits: `rows`, `depth`, or an empty string for none."""
     shared_heads: int = 0
-    """Number of key/value heads. They are split between GPUs too, but each GPU has at least one head."""
+    """Number of key/value heads. Each GPU has at least one of them."""
     shared_rows: int = 0
-    """Number of rows that each key/value head adds to the layer for its keys and values."""
+    """Number of rows of the layer per key/value head."""
 
     def of_rank(self, tp: int) -> tuple[int, int] | None:
         """Return (rows, depth) of one GPU's part of the layer, or None if `tp` GPUs cannot split it equally."""
@@ -108,7 +108,7 @@ class Latent:
     keys: int
     """Width of the compressed keys and values, which the cache stores."""
     rope: int
-    """Columns per head with rotary position embedding. All heads share these columns of the keys."""
+    """Columns per head with rotary position embedding."""
     plain: int
     value: int
 
@@ -172,8 +172,7 @@ _FUSED = {"DeepseekV3ForCausalLM", "Glm4MoeForCausalLM"}
 class ModelConfig:
     """Sizes, data types and quantization in a model's `config.json`.
 
-    The field names differ between model families. A property raises `UsageError` if a field that it needs is missing or
-    invalid.
+    A property raises `UsageError` if a field that it needs is missing or invalid.
     """
 
     def __init__(self, document: Mapping[str, Any], place: str, title: str) -> None:
@@ -187,8 +186,7 @@ class ModelConfig:
     def number(self, *names: str) -> int | None:
         """Return the value of the first field in `names` that is not zero, or None if there is none.
 
-        Raises:
-            UsageError: The value is not an integer from 0 to `_MOST`.
+        Raise `UsageError` if the value is not an integer from 0 to `_MOST`.
         """
         for name in names:
             value = self.fields.get(name)
@@ -228,7 +226,7 @@ class ModelConfig:
 
     @property
     def shared_width(self) -> int:
-        """Return the total intermediate size of the shared experts (experts for all tokens), or 0 if there are none."""
+        """Return the total intermediate size of the experts that process all tokens, or 0 if there are none."""
         shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
         return self.number("shared_expert_intermediate_size") or shared
 
@@ -345,17 +343,14 @@ class ModelConfig:
         )
 
     def _has_dense_layers(self) -> bool:
-        """Return whether some layers have a dense network instead of experts. In Mixtral, all layers have experts."""
+        """Return whether some layers have a dense network instead of experts."""
         if self.number(*_EXPERTS) in (None, 1):
             return True
         return bool(self.number("first_k_dense_replace")) or bool(self.fields.get("mlp_only_layers"))
 
 
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
-    """Return the quantization of integer weights that share a scale per group.
-
-    Set `Quantization.elsewhere` if serving engines have no tuned files for the group size or the number of bits.
-    """
+    """Return the quantization of integer weights that share a scale per group."""
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):
         return Quantization(None, None, method, elsewhere=True)

@@ -16,7 +16,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _DENSE = ("intermediate_size", "ffn_dim", "n_inner")
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
-"""Default n of models in which only every n-th layer has full attention, keyed by `model_type`."""
+"""Default distance between layers with full attention, keyed by `model_type`."""
 _MOST_LAYERS = 10_000
 
 
@@ -34,13 +34,13 @@ class Family:
     """Whether feed-forward networks have a gate projection in addition to the up projection."""
     norm: str = "rmsnorm"
     norms: int = 2
-    """Number of normalizations per layer that work on the hidden state."""
+    """Number of normalizations of the hidden state per layer."""
     head_norms: bool = False
     """Whether each attention head normalizes its queries and keys."""
     tied: bool = False
-    """Whether output projection and token embedding share their weights if the config does not state it."""
+    """Whether output projection and token embedding share their weights by default."""
     missing: str = ""
-    """Description of parts of the model that are not in the list of layers, or an empty string."""
+    """Description of the parts of the model that kernrec leaves out, or an empty string."""
 
 
 _BIASES = "biases of the linear layers"
@@ -73,14 +73,13 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
 
     Args:
         place: Path of the model's `config.json`, or of its folder.
-        context: For `prefill`, the number of tokens in the prompt. For `decode`, the number of tokens to which the new
-            token attends, including itself. The default is `DEFAULT_CONTEXT`.
+        context: Number of tokens in the prompt for `prefill`. For `decode`, number of tokens to which the new token
+            attends, including itself. The default is `DEFAULT_CONTEXT`.
         phase: `decode` or `prefill`.
         text: Content of the file, or None to read the file.
 
     Raises:
-        UsageError: The config lacks a field, the architecture is unknown, or the context is longer than the model
-            accepts.
+        UsageError: The config lacks a field, the architecture is unknown, or the context is too long for the model.
     """
     model = read_model(place, text=text)
     kind = model.fields.get("model_type")
@@ -115,14 +114,14 @@ class _Layers:
         self.absorbed, self.cache = 0, 0
 
     def sparse_layers(self) -> int:
-        """Return how many layers have experts: all but the first ones (DeepSeek), or every n-th (Qwen)."""
+        """Return the number of layers with experts."""
         dense = self.model.fields.get("mlp_only_layers")
         dense = {layer for layer in dense if type(layer) is int} if isinstance(dense, list) else set()
         step, first = self.model.number("decoder_sparse_step") or 1, self.model.number("first_k_dense_replace") or 0
         return sum(layer not in dense and (layer + 1) % step == 0 for layer in range(first, self.layers))
 
     def windowed_layers(self) -> int:
-        """Return in how many layers queries attend only to the last keys."""
+        """Return the number of layers with sliding-window attention."""
         fields, kinds = self.model.fields, self.model.fields.get("layer_types")
         if isinstance(kinds, list):
             return sum(kind == "sliding_attention" for kind in kinds[: self.layers])
@@ -161,7 +160,7 @@ class _Layers:
     def linear(
         self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
     ) -> dict[str, Any]:
-        """Return a linear layer. Tensor parallelism splits the side `split` (`out`, `in`, or an empty string)."""
+        """Return a linear layer. `split` is `out`, `in` or empty: the side that tensor parallelism splits."""
         rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
         entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
         if rows > MOST_VECTORS or dtype:
@@ -219,7 +218,7 @@ class _Layers:
         return entry | {"queries": self.context, "causal": 1} | windowed
 
     def latent_attention(self) -> Iterator[dict[str, Any]]:
-        """Yield the layers of multi-head latent attention. In the phase `decode`, keys and values stay compressed."""
+        """Yield the layers of multi-head latent attention."""
         model, sizes = self.model, self.model.latent
         assert sizes is not None
         count, heads = self.layers, self.heads

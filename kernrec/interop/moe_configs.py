@@ -5,9 +5,8 @@ The engines look for a JSON file for each mixture-of-experts layer and GPU:
     {"1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, ...}, "64": {...}}
 
 The keys are numbers of tokens, and the values are configs. The engine uses the config whose number of tokens is
-nearest. vLLM may add the key `triton_version`. The format has no version and no times. SGLang has separate files for
-the second matmul, whose names end in `_down`. Their configs may select TMA for loading weights. Files for block-scaled
-matmuls, state spaces and LoRA have other members.
+nearest. vLLM may add the key `triton_version`. SGLang has separate files for the second matmul, whose names end in
+`_down`. Files for block-scaled matmuls, state spaces and LoRA have other members.
 """
 
 import json
@@ -29,20 +28,18 @@ TILES = {
     "num_warps": ("num_warps",),
     "num_stages": ("num_stages",),
 }
-"""Possible names of the tunable in a kernel's spec, keyed by the name of the member in a file."""
+"""Possible names of each tunable in a kernel's spec, keyed by the name in a file."""
 
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0, "SPLIT_K": 1}
-"""Optional members of configs, with defaults: blocks per cluster, loads by TMA, swapped operands, and parts of a split
-reduction."""
+"""Optional members of configs, with their defaults."""
 EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 STATE_SPACE: tuple[str, ...] = ("BLOCK_SIZE_M", "num_warps")
 LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
-"""Members that each config must have. `EXPERTS` is for expert matmuls and block-scaled matmuls, `STATE_SPACE` for
-state-space layers, and `LORA` for LoRA."""
+"""Members that each config must have. `EXPERTS` also applies to block-scaled matmuls."""
 _MEMBERS = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
 """All members that a config may have, keyed by the members that it must have."""
 _NEEDED = {"e": "experts", "n": "intermediate size", "m": "tokens", "device": "the GPU's name in nvidia-smi"}
-"""Members that the text of an `ExpertLayer` must have, with their meanings."""
+"""Required members of an `ExpertLayer` in text form, with their meanings."""
 _MOST_TOKENS = 1 << 24
 _LARGEST = 1 << 20
 VERSION = "triton_version"
@@ -50,13 +47,13 @@ VERSION = "triton_version"
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Mixture-of-experts layer on a GPU, and a number of tokens. Together they select an entry of a file."""
+    """Mixture-of-experts layer on a GPU, with a number of tokens."""
 
     experts: int
     width: int
-    """Intermediate size of an expert on one tensor-parallel GPU. The first matmul has twice as many columns."""
+    """Intermediate size of an expert on one tensor-parallel GPU."""
     tokens: Expression
-    """Number of tokens: a number, or an expression that uses the integer arguments of a captured call."""
+    """Number of tokens, or an expression of a captured call's integer arguments."""
     device: str
     """Name of the GPU according to the driver, as `torch.cuda.get_device_name()` returns it."""
     dtype: str | None = None
@@ -64,17 +61,14 @@ class ExpertLayer:
     block: tuple[int, int] | None = None
     """Rows and columns (n, k) of a block of weights with a common scale, or None if scales are not per block."""
     by_row: bool = False
-    """Whether each row of the weights has its own scale. SGLang's file names state this."""
+    """Whether each row of the weights has its own scale."""
 
     @classmethod
     def parse(cls, text: str) -> "ExpertLayer":
         """Parse a layer such as `e=8,n=14336,m=16,device=NVIDIA L40S,dtype=fp8_w8a8,block=128x128`.
 
         The members are the number of experts (e), the intermediate size (n), the number of tokens (m), the GPU, and
-        optionally the quantization and its block size.
-
-        Raises:
-            UsageError: A member is missing, unknown or invalid.
+        optionally the quantization and its block size. Raise `UsageError` if a member is missing, unknown or invalid.
         """
         members = (*_NEEDED, "dtype", "block")
         values: dict[str, str] = {}
@@ -102,8 +96,7 @@ class ExpertLayer:
     def tokens_of(self, call: Mapping[str, int]) -> int:
         """Return the number of tokens in a captured call. `call` maps names of integer arguments to values.
 
-        Raises:
-            UsageError: The expression uses an unknown argument, or its value is not a positive integer.
+        Raise `UsageError` if the expression is invalid, or its value is not a positive integer.
         """
         for name in self.tokens.names - call.keys():
             raise unknown("integer argument", name, call)
@@ -115,7 +108,7 @@ class ExpertLayer:
         return value
 
     def file_name(self, tool: str) -> str:
-        """Return the name of the file in which an engine (`vllm` or `sglang`) looks for configs of this layer."""
+        """Return the name of the file in which an engine (`vllm` or `sglang`) looks for this layer's configs."""
         device = self.device.replace(" ", "_")
         if tool == "vllm" and "H200" in device.split("_"):
             device = "NVIDIA_H200"  # vLLM uses this name for all variants of the H200.
@@ -129,8 +122,7 @@ class ExpertLayer:
 def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
     """Convert a kernel's config to an entry for a file of vLLM or SGLang.
 
-    Raises:
-        UsageError: The kernel's tunables differ from the tunables of the expert matmuls in vLLM and SGLang.
+    Raise `UsageError` if the kernel has other tunables than the engines' expert matmuls.
     """
     values = {tunable.macro: config[tunable.name] for tunable in kernel.tunables}
     tiles = {}

@@ -3,10 +3,8 @@
     "ID","Process ID","Process Name","Host Name","Kernel Name",...,"Block Size","Grid Size","Device",...,"Metric Value"
     "0","4021","app","host","smooth(const float *, float *, int)",...,"(256, 1, 1)","(64, 1, 1)","NVIDIA A100",...
 
-Lines before the header and messages of the profiler (`==PROF==`) are ignored. The file contains no tunables. So the
-block of a launch is stored as the config. If launches with equal blocks have different grids or dynamic shared memory,
-their configs also contain the grid and the shared memory. `bind_rows.match_launches` later finds the config of a spec
-that has this launch.
+The files contain no tunables, so the launch is stored as the config: the block and, if needed, the grid and the dynamic
+shared memory. `bind_rows.match_launches` later finds the spec's config for the launch.
 """
 
 import re
@@ -48,7 +46,7 @@ _Metrics = Mapping[str, tuple[str, str]]
 
 
 def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Read the launches of one kernel. For the errors that it raises, see `read_results.Format`."""
+    """Read the launches of one kernel."""
     header = NCU_HEADER.search(file.text)
     text = re.sub(r"^==.*$", "", file.text[header.start() if header else 0 :], flags=re.MULTILINE)
     columns, rows = csv_rows(text)
@@ -120,7 +118,7 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
 
 
 def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
-    """Return the first of `names` in SI units, or None if all are missing. `units` maps units to factors."""
+    """Return the first available metric of `names` in SI units, or None. `units` maps units to factors."""
     for name in names:
         if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
             unit = metrics[name][1].strip()
@@ -134,7 +132,7 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
 
 
 def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
-    """Yield results with the block as config. If launches with equal blocks differ, add grid and shared memory."""
+    """Yield results with the launch as config."""
     named: list[dict[str, int]] = []
     for result in results:
         assert result.launch is not None

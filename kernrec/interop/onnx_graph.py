@@ -26,7 +26,7 @@ class Value:
 
     shape: tuple[int, ...] | None
     dtype: str | None
-    """Data type, or None if kernrec's ops do not support the type. They do not support integers and booleans."""
+    """Data type, or None if kernrec's ops do not support the type."""
     constant: bool = False
 
 
@@ -56,7 +56,7 @@ class Graph:
     """Index of the node that writes each tensor, keyed by tensor name."""
 
     def value(self, node: Node, position: int) -> Value:
-        """Return the input of a node at `position`, or a tensor of unknown shape and data type if it is missing."""
+        """Return the input of a node at `position`. If it is missing, its shape and data type are unknown."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.values.get(name, Value(None, None))
 
@@ -64,12 +64,12 @@ class Graph:
         return self.values.get(node.outputs[0] if node.outputs else "", Value(None, None))
 
     def writer(self, node: Node, position: int) -> Node | None:
-        """Return the node that writes the input of a node at `position`, or None if no node does."""
+        """Return the node that computes the input of a node at `position`, or None if no node does."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the node that reads a node's first output, or None if this is not the output's only use."""
+        """Return the node that reads a node's first output, or None if the output has other uses."""
         name = node.outputs[0]
         readers = self.readers.get(name, ())
         return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None
@@ -82,8 +82,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
         fixed: Values of the model's symbolic dimensions, keyed by dimension name.
 
     Raises:
-        UsageError: The file is not an ONNX model or too large, shapes cannot be inferred, or a symbolic dimension has
-            no value. The message names the dimension.
+        UsageError: The file is invalid or too large, or a symbolic dimension has no value.
         KernrecError: The package `onnx` is not installed.
     """
     onnx = import_optional("onnx", "an .onnx workload", "onnx")
@@ -175,5 +174,5 @@ def _graph(onnx: Any, graph: Any) -> Graph:
 
 
 def tally(kinds: Counter[str]) -> list[str]:
-    """Format the number of nodes of each type as one line of text per type, most frequent first."""
+    """Format the number of nodes of each type, one line per type and most frequent first."""
     return [f"{count} of {kind}" for kind, count in kinds.most_common()]

@@ -1,8 +1,7 @@
 """Convert the nodes of an ONNX graph to problems of kernrec's ops, and list nodes that no op supports.
 
-`workload_files` runs this module in a child process with limited resources. An untrusted model may make the parser or
-shape inference crash, hang or exhaust memory. Nodes that only rename or reshape tensors, or compute shapes, are treated
-as free. `Workload.unknown` lists fused nodes and nodes that no op supports.
+`workload_files` runs this module in a child process with limited resources, because an untrusted model may make the
+parser crash, hang or exhaust memory.
 """
 
 import json
@@ -23,7 +22,7 @@ FREE = {
     "Cast", "Constant", "ConstantOfShape", "Dropout", "Flatten", "Identity", "Range", "Reshape", "Shape", "Size",
     "Squeeze", "Unsqueeze",
 }  # fmt: skip
-"""Node types that take no time, because they only rename, reshape or describe tensors."""
+"""Node types that take no time."""
 _ACTIVATIONS = {"Relu": 1, "Gelu": 2, "FastGelu": 2}
 _BEHIND_CONVOLUTIONS = {
     "BatchNormalization", "Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "HardSigmoid", "Mish",
@@ -148,7 +147,7 @@ def _convolution(graph: Graph, node: Node) -> Problem | None:
 
 
 def _rows(op: str) -> _Read:
-    """Return a function that converts a node to a problem of `op`, or to None unless its axis is the last one."""
+    """Return a function that converts nodes that work on the last axis to problems of `op`, and others to None."""
 
     def read(graph: Graph, node: Node) -> Problem | None:
         x = graph.value(node, 0)
@@ -163,7 +162,7 @@ def _rows(op: str) -> _Read:
 
 
 def _reduction(graph: Graph, node: Node) -> Problem | None:
-    """Return the problem of a node that computes a sum or mean. Return None unless the axes are the last ones."""
+    """Return the problem of a node that computes a sum or mean over the last axes, or None for other axes."""
     x, y = graph.value(node, 0), graph.result(node)
     if not x.shape or y.shape is None:
         return None
@@ -182,7 +181,7 @@ def _pairwise(graph: Graph, node: Node) -> Problem | None:
 
 
 def _transposition(graph: Graph, node: Node) -> Problem | None:
-    """Return the problem of a Transpose node. Return None unless it swaps two groups of adjacent axes."""
+    """Return the problem of a node that swaps two groups of adjacent axes, or None for other transpositions."""
     x = graph.value(node, 0)
     if x.shape is None:
         return None
@@ -234,7 +233,7 @@ _READERS: dict[str, _Read] = {
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Write a model's workload to `workload.json`. Return the number of layers, or the reason why this failed.
+    """Write a model's workload to `workload.json`. Return the number of layers, or an error message.
 
     Args:
         request: JSON object with path and title of the model, its fixed dimensions, and the folder to write to.

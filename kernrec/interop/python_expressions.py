@@ -1,8 +1,8 @@
 """Translate expressions in Python notation, which Kernel Tuner and KTT use, to the notation of kernel.toml.
 
-Expressions are only parsed, never executed. In addition to arithmetic and comparisons, the module accepts
-`ProblemSize[0]`, `x in [...]`, `&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`. `max(p)` and `min(p)` of a
-tuning parameter are the largest and smallest of its values.
+Expressions are only parsed, never executed. The module accepts arithmetic, comparisons, `ProblemSize[0]`, `x in [...]`,
+`&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`. `max(p)` and `min(p)` are a parameter's largest and
+smallest value.
 
 Lists of values are evaluated: `[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in range(6)]`, and sums of lists.
 """

@@ -34,16 +34,15 @@ class Format:
     title: str
     """Title of the format with an article, for error messages."""
     member: str | None = None
-    """Member of the top-level JSON object that identifies the format, or None if there is none."""
+    """Top-level JSON member that identifies the format, or None."""
     pattern: re.Pattern[str] | None = None
-    """Regular expression that identifies the format, or None if the member or the file ending identifies it."""
+    """Regular expression that identifies the format, or None."""
     endings: tuple[str, ...] = ()
     """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
     """Function that reads results, or None. It may raise `ValueError` or `UsageError`."""
     tuned: Callable[[TextFile], TunedCache] | None = None
-    """Function that reads an autotuner's configs for `kernrec audit`, or None. It raises the same errors as `results`.
-    """
+    """Function that reads an autotuner's configs, or None. It raises the same errors as `results`."""
 
 
 KERNEL_TUNER = Format("a cache of Kernel Tuner", member="cache", results=read_cache)
@@ -100,10 +99,10 @@ def format_of(file: TextFile) -> Format:
 
 
 def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResults:
-    """Read the results in a Parquet file or in a text file of any supported format. Text may be compressed by gzip.
+    """Read the results in a Parquet file or in a text file of any supported format.
 
     Args:
-        options: Information that the file lacks. Tables need options, because they do not state their tunables.
+        options: Information that the file lacks, such as the tunables of a table.
 
     Raises:
         UsageError: The format is unknown, or the file is invalid. The message is one line and names the file.
@@ -128,7 +127,7 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
 
 
 _LARGEST = 16 << 20
-"""Maximum size of a file with configs, in bytes. The file of a whole network has a few hundred kilobytes."""
+"""Maximum size of a file with configs, in bytes."""
 
 
 def config_file(path: Path) -> TextFile:
@@ -139,8 +138,7 @@ def config_file(path: Path) -> TextFile:
 def read_tuned_cache(file: TextFile) -> TunedCache:
     """Read the configs in an autotuner's file.
 
-    Raises:
-        UsageError: The file is invalid or of an unsupported autotuner. The message is one line and names the file.
+    Raise `UsageError` if the file is invalid or of an unsupported autotuner.
     """
     kind = format_of(file)
     if kind.tuned is None:

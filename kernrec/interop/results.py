@@ -1,7 +1,7 @@
 """Represent results of another tool in SI units, and convert them to measurements.
 
-Imported measurements have protocol 0, so kernrec's own measurements take precedence. The session name is derived from
-the file's first result. So importing a file again adds no duplicates, even if the file has grown in the meantime.
+kernrec's own measurements take precedence over imported ones. Importing a file again adds no duplicates, even if the
+file has grown.
 """
 
 import re
@@ -80,12 +80,12 @@ class ReadOptions:
     """Information that a file of results lacks."""
 
     names: tuple[str, ...] = ()
-    """Columns of a table that are tunables, or macros with fixed values, in the spec. Empty if there is no spec."""
+    """Names of the tunables and fixed macros in the spec. Empty if there is no spec."""
     mapped: "tuple[MappedColumn, ...]" = ()
     ignored: tuple[str, ...] = ()
     """Columns of a table that are not tunables."""
     kernels: tuple[str, ...] = ()
-    """Possible names of the kernel to read from a file with several kernels. It is empty if the kernel is unknown."""
+    """Possible names of the kernel to read. Empty if the kernel is unknown."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ class ForeignResult:
     outcome: Outcome
     error: str | None = None
     latency_s: float | None = None
-    """Latency in seconds that the tool reports (for Kernel Tuner, the mean), or None if the config failed."""
+    """Latency in seconds, or None if the config failed."""
     samples_s: tuple[float, ...] = ()
-    """Times of the single runs in seconds, if the tool reports them."""
+    """Times of single runs in seconds."""
     energy_j: float | None = None
     power_w: float | None = None
     energy_method: str | None = None
-    """Name of the file's field from which the energy was taken."""
+    """Name of the file's field that contains the energy."""
     measured_at: datetime = UNKNOWN_TIME
     power_limit_w: float | None = None
     locked_sm_clock_hz: float | None = None
@@ -115,7 +115,7 @@ class ForeignResult:
     smem_bytes: int | None = None
     """Static and dynamic shared memory per block in bytes, or None if the tool does not report it."""
     kernel: str | None = None
-    """Name of the kernel, if the file states it for each result."""
+    """Name of the kernel, or None if the file does not name it per result."""
     sm_clock_hz: float | None = None
     """SM clock during the run in Hz, or None if the tool does not report it."""
     launch: tuple[tuple[int, ...], tuple[int, ...], float | None] | None = None
@@ -138,7 +138,7 @@ class ForeignResults:
     problem: StatedProblem = StatedProblem()
     """Measured problem, as far as the file states it."""
     dropped: int = 0
-    """Number of incomplete entries that were dropped from the end of a truncated file."""
+    """Number of incomplete entries at the end of a truncated file."""
     not_run: int = 0
     """Number of configs that the file lists without a result."""
     notes: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class ForeignResults:
 
 
 def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
-    """Return a `kernel_hash` for a kernel whose source is unknown. The hash starts with `EXTERNAL`."""
+    """Return a hash for a kernel whose source is unknown."""
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
@@ -196,7 +196,7 @@ def to_measurements(
 
 
 def _statistics(result: ForeignResult) -> dict[str, Any]:
-    """Return columns with statistics of a result's samples. Raise `UsageError` if they contradict its latency."""
+    """Return a result's statistics as columns. Raise `UsageError` if its samples contradict its latency."""
     value, samples = result.latency_s, result.samples_s
     if value is None or not samples:
         return {}
@@ -235,7 +235,7 @@ def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def text_of(value: object, what: str) -> str:
-    """Return `value`. Raise a `ValueError` that names `what` unless it is a short, printable line of text."""
+    """Return `value`. Raise `ValueError` unless it is a short, printable line of text."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"{what} is {value!r:.40}; expected printable text of at most {MOST_CHARACTERS} characters")
     return value
@@ -253,14 +253,11 @@ _LIMITS = {
     "nvml_gr_clock": ("locked_sm_clock_hz", 1e6),
     "nvml_mem_clock": ("locked_memory_clock_hz", 1e6),
 }
-"""(field of `ForeignResult`, factor to the SI unit) of each power or clock limit, keyed by Kernel Tuner's name."""
+"""(field of `ForeignResult`, factor to the SI unit) for each of Kernel Tuner's power and clock limits."""
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
-    """Return (config without power limits and clocks, limits).
-
-    The limits are in SI units, keyed by field of `ForeignResult`. Kernel Tuner treats limits like tunables.
-    """
+    """Return (config without power limits and clocks, these limits in SI units, keyed by field of `ForeignResult`)."""
     limits = {}
     for name, (column, factor) in _LIMITS.items():
         if name in config:
@@ -289,8 +286,7 @@ def time_of(value: object) -> datetime:
 def latency_of(value: object, unit_s: float) -> float:
     """Convert the time of a launch to seconds. `unit_s` is the length of the value's unit in seconds.
 
-    Raises:
-        ValueError: The value is not a number, not positive, or too large.
+    Raise `ValueError` if the value is not a number, not positive, or too large.
     """
     seconds = finite(value, "time") * unit_s
     if not 0 < seconds < 1e6:
@@ -299,7 +295,7 @@ def latency_of(value: object, unit_s: float) -> float:
 
 
 def samples_of(values: object, unit_s: float) -> tuple[float, ...]:
-    """Convert a list of run times to seconds. For arguments and errors, see `latency_of`."""
+    """Convert a list of run times to seconds."""
     if not isinstance(values, list) or len(values) > MOST_SAMPLES:
         raise ValueError(f"run times are not a list of at most {MOST_SAMPLES} numbers")
     return tuple(latency_of(value, unit_s) for value in values)
@@ -338,7 +334,7 @@ def ran(
 
 
 def _energy_of(values: Mapping[str, object], latency_s: float) -> dict[str, Any]:
-    """Return a launch's energy as fields of `ForeignResult`, or an empty dictionary if no value is plausible."""
+    """Return the energy of a launch, or an empty dictionary if no value is plausible."""
     quantities = {name: finite(values[name], name) for pair in ENERGIES for name in pair if name in values}
     for energy_name, power_name in ENERGIES:
         energy, power, method = quantities.get(energy_name), quantities.get(power_name), energy_name
@@ -358,7 +354,7 @@ SHARED_BYTES = ("smem_bytes", "shared_bytes", "shared_memory_bytes")
 
 
 def _code_of(values: Mapping[str, object]) -> dict[str, Any]:
-    """Return registers and shared memory as `ForeignResult` fields. Raise `ValueError` for an impossible value."""
+    """Return registers and shared memory. Raise `ValueError` for an impossible value."""
     code: dict[str, Any] = {}
     for column, names, most in (("registers", REGISTERS, 255), ("smem_bytes", SHARED_BYTES, 1 << 20)):
         for name in names:

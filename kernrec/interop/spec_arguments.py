@@ -2,8 +2,8 @@
 
 Integer parameters become dimensions of the problem, and pointers become tensors. Arguments have these forms:
 
-n=4096           value of a number; an integer becomes a dimension, which --shape can change later
-x=f32[n]         buffer of random values; the size of each axis can be an expression: `f32[height,width]`
+n=4096           value of a number (an integer becomes a dimension)
+x=f32[n]         buffer of random values with a size for each axis: `f32[height,width]`
 x=[n]            buffer of random values with the element type declared in the source
 x=zeros:f32[n]   buffer of zeros
 x=@values.npy    buffer with the content of a NumPy file
@@ -68,7 +68,7 @@ class SpecArguments:
     """Dimensions, tensors and launch arguments of a drafted spec."""
 
     names: dict[str, str] = field(default_factory=dict)
-    """Name of each dimension in the spec. Both its name in the source and its name in the spec are keys."""
+    """Name of each dimension in the spec, keyed by its name in the source and by its name in the spec."""
     dims: dict[str, int | None] = field(default_factory=dict)
     """Value of each dimension, or None if the user must fill it in, keyed by its name in the spec."""
     tensors: dict[str, SpecTensor] = field(default_factory=dict)
@@ -79,16 +79,16 @@ class SpecArguments:
     missing: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
-    """Name of the tensor or dimension that a parameter passes, keyed by the parameter's name in the compiled code."""
+    """Name of the tensor or dimension for each parameter, keyed by the parameter's name in the compiled code."""
     variables: list[str] = field(default_factory=list)
-    """Device variables whose contents are tensors, by their names in the source."""
+    """Device variables that are tensors, keyed by name in the source."""
     unset: str = ""
     """Note on device variables without a value, or an empty string."""
     taken: set[str] = field(default_factory=lambda: set(RESERVED_DIMS))
-    """Names that no further tensor or dimension can have."""
+    """Names that are already in use."""
 
     def new_name(self, name: str, suffix: str) -> str:
-        """Convert a name of the source to a new name for the spec. Append `suffix` if the name is taken."""
+        """Return a name for the spec that is not in use. Append `suffix` if the name in the source is in use."""
         name = identifier(name)
         while name in self.taken:
             name = identifier(f"{name}_{suffix}")
@@ -100,10 +100,7 @@ class SpecArguments:
         self.names |= {name: name, source_name: name}
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
-        """Set the shape of every buffer to the user's description, or else to a product of dimensions.
-
-        `expression(option, text)` translates `text` to the spec's notation. Error messages name the option.
-        """
+        """Set the shape of every buffer. `expression(option, text)` translates `text` to the spec's notation."""
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
             if tensor.symbol is not None and name not in self.stated:
@@ -121,10 +118,10 @@ class SpecArguments:
         self.assumed += [f"{size} elements in {', '.join(names)}" for size, names in by_size.items()]
 
     def fill_indexes(self, indexes: Mapping[str, Index]) -> None:
-        """Fill each index array with indices that cover the full range of the indexed tensor.
+        """Fill each index array with indices that cover the whole indexed tensor. Call `size_buffers` first.
 
-        All buffers must have shapes, so call `size_buffers` first. `indexes` describes how the compiled code uses each
-        index array, keyed by the array's parameter.
+        Args:
+            indexes: Use of each index array in the compiled code, keyed by the array's parameter.
         """
         for parameter, index in indexes.items():
             name = self.places.get(parameter, "")
@@ -140,13 +137,9 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Return the distance between the elements of `target` that consecutive indices select, or None if unknown.
+        """Return the distance between elements of `target` that consecutive indices select, or None if unknown.
 
-        The distance is an expression in elements.
-
-        Args:
-            target: Name of the indexed tensor.
-            count: Number by which to multiply the values of `parameters`. The product is the distance in bytes.
+        The distance is an expression in elements. In bytes, it is `count` times the values of `parameters`.
         """
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
@@ -227,7 +220,7 @@ class SpecArguments:
         return lines + [tensor.line(name) for name, tensor in self.tensors.items()]
 
     def _usual_size(self, lanes: int) -> str | None:
-        """Return a default size, the product of `lanes` and the two largest dimensions, or None if unknown."""
+        """Return a default size of a buffer, or None if unknown."""
         names = [name for name, size in self.dims.items() if size != 0]
         if len(names) > 2:
             sizes = {name: size for name in names if (size := self.dims[name]) is not None}
@@ -277,14 +270,13 @@ def read_arguments(
 
     Args:
         stated: The user's arguments, such as `n=4096` or `x=f32[n]`.
-        expressions: The user's expressions for the launch and for shapes. A name in `stated` that is not a parameter
-            but occurs in these expressions becomes a dimension.
-        filled: Device variables that the host code sets. Each is mapped to its value if this is a known integer, and
-            otherwise to an empty string.
+        expressions: The user's expressions for the launch and for shapes. They may use names from `stated`, which then
+            become dimensions.
+        filled: Device variables that the host code sets, mapped to their values. Unknown values are empty strings.
 
     Raises:
-        UsageError: A name is not a parameter, a value is invalid, or the source declares another number of parameters
-            than the compiled code has.
+        UsageError: A name is not a parameter, a value is invalid, or source and compiled code have different
+            parameters.
     """
     if len(facts.parameters) != len(signature.parameters):
         raise UsageError(
@@ -330,7 +322,7 @@ def read_arguments(
 
 
 def _special(text: str) -> str:
-    """Translate a null pointer, a pointer or a structure to a spec's notation. Return "" if it is something else."""
+    """Translate a null pointer, a pointer or a structure to the spec's notation. Return "" for any other text."""
     if re.fullmatch(r"null(?:ptr)?", text):
         return "u64 0"
     if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):

@@ -1,7 +1,6 @@
 """Draft a kernel's spec (kernel.toml) from its CUDA source and the user's options.
 
-The source is compiled to determine the types of the parameters and the kernel's use of the block size. `MARK` marks
-parts that the user must fill in.
+The source is compiled to find the types of the parameters and the use of the block size.
 """
 
 import math
@@ -41,7 +40,7 @@ _BLOCKS = {
     2: ((16, 16), (32, 4), (32, 8), (32, 16), (64, 4)),
     3: ((256, 1, 1), (32, 8, 1), (8, 8, 4), (32, 4, 2)),
 }
-"""Block sizes to try by default, keyed by the number of axes. They are common choices in hand-written kernels."""
+"""Block sizes to try by default, keyed by the number of axes."""
 
 
 def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False, assume: bool = False) -> Draft:
@@ -50,9 +49,9 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     Args:
         words: The user's options, which describe the launch.
         sm: Compute capability to compile for, such as 80.
-        suggest: Whether macros that the source defines between #ifndef and #endif become tunables. The values of such
-            a tunable are the macro's value in the source, half this value and twice this value.
-        assume: Whether to choose missing parts of the launch (see `Draft.chosen`), if this completes the draft.
+        suggest: Whether macros that the source defines between #ifndef and #endif become tunables. The values to try
+            are the macro's value, half of it and twice as much.
+        assume: Whether to choose values for missing parts of the launch.
 
     Raises:
         UsageError: A kernel, parameter or macro does not exist, or a value is invalid.
@@ -108,7 +107,7 @@ class _Drafter:
             self.names |= {name: name, tunable.define or name: name}
 
     def _filled(self) -> dict[str, str]:
-        """Return the device variables that the host code sets, with their values. Omit scalars of unknown value."""
+        """Return the device variables that the host code sets, with their values."""
         types = {each.name: each for each in self.facts.variables if each.typed}
         return {
             name: value
@@ -117,7 +116,7 @@ class _Drafter:
         }
 
     def _take_launch(self) -> None:
-        """Use grid, block, shared memory and arguments of the host code's launch unless the user specifies them."""
+        """Use the launch in the host code for parts that the user does not specify."""
         if (launch := self.launch) is None:
             return
         stated = {text.partition("=")[0].strip() for text in self.words.arguments}
@@ -201,7 +200,7 @@ class _Drafter:
         return assumed_words(self.missing, self.text, self.signature.name, axes, threads, unsized)
 
     def _launch(self) -> tuple[list[str], list[str], str, dict[str, str]]:
-        """Return (grid, block, shared memory, constraints on the block with their reasons), as expressions."""
+        """Return expressions for (grid, block, shared memory, constraints on the block with their reasons)."""
         block, constraints = self._block()
         if block == [MARK] and self.launch is not None:  # Let the grid use the names of the block's axes.
             self.names |= {f"block_{axis}": f"block_{axis}" for axis in _AXES}
@@ -272,7 +271,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Add a tunable for each axis along which `blocks` differ. Return (extents, constraints) as `_block` does."""
+        """Add a tunable for each axis along which `blocks` differ. Return the same values as `_block`."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: kernel {self.signature.name} does not use blockDim, and no macro with a"
@@ -312,7 +311,7 @@ class _Drafter:
             self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
 
     def _block_macros(self) -> list[str]:
-        """Return the macros with names such as BLOCK_X that set the block's extents, or an empty list."""
+        """Return the macros that set the block's extents, such as BLOCK_X, or an empty list."""
         by_macro = {tunable.define or name.upper(): name for name, tunable in self.tunables.items()}
         for macro in self.macros.values():
             if macro.guarded:

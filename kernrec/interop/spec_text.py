@@ -36,13 +36,13 @@ class LaunchWords:
     options: Sequence[str] = ()
     """Options for NVRTC and nvcc, such as `-std=c++20` or `-use_fast_math`."""
     assumed: Sequence[str] = ()
-    """Arguments that kernrec added to those of the user, such as larger sizes of buffers."""
+    """Arguments that kernrec added, such as larger sizes of buffers."""
     note: str = ""
-    """Note on the origin of macros, options and folders that the user did not pass."""
+    """Note on the origin of macros, options and folders, or an empty string."""
 
     @property
     def expressions(self) -> str:
-        """Return all of the user's expressions that may contain names of dimensions, separated by spaces."""
+        """Return the user's expressions that may contain dimensions, separated by spaces."""
         sizes = [text.partition("=")[2] for text in self.arguments]
         return " ".join([self.grid or "", self.block or "", self.shared or "", *sizes])
 
@@ -58,7 +58,7 @@ def one_line(text: str) -> str:
 
 
 def refuse_marks(text: str, place: str) -> None:
-    """Raise a `UsageError` that names `place` and the marked lines if a spec contains `MARK`."""
+    """Raise a `UsageError` that lists the marked lines if a spec contains `MARK`."""
     marked = [
         number for number, line in enumerate(text.splitlines(), 1) if MARK in line and not line.lstrip().startswith("#")
     ]
@@ -68,7 +68,7 @@ def refuse_marks(text: str, place: str) -> None:
 
 
 def whole_numbers(wrong: str, text: str) -> list[int]:
-    """Parse a comma-separated list of distinct integers. Raise `UsageError(wrong)` if the text is something else."""
+    """Parse a comma-separated list of distinct integers. Raise `UsageError(wrong)` for any other text."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"-?\d{1,9}", part) for part in parts) or len(set(parts)) < len(parts):
         raise UsageError(wrong)
@@ -76,7 +76,7 @@ def whole_numbers(wrong: str, text: str) -> list[int]:
 
 
 def blocks_to_try(text: str) -> list[tuple[int, ...]]:
-    """Parse distinct blocks such as `64,128` or `16x16,32x8`. Raise `UsageError` if one exceeds 1024 threads."""
+    """Parse distinct blocks such as `64,128` or `16x16,32x8`. Raise `UsageError` if a block exceeds 1024 threads."""
     blocks = []
     for part in text.split(","):
         extents = part.strip().split("x")
@@ -95,7 +95,7 @@ def short_extents(extents: Sequence[_Extent]) -> tuple[_Extent, ...]:
 
 
 def three_extents(block: Sequence[int]) -> tuple[int, ...]:
-    """Extend a block to three axes. Missing extents are 1."""
+    """Extend a block to three axes."""
     return (*block, 1, 1)[:3]
 
 

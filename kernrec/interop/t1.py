@@ -3,11 +3,11 @@
 T1 is a JSON format (schema 1.0.0) in which autotuners exchange descriptions of tuning problems. kernrec interprets a
 file as Kernel Tuner and KTT do:
 
-- The grid is `ProblemSize` divided by `GridDivX`, `GridDivY` and `GridDivZ`, if they exist. Otherwise, it is
-  `GlobalSize`, in blocks if `GlobalSizeType` is CUDA, and in threads if it is OpenCL.
+- The grid is `ProblemSize` divided by `GridDivX`, `GridDivY` and `GridDivZ`. If they are missing, the grid is
+  `GlobalSize`, in blocks for CUDA and in threads for OpenCL (`GlobalSizeType`).
 - Tuning parameters become macros of the same name.
-- An argument with `MemoryType` Symbol (`MemType` Constant) that the source declares `__constant__` is written to this
-  variable. It is also passed to the kernel if the kernel has a parameter for it.
+- An argument with `MemoryType` Symbol (`MemType` Constant) is written to the `__constant__` variable of this name, and
+  is also passed if the kernel has a parameter for it.
 - `FillType` Random means uniform random numbers up to `FillValue`.
 - `ReferenceData` defines the expected outputs.
 - Other members, such as Search and Budget, are ignored.
@@ -46,7 +46,7 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
     """Return the kernel that a T1 file describes, and notes on ignored parts of the description.
 
     Args:
-        source: Source file of the kernel. The default is the file that the T1 file names, in the folder of the T1 file.
+        source: Source file of the kernel. The default is the file that the T1 file names.
 
     Raises:
         UsageError: The T1 file or the source is invalid.
@@ -167,7 +167,7 @@ class _T1Reader:
         return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Return (tensors, launch arguments, sizes in bytes of all parts of the dynamic shared memory)."""
+        """Return the tensors, the launch arguments and the sizes in bytes of dynamic shared memory."""
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []
@@ -225,7 +225,7 @@ class _T1Reader:
         return tensors, [text for text, _ in passed], shared
 
     def references(self) -> dict[str, dict[str, Any]]:
-        """Return the expected contents of the kernel's arguments in `ReferenceData`, keyed by argument name."""
+        """Return the expected contents of the kernel's arguments, keyed by argument name."""
         data = self.table("ReferenceData", self.kernel.get("ReferenceData") or {})
         arguments = [self.table("ReferenceArguments", g) for g in self.list(data, "ReferenceArguments", [])]
         pairs = [self.table("ValidationPairs", pair) for pair in self.list(data, "ValidationPairs", [])]
@@ -238,7 +238,7 @@ class _T1Reader:
         return {str(self.need(pair, "TargetName")): named[pair["ReferenceName"]] for pair in pairs}
 
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
-        """Return (element type of an argument, number of elements per vector). For float4, the number is 4."""
+        """Return (element type of an argument, number of elements per vector, such as 4 for float4)."""
         kind = str(self.need(argument, "Type"))
         if kind in _TYPES:  # int8 is an integer of 8 bits, not a vector of eight.
             return _TYPES[kind], int(argument.get("TypeSize", 1)) if kind == "custom" else 1

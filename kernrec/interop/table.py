@@ -43,13 +43,11 @@ MOST_ROWS = 2_000_000
 
 
 def csv_rows(text: str) -> tuple[list[str], Iterator[Mapping[str, str]]]:
-    """Parse a CSV text. Return (column names, iterator over rows).
-
-    A row maps each column to its value without surrounding spaces.
+    """Parse a CSV text. Return the column names and an iterator over rows, which map columns to values.
 
     Raises:
-        ValueError: The text is not CSV, a row has another number of values than the header, or there are more than
-            `MOST_ROWS` rows. Errors in rows are raised during iteration.
+        ValueError: The text is not CSV, a row has the wrong number of values, or there are too many rows. Errors in
+            rows are raised during iteration.
     """
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -102,12 +100,12 @@ _QUANTITIES: dict[str, tuple[str, float | None]] = {
     **{f"{name}_mhz": (f"{name}_hz", 1e6) for name in ("locked_sm_clock", "locked_memory_clock")},
     "energy_j": ("energy", 1.0), "energy_mj": ("energy", 1e-3), "power_w": ("power", 1.0), "power_mw": ("power", 1e-3),
 }  # fmt: skip
-"""Quantity and factor to its SI unit of each known column. The factor is None if the values stay unchanged."""
+"""Quantity of each known column, and the factor to its SI unit or None."""
 _NOT_RUN = ("", "none", "null")  # Outcomes of configs that were not run
 
 
 def is_parquet(path: Path) -> bool:
-    """Return whether a file starts with the signature of Parquet. Raise `UsageError` if the file cannot be read."""
+    """Return whether a file is Parquet. Raise `UsageError` if the file cannot be read."""
     try:
         with open_input(path) as file:
             return file.read(len(_PARQUET)) == _PARQUET
@@ -116,13 +114,11 @@ def is_parquet(path: Path) -> bool:
 
 
 def read_csv_table(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Read the results in a CSV file. For the errors that it raises, see `read_results.Format`."""
     columns, lines = csv_rows(file.text)
     return _results(columns, ({name: _plain(text) for name, text in line.items()} for line in lines), options)
 
 
 def read_parquet_table(path: Path, options: ReadOptions) -> ForeignResults:
-    """Read the results in a Parquet file. For the errors that it raises, see `read_results.Format`."""
     return _results(*_parquet(path), options)
 
 
@@ -165,8 +161,7 @@ class _Reader:
     """Converter of a table's rows to results."""
 
     def __init__(self, columns: Sequence[str], options: ReadOptions) -> None:
-        """Determine the meaning of each column. Raise `ValueError` if a column is unknown, no column is a time, or two
-        columns state the same number."""
+        """Determine the meaning of each column. Raise `ValueError` if this is impossible."""
         for each in options.mapped:
             if each.column not in columns:
                 raise ValueError(str(unknown("column", each.column, columns)))

@@ -3,9 +3,8 @@
 If `cache_results` or TRITON_CACHE_AUTOTUNING is set, `@triton.autotune` writes a file `<function>.autotune.json` to a
 folder of Triton's cache. The file contains the tuning key and all configs that were tried. Each config has its
 attributes and its times in milliseconds: [median, 20th percentile, 80th percentile]. The times are infinite if the
-config could not be compiled or launched. The file names neither the GPU nor the shape. It has no version, so kernrec
-rejects files with attributes that Triton 3.2 to 3.9 do not have. kernrec 0.1.0 also wrote such files, with predicted
-times. The member `PREDICTED` marks them.
+config could not run. The file names neither the GPU nor the shape. It has no version, so kernrec rejects files with
+attributes that Triton 3.2 to 3.9 do not have.
 
 Inductor's lookup table contains the configs that `torch.compile` compares for each shape:
 
@@ -33,10 +32,10 @@ Times = tuple[float, float, float]
 """Times of a config in seconds: median, 20th and 80th percentile."""
 
 _LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
-"""Default of each compiler option, or None if there is none. Options that always have their default are dropped."""
+"""Default of each compiler option, or None if there is none."""
 _ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
 _LATER = {"ir_override"}
-"""Attributes of configs in Triton 3.4 and later."""
+"""Attributes of configs that only Triton 3.4 and later have."""
 NOT_GIVEN = -1
 
 FAILED = "Triton could not compile or launch it"
@@ -45,7 +44,7 @@ PREDICTED = "predicted_by"
 
 
 def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Read the results in an autotune cache. For the errors that it raises, see `read_results.Format`."""
+    """Read the results in an autotune cache."""
     document = file.document()
     if PREDICTED in document:
         raise ValueError("it contains predictions of kernrec, not measurements")
@@ -60,7 +59,7 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def read_autotune_times(file: TextFile) -> tuple[str | None, list[tuple[Config, Times | None]]]:
-    """Read an autotune cache. For the errors that it raises, see `read_results.Format`.
+    """Read an autotune cache.
 
     Returns:
         (name of the Triton function or None, pairs of a config and its times). The times are None if the config could
@@ -136,7 +135,7 @@ def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
 
 
 def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
-    """Convert a config with the names in `TUNABLES` to the lookup table's form, for a matmul of inner dimension `k`."""
+    """Convert a config to an entry of the lookup table, for a matmul of inner dimension `k`."""
     return {
         "template_id": TEMPLATE,
         **{name: int(config[name]) for name in TUNABLES},

@@ -1,4 +1,4 @@
-"""Read the configs that other autotuners keep: Triton's and Inductor's caches, FlashInfer's tactics and Helion's cache.
+"""Read the configs that Triton, Inductor, FlashInfer and Helion store.
 
 | file | GPU | versions | entries |
 |---|---|---|---|
@@ -7,8 +7,8 @@
 | FlashInfer `autotune_configs.json` | its name | FlashInfer, CUDA, cuBLAS, cuDNN | a runner and a tactic per problem |
 | Helion `<hash>.best_config` | its name | CUDA | one config |
 
-Triton and Inductor store compiled kernels near their caches. Each compiled kernel has a JSON file with the compute
-capability, Triton's version and the size of shared memory.
+Triton and Inductor store compiled kernels near their caches, each with a JSON file that states the compute capability,
+Triton's version and the size of shared memory.
 """
 
 import ast
@@ -23,9 +23,9 @@ from kernrec.interop.triton_results import FAILED, NOT_GIVEN, read_autotune_time
 from kernrec.util.light_dataclass import dataclass
 
 _MOST_BYTES = 1 << 16
-"""Maximum size of a compiled kernel's JSON file, in bytes. Triton's have 1 to 3 kB."""
+"""Maximum size of a compiled kernel's JSON file, in bytes."""
 _MOST_FILES = 1000
-"""Maximum number of compiled kernels to look through."""
+"""Maximum number of compiled kernels to read."""
 _MOST_SIZE = 1 << 31
 _MOST_KEY = 4000
 _TUNING = ("configs_hash", "found_by_coordesc", "time_taken_ms", "triton_cache_hash", "extra_options")
@@ -42,7 +42,7 @@ class TunedEntry:
     times_s: tuple[float, float, float] | None = None
     """Measured (median, 20th percentile, 80th percentile) in seconds, or None if the file has no times."""
     error: str = ""
-    """Reason why the config did not run when it was tuned, or an empty string if it ran."""
+    """Reason why the config did not run, or an empty string if it ran."""
     smem: int = 0
     """Bytes of shared memory of the compiled kernel, or 0 if unknown."""
 
@@ -62,7 +62,6 @@ class TunedCache:
 
 
 def read_triton_cache(file: TextFile) -> TunedCache:
-    """Read an autotune cache of Triton. For the errors that it raises, see `read_results.Format`."""
     kernel, configs = read_autotune_times(file)
     key = file.document()["key"]
     problem = ", ".join(map(str, key if isinstance(key, list) else [key]))[:_MOST_KEY]
@@ -77,7 +76,6 @@ def read_triton_cache(file: TextFile) -> TunedCache:
 
 
 def read_inductor_cache(file: TextFile) -> TunedCache:
-    """Read a `.best_config` of PyTorch's Inductor. For the errors that it raises, see `read_results.Format`."""
     document = dict(file.document())
     words = {name: document.pop(name, None) for name in _TUNING}
     if not document or not all(type(value) is int for value in document.values()):
@@ -95,7 +93,6 @@ def read_inductor_cache(file: TextFile) -> TunedCache:
 
 
 def read_flashinfer(file: TextFile) -> TunedCache:
-    """Read FlashInfer's tactics. For the errors that it raises, see `read_results.Format`."""
     document = file.document()
     if not isinstance(document, dict):
         raise ValueError("expected a JSON object with a key for each problem")
@@ -127,7 +124,6 @@ def _tactic(item: tuple[str, Any]) -> TunedEntry:
 
 
 def read_helion_cache(file: TextFile) -> TunedCache:
-    """Read a `.best_config` of Helion. For the errors that it raises, see `read_results.Format`."""
     document = file.document()
     text = document["config"]
     config = whole_document(text, _MOST_BYTES) if isinstance(text, str) else None

@@ -87,7 +87,7 @@ def outcome_of(error: str) -> Outcome:
 
 
 def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Read a Kernel Tuner cache, which may be truncated. For the errors that it raises, see `read_results.Format`."""
+    """Read a Kernel Tuner cache, which may be truncated."""
     document, dropped = _closed(file.text)
     entries = document.get("cache") if isinstance(document, dict) else None
     if not isinstance(entries, dict):
@@ -171,7 +171,7 @@ _INTEGER = re.compile(r"-?\d{1,18}")
 
 
 def read_t4(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Read the results in a T4 document. For the errors that it raises, see `read_results.Format`."""
+    """Read the results in a T4 document."""
     document = file.document()
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
@@ -256,7 +256,7 @@ _KTT_OUTCOMES = {
 
 
 def read_ktt(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Read the results in KTT's own JSON format. For the errors that it raises, see `read_results.Format`."""
+    """Read the results in KTT's own JSON format."""
     document = file.document()
     metadata, entries = document.get("Metadata"), document.get("Results")
     if not isinstance(metadata, dict) or not isinstance(entries, list):
@@ -291,11 +291,11 @@ _OPS = {
     "xgemm": ("matmul", {"m": "arg_m", "n": "arg_n", "k": "arg_k"}),
     "xgemv": ("matvec", {"m": "arg_m", "k": "arg_n"}),
 }
-"""(op, header members with the op's dimensions), keyed by the prefix of the kernel family."""
+"""Op, and header members with its dimensions, keyed by the prefix of the kernel family."""
 
 
 def read_clblast(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Read the results in a tuner file of CLBlast. For the errors that it raises, see `read_results.Format`."""
+    """Read the results in a tuner file of CLBlast."""
     document = file.document()
     family, entries = name_of(document, "kernel_family"), document.get("results")
     if not isinstance(entries, list):

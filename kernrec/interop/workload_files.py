@@ -39,14 +39,13 @@ def find_workload(
     Args:
         name: Name of a shipped workload, path of a file, or path of a folder with a model's `config.json`.
         fixed: Values of an ONNX model's symbolic dimensions, keyed by dimension name.
-        context: For `decode`, the number of tokens to which a new token attends. For `prefill`, the number of tokens in
+        context: Number of tokens. In the phase `decode`, a new token attends to them. In the phase `prefill`, they are
             the prompt. None selects the default.
-        phase: `decode` (default) or `prefill` if the workload is a model with a `config.json`. It must be None
-            otherwise.
+        phase: `decode` or `prefill`. It must be None unless the workload is a model with a `config.json`.
 
     Raises:
-        UsageError: The workload or file does not exist, the file is invalid, or an argument does not apply to the
-            workload. The message is one line.
+        UsageError: The workload does not exist, the file is invalid, or an argument does not apply. The message is one
+            line.
     """
     path = Path(name)
     ending = path.suffix.lower()
@@ -164,7 +163,7 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
 
 
 def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
-    """Merge (line number, entry) pairs of equal problems to layers, in file order or with the most frequent first."""
+    """Merge equal problems to layers. `entries` are pairs of a line number and a problem's description."""
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
     strange: Counter[str] = Counter()
@@ -193,7 +192,7 @@ def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], order
 
 
 def _opened(path: Path) -> Any:
-    """Open a UTF-8 file with or without a byte order mark. Invalid bytes become a character that parsers reject."""
+    """Open a UTF-8 file with or without a byte order mark."""
     try:
         return io.TextIOWrapper(open_input(path), encoding="utf-8-sig", errors="replace", newline="")
     except OSError as error:

@@ -33,10 +33,9 @@ from kernrec.version import __version__
 
 
 class Folder:
-    """Folder whose files the tools may read. If the folder's path is None, tools may read no files.
+    """Folder whose files the tools may read. If the path is None, tools may read no files.
 
-    Raises:
-        UsageError: The folder does not exist.
+    Raise `UsageError` if the folder does not exist.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -45,18 +44,15 @@ class Folder:
             raise UsageError(f"--folder {str(path)!r:.80}: there is no such folder")
 
     def text(self, name: str) -> str:
-        """Return the text of a file in the folder, given its relative path.
-
-        Raises:
-            UsageError: The file cannot be read, or is outside the folder, possibly through a link.
+        """Return the text of a file in the folder. Raise `UsageError` if the file cannot be read or is outside the
+        folder.
         """
         return read_text(self._inside(name), name)
 
     def gpu_names(self, gpus: str) -> str:
-        """Return comma-separated GPUs, with each GPU file (.toml) replaced by the name of its GPU.
+        """Replace each GPU file (.toml) in comma-separated GPUs by the name of its GPU.
 
-        Raises:
-            UsageError: A file is outside the folder, or describes an impossible GPU.
+        Raise `UsageError` if a file is outside the folder, or is invalid.
         """
         parts = (part.strip() for part in gpus.split(","))
         return ",".join(self._gpu_name(part) if part.lower().endswith(".toml") else part for part in parts)
@@ -101,16 +97,14 @@ def _refused(tool: str, errors: Sequence[Mapping[str, Any]]) -> str:
 def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> None:
     """Serve the tools over standard input and output until the client closes them.
 
-    Raises:
-        UsageError: a database cannot be read, or the folder does not exist.
-        KernrecError: the MCP SDK is not installed.
+    Raise `UsageError` if the databases or the folder cannot be read, and `KernrecError` without the MCP SDK.
     """
     import_optional("mcp", "serving tools", "mcp")
     make_server(Recommender(databases), Folder(folder), limits).run("stdio")
 
 
 def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
-    """Return an MCP server that offers the tools, with schemas from the type annotations in this function.
+    """Return an MCP server that offers the tools.
 
     Args:
         files: Folder whose files the tools may read.
@@ -122,7 +116,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
     from pydantic import Field, ValidationError
 
     class Server(MCPServer):
-        """MCP server with one-line messages for arguments that do not match a tool's schema."""
+        """MCP server with one-line messages for invalid arguments."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
             try:
@@ -171,7 +165,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
     listing, asking, running = (CapacityLimiter(1) for _ in range(3))
 
     def tool(limiter: CapacityLimiter, name: str | None = None) -> Callable[[Callable[..., dict[str, Any]]], Any]:
-        """Return a decorator that registers a tool, which runs in a thread so that the server stays responsive."""
+        """Return a decorator that registers a tool. The tool runs in a thread."""
 
         def register(function: Callable[..., dict[str, Any]]) -> Any:
             @wraps(function)
@@ -186,7 +180,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
         return register
 
     def text_of(source: str | None, file: str | None) -> str:
-        """Return a kernel's source, given as text or as a file in the folder."""
+        """Return a kernel's source, given as text or as the name of a file."""
         if (source is None) == (file is None):
             raise UsageError("give either the text of the source or a file in the server's folder")
         return files.text(file or "") if source is None else source
@@ -219,9 +213,9 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
         inputs: inputs = RANDOM,
         backend: backends = None,
     ) -> dict[str, Any]:
-        """Recommend kernel configs for an operator on a GPU, with latency, energy, their intervals and sources.
+        """Recommend kernel configs for an operator on a GPU, with predicted or measured latency and energy.
 
-        `baselines` in the result has the costs of today's backends for the same problem.
+        Each figure has an interval and a source. `baselines` has the costs of today's backends for the same problem.
         """
         names = known_backends(backend)
         query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs, backends=names)
@@ -273,8 +267,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
         power_limit_w: limit = None,
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
-        """Explain the costs of a config: bottleneck, roofline, energy by component, and the changes that would gain
-        most."""
+        """Explain the cost of a config: bottleneck, roofline, energy by component, and the changes that help most."""
         query = Query(objective_named(objective), power_limit_w=power_limit_w, inputs=inputs)
         request = Request(files.gpu_names(gpu), None if kernel else op, kernel, shape, dtype, layout, query)
         return report(request, recommender.context, config or {}).as_dict()
@@ -295,8 +288,7 @@ def make_server(recommender: Recommender, files: Folder, limits: Limits) -> Any:
         objective: objective = "pareto",
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
-        """Analyze your own kernel for a GPU: predict time, energy and bottleneck, and find better block sizes or
-        configs."""
+        """Analyze your own kernel for a GPU: predict its cost, and find better block sizes or configs."""
         query = Query(objective_named(objective), inputs=inputs)
         analysis = SourceAnalysis(text_of(source, file), gpu, spec, shape, arguments, grid, block, query, entry)
         return analyze_source(analysis, limits)

@@ -1,4 +1,4 @@
-"""Answer the page's requests. kernrec must know every name in the parameters, so that a URL cannot open a file."""
+"""Answer the page's requests. Parameters accept only known names, so that a URL cannot open a file."""
 
 import shlex
 import threading
@@ -37,13 +37,13 @@ _OF_FRONT = ("gpu", *PARAMETERS)
 
 
 class Answers:
-    """Answers to the page's requests, computed one at a time by one recommender.
+    """Answers to the page's requests.
 
     Args:
         workload: A network of the user, listed first.
-        most_points: Maximum number of points in an answer about a front.
+        most_points: Maximum number of points per front.
         kernel: A kernel to list in addition to the kernels in the user's databases.
-        backend: Backends for the totals of networks, in the notation of --backend. None selects all backends.
+        backend: Backends for the totals of networks. None selects all backends.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Answers:
             "explain": ((*_OF_FRONT, "config", "power_limit_w", "clock_hz"), self._explain),
             "network": (("gpu", "workload", "dtype", "inputs"), self._network),
         }
-        """(names of the accepted parameters, method that answers the request), keyed by the request's path."""
+        """Accepted parameters and method for each request, keyed by path."""
 
     def answer(self, path: str, parameters: Parameters) -> Any:
         """Return the answer to a request as plain values.
 
         Raises:
-            UsageError: A parameter is unknown, or has an impossible value.
-            KernrecError: The request cannot be answered, for example because no kernel runs the problem.
+            UsageError: A parameter is unknown or invalid.
+            KernrecError: There is no answer, for example because no kernel runs the problem.
             LookupError: The path is unknown.
         """
         accepted, method = self.paths[path]
@@ -177,7 +177,7 @@ _SHOWN_OF_LAUNCH = "entry blocks threads occupancy capped_by waves time_s"
 
 
 def shortened(explained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an explanation that the page shows, with five significant digits."""
+    """Return the part of an explanation that the page shows."""
     launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH.split()} for launch in explained["launch_details"]]
     shown: dict[str, Any] = rounded({name: explained[name] for name in _SHOWN.split()} | {"launch_details": launches})
     return shown

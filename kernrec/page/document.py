@@ -1,6 +1,6 @@
-"""Build the HTML document of the page from kernrec's HTML, style and scripts, and from Bokeh's scripts.
+"""Build the HTML document of the page.
 
-A report is a single file with style, scripts and answers, and its content security policy forbids network access.
+A report is a single file with style, scripts and answers. Its content security policy forbids network access.
 """
 
 import importlib.util
@@ -38,11 +38,7 @@ _REPORT_POLICY = (
 
 @cache
 def content(name: str) -> str:
-    """Return the text of a style sheet, a script or an HTML file of the page.
-
-    Raises:
-        KernrecError: Bokeh is needed but not installed.
-    """
+    """Return the text of a file of the page. Raise `KernrecError` if Bokeh is needed but not installed."""
     if name not in BOKEH_SCRIPTS:
         return (_STATIC / name).read_text(encoding="utf-8")
     require_optional(["bokeh"], "the page", "page")
@@ -54,7 +50,7 @@ def content(name: str) -> str:
 
 
 def served_document(data: dict[str, Any]) -> str:
-    """Return the served document, which loads style and scripts, with initial data for its script."""
+    """Return the served document with initial data for its script."""
     head = f'<link rel="stylesheet" href="/{STYLE}">'
     scripts = "".join(f'<script src="/{name}"></script>' for name in (*BOKEH_SCRIPTS, *OWN_SCRIPTS))
     return _document(head, data, scripts)
@@ -90,19 +86,18 @@ MOST_BYTES = 6_000_000
 _EXPLAINED = 40
 """Maximum number of points per front for which a report contains explanations."""
 _POINTS, _LEAST_POINTS = 20_000, 200
-"""Maximum number of points in a report, counted over all fronts, and minimum number of points for each front. A point
-takes 110 bytes."""
+"""Maximum number of points in a report, and minimum number for each front. A point takes 110 bytes."""
 
 
 def points_of_each(fronts: int) -> int:
-    """Return the maximum number of points per front, given the number of fronts in a report."""
+    """Return the maximum number of points for each front in a report."""
     return max(_LEAST_POINTS, _POINTS // max(fronts, 1))
 
 
 def report(
     answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None, inputs: str = RANDOM
 ) -> tuple[str, list[str]]:
-    """Return (HTML of the report, a message for each part that could not be added).
+    """Return (HTML of the report, messages on missing parts).
 
     Args:
         gpus: GPUs to compare, at least one.
@@ -112,7 +107,7 @@ def report(
 
     Raises:
         UsageError: The report would be too large.
-        KernrecError: No front and no network can be shown. The message gives the first reason.
+        KernrecError: No front and no network can be shown.
     """
     recorded: dict[str, Any] = {}
     missing: list[str] = []
@@ -172,13 +167,12 @@ def report(
 
 
 def key(path: str, parameters: Mapping[str, str]) -> str:
-    """Return the key of an answer in a report. The page's script constructs the same key."""
+    """Return the key of an answer in a report. The page's script uses the same key."""
     return f"{path}?{urlencode(sorted(parameters.items()))}"
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Return kernel, config, power limit and clock of point number `number` in `front`, the answer to a `front`
-    request."""
+    """Return kernel, config, power limit and clock of point number `number` in a front."""
     points = front["points"]
     kernel = points["kernel"][number]
     configs, point = front["configs"][kernel], front["operating_points"][points["point"][number]]
@@ -192,5 +186,5 @@ def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
 
 
 def plain(value: float) -> str:
-    """Return a number as the page's script formats it, such as 300 for 300.0."""
+    """Return a number as JavaScript formats it, such as 300 for 300.0."""
     return repr(value).removesuffix(".0")

@@ -24,35 +24,33 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Subject:
-    """Problem whose Pareto front the page shows, with the kernels, clocks and inputs to consider."""
+    """Problem whose Pareto front the page shows."""
 
     problem: Problem
     kernel: Kernel | None = None
-    """The only kernel to consider, or None to consider all kernels of the op."""
+    """The only kernel to consider, or None for all kernels of the op."""
     clocks: bool = False
     """Whether to also consider locked core clocks."""
     inputs: str = RANDOM
     """Data that kernels compute on, as in `Query.inputs`."""
     layout_free: bool = False
-    """Whether to use the best layout for each GPU instead of the problem's layout."""
+    """Whether to use the best layout for each GPU."""
 
     @property
     def query(self) -> Query:
         return Query(Objective.PARETO, clocks=self.clocks, inputs=self.inputs)
 
     def answer(self, recommender: Recommender, gpu: GPU) -> Answer:
-        """Return the recommender's answer for the problem on a GPU, with notes and baselines."""
+        """Return the recommender's answer for the problem on a GPU."""
         on_gpu = recommender.on(gpu, self.query.conditions)
         if self.kernel is None:
             return on_gpu.answer_op(self.problem, self.query, fixed=not self.layout_free)
         return on_gpu.answer_kernel(self.kernel, self.problem, self.query)
 
     def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
-        """Return the candidate configs at all power limits, and at all core clocks if `clocks` is true. The layout is
-        the one that `answer` selects.
+        """Return the candidate configs at all power limits, and at all core clocks if `clocks` is true.
 
-        Raises:
-            KernrecError: No kernel runs the problem.
+        Raise `KernrecError` if no kernel runs the problem.
         """
         on_gpu = recommender.on(gpu, self.query.conditions)
         if self.kernel is None:
@@ -64,13 +62,13 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Return the problem's key. If any layout is acceptable, `best` replaces the layout in the key."""
+        """Return the problem's key, with the layout `best` if any layout is acceptable."""
         key = self.problem.key
         return key.removesuffix(self.problem.layout) + BEST if self.layout_free else key
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return the request parameters from which `subject_of` creates an equal `Subject`."""
+        """Return the request parameters that describe this `Subject`."""
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
         how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
@@ -81,15 +79,11 @@ class Subject:
 BEST = "best"
 """Value of the parameter `layout` that selects the best layout for each GPU."""
 PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
-"""Names of the request parameters that describe a `Subject`. A request has either `op` or `kernel`, not both."""
+"""Names of the request parameters that describe a `Subject`."""
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
-    """Convert request parameters to a `Subject`.
-
-    Raises:
-        UsageError: A name is unknown.
-    """
+    """Convert request parameters to a `Subject`. Raise `UsageError` if a name is unknown."""
     op, shape, dtype, layout = (parameters.get(name) or None for name in ("op", "shape", "dtype", "layout"))
     clocks, inputs = parameters.get("clocks", "") == "1", parameters.get("inputs") or RANDOM
     if op is not None:
@@ -105,14 +99,14 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
 
 
 def default_dims(kernel: Kernel) -> dict[str, int]:
-    """Return the initial dimensions for a kernel: its spec's defaults, or else the first layer of the op's workload."""
+    """Return the initial dimensions of a kernel on the page."""
     if kernel.declares_problem:
         return {dim.name: int(dim.default or 1) for dim in kernel.definition.dims}
     return default_workload(kernel.definition).layers_of(kernel.definition.name)[0].problem.dim
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """Return the kernels that the page offers: `shown` if it is not None, then the kernels in the user's databases."""
+    """Return the kernels that the page offers. The kernel `shown` comes first."""
     kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
     for name in recommender.context.own_kernels():
@@ -139,7 +133,7 @@ def _option(name: str, kernel: Kernel) -> dict[str, Any]:
 
 
 MOST_POINTS = 10_000
-"""Maximum number of points in an answer. Points farther from the front are dropped."""
+"""Maximum number of points in an answer."""
 _WHOLE_FRONT = 2**31
 _INTEGERS = ("kernel", "point", "config", "bottleneck", "source", "energy_source")
 _QUANTITIES = (
@@ -149,9 +143,6 @@ _QUANTITIES = (
 
 def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int = MOST_POINTS) -> dict[str, Any]:
     """Return a point for each config at each operating point, with the Pareto front and the measurements.
-
-    Args:
-        subject: The problem, with all kernels of its op or one kernel.
 
     Returns:
         Plain values. `points` has one list per column. `kernel`, `point`, `source` and `bottleneck` index the lists
@@ -210,9 +201,9 @@ def _described(answer: Answer, notes: Sequence[str]) -> dict[str, Any]:
 
 
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Return (ascending indices of the points to show in the flattened arrays of costs, number of dropped points).
+    """Return (ascending indices of the points to show, number of dropped points).
 
-    Points that are measured or on the front are selected first, then points near the front.
+    Points that are measured or on the front come first, then points near the front.
     """
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
@@ -292,7 +283,7 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Round floating-point numbers in plain values to five significant digits, which halves the JSON."""
+    """Round floating-point numbers to five significant digits, which halves the JSON."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
 """Serve the page over HTTP on the loopback interface, for a browser on this machine.
 
-Websites can send requests to the loopback interface, even under their own host name (DNS rebinding). So the server
-requires a Host header that names the loopback interface, answers only GET, and forbids other sites to read answers.
+A website can send requests to the loopback interface (DNS rebinding). So the server requires a Host header that names
+the loopback interface, answers only GET, and forbids other sites to read answers.
 """
 
 import errno
@@ -29,7 +29,7 @@ class PageServer(ThreadingHTTPServer):
     Args:
         answers: Answers to the page's requests.
         port: Number of the port, or 0 for any free port.
-        chosen: Initial selection on the page: `gpus`, and either the parameters of a problem or a `workload`.
+        chosen: Initial selection: `gpus`, and the parameters of a problem or a `workload`.
 
     Raises:
         UsageError: The port is in use, out of range or not permitted.
@@ -61,12 +61,11 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore connections that the browser closed, and print a traceback for all other errors."""
+        """Ignore connections that the browser closed. Print a traceback for other errors."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
-        """Bind the port, unless another server uses it."""
         if hasattr(socket, "SO_REUSEADDR") and not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         super().server_bind()
@@ -123,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Do nothing, so that standard error has only messages to the user."""
+        """Keep standard error free for messages to the user."""
 
 
 def _parameters(query: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Read arrays of CuPy, PyTorch and any library with `__cuda_array_interface__`, with one `Reader` per library.
+"""Read arrays of CuPy, PyTorch and other libraries, with one `Reader` per library.
 
-Every call of a built kernel computes the `key` of each array, so `key` must be fast. If the keys equal those of an
-earlier call, the arrays are not checked again.
+Every call of a built kernel computes the `key` of each array, so `key` must be fast. Arrays with equal keys are checked
+only once.
 """
 
 import sys
@@ -19,8 +19,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "f64": ("float64",), "f32": ("float32",), "tf32": ("float32",), "f16": ("float16",), "bf16": ("bfloat16", "uint16"),
     "f8e4m3": ("float8_e4m3fn", "uint8"), "i8": ("int8",),
 }  # fmt: skip
-"""Names of each dtype in other libraries. The first is PyTorch's name. If NumPy lacks the dtype, the last name is the
-NumPy dtype that holds the raw bits."""
+"""Names of each dtype in other libraries: PyTorch's name first, NumPy's name last."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +34,18 @@ class ArrayFacts:
     """Number of the array's GPU, or -1 for host memory."""
     address: int
     of_torch: bool = False
-    """Whether the array is a PyTorch tensor. PyTorch supports every dtype, so kernrec refuses raw bits."""
+    """Whether the array is a PyTorch tensor."""
     gradients: bool = False
-    """Whether operations on the array must compute gradients."""
+    """Whether the array requires gradients."""
 
     @property
     def dense(self) -> bool:
-        """Whether the elements are contiguous and the last axis varies fastest."""
+        """Whether the elements are contiguous, with the last axis varying fastest."""
         return all(s == t for n, s, t in zip(self.shape, self.strides, dense_strides(self.shape), strict=True) if n > 1)
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides, in elements, of a contiguous array whose last axis varies fastest."""
+    """Return the strides, in elements, of a contiguous array."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
@@ -55,8 +54,10 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check(facts: ArrayFacts, expected: Tensor, device: int) -> None:
-    """Raise `UsageError` if an array has the wrong device, dtype, shape, strides or alignment for a kernel's tensor, or
-    requires gradients. `device` is the number of the required GPU, or -1 for host memory."""
+    """Raise `UsageError` if a kernel cannot use an array as the tensor `expected`.
+
+    `device` is the number of the required GPU, or -1 for host memory.
+    """
     name = expected.name
     if facts.device != device:
         places = ["on the CPU" if number < 0 else f"on GPU {number}" for number in (facts.device, device)]
@@ -87,7 +88,7 @@ def check(facts: ArrayFacts, expected: Tensor, device: int) -> None:
 
 
 class TorchReader:
-    """Reader of PyTorch tensors. The readers of other libraries have the same methods."""
+    """Reader of PyTorch tensors."""
 
     def __init__(self) -> None:
         import torch
@@ -102,10 +103,7 @@ class TorchReader:
         return int(array.get_device())
 
     def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
-        """Return (key, address of the array).
-
-        The key is hashable, begins with the device, and contains all of the array's facts except the address.
-        """
+        """Return (key, address of the array). The key contains all other facts about the array, the device first."""
         address: int = array.data_ptr()
         gradients = array.requires_grad and self._gradients()
         here = array.get_device()
@@ -117,7 +115,7 @@ class TorchReader:
         return ArrayFacts(tuple(array.shape), tuple(array.stride()), dtype, *place, of_torch=True, gradients=gradients)
 
     def stream(self, device: int) -> int:
-        """Return the address of the library's current stream on a device."""
+        """Return the address of the current stream on a device."""
         return int(self.current_stream(device).cuda_stream)
 
     def empty(self, expected: Tensor, device: int) -> Any:
@@ -154,11 +152,11 @@ class CupyReader:
 
 @dataclass(frozen=True)
 class View:
-    """Array of another library: its properties, and the object that keeps its memory alive."""
+    """Array of another library, and the object that keeps its memory alive."""
 
     facts: ArrayFacts
     stream: int | None
-    """Address of the stream in which the array is written, or None if the array does not name a stream."""
+    """Address of the stream in which the array is written, or None."""
     owner: Any
 
     @property
@@ -167,7 +165,7 @@ class View:
 
 
 class ViewReader:
-    """Reader for views of other libraries' arrays. New arrays are CuPy arrays."""
+    """Reader of other libraries' arrays. New arrays are CuPy arrays."""
 
     types = (View,)
 
@@ -192,8 +190,10 @@ Reader = TorchReader | CupyReader | ViewReader
 
 
 def view_of(array: Any, name: str, driver: Any) -> View:
-    """Return a view of an array that is neither a CuPy array nor a PyTorch tensor. Raise `UsageError` if it has no
-    `__cuda_array_interface__`. The driver finds the GPU of its address."""
+    """Return a view of an array of another library.
+
+    Raise `UsageError` if the array has no `__cuda_array_interface__`.
+    """
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise UsageError(
@@ -213,7 +213,7 @@ def view_of(array: Any, name: str, driver: Any) -> View:
 
 
 def loaded_readers() -> dict[type, Reader]:
-    """Return the readers for all array libraries that the process has imported, keyed by array type."""
+    """Return readers for the array libraries that the process has imported, keyed by array type."""
     readers: dict[type, Reader] = {View: ViewReader()}
     for library, reader in (("torch", TorchReader), ("cupy", CupyReader)):
         if library in sys.modules:
@@ -223,7 +223,7 @@ def loaded_readers() -> dict[type, Reader]:
 
 
 def stream_address(stream: Any) -> int:
-    """Return the address of a stream, given by CuPy, PyTorch or an object with `__cuda_stream__`, or as an address."""
+    """Return the address of a stream, given as an object or as an address."""
     if type(stream) is int:
         return stream
     if hasattr(stream, "__cuda_stream__"):

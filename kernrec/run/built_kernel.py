@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     import numpy as np
 
 _MOST_CALLS = 4096
-"""Maximum number of prepared calls to keep. If there are more, all of them are dropped."""
+"""Maximum number of prepared calls to keep."""
 _MOST_FLOPS = 4e9
 """Maximum number of floating-point operations to emulate."""
 
 
 class BuiltKernel:
-    """An op as a function of arrays, created by `kernrec.build`.
+    """Function of arrays that runs an op. Create it with `kernrec.build`.
 
-    The config for a shape is compiled when a call first needs it, or earlier by `compile`, and cached on disk.
+    kernrec compiles the best config for a shape at the first call, or earlier if you call `compile`. Compiled configs
+    are cached on disk.
     """
 
     def __init__(self, target: Target, driver: Driver | None = None) -> None:
-        """Create a kernel for the GPUs of `driver`, by default the GPUs of this machine. Users call `kernrec.build`
-        instead."""
+        """Create a kernel for the GPUs of `driver`, by default those of this machine."""
         self.target = target
         self._driver = driver
         self._readers: dict[type, Reader] = {}
         self._calls: dict[Any, PreparedCall] = {}
-        """Prepared calls, keyed by the `Reader.key` of each array. Arrays with these keys have passed all checks."""
+        """Prepared calls, keyed by the `Reader.key` of each array."""
         self._prepared: dict[tuple[int, Problem], PreparedCall] = {}
         self._loaded: dict[tuple[int, Variant], LoadedVariant] = {}
         self._workspaces: Workspaces | None = None
@@ -51,13 +51,17 @@ class BuiltKernel:
         return f"<kernrec kernel {shapes.op.name} {shapes.dtype},{shapes.layout} for {self.target.gpu.name}>"
 
     def variant(self, **dims: int) -> Variant:
-        """Return the kernel and config that run a shape, given the values of all dimensions that are not fixed."""
+        """Return the kernel and config for a shape.
+
+        Args:
+            **dims: Value of each dimension that is not fixed.
+        """
         return self.target.variant(self.target.shapes.problem(dims))
 
     def compile(self, **dims: Sequence[int]) -> None:
-        """Compile the configs of shapes now, in parallel processes, unless they are cached.
+        """Compile the kernel for shapes now, instead of at the first call.
 
-        Spawned processes import the main module, which therefore needs the guard `if __name__ == "__main__":`.
+        Several processes compile in parallel, so a script needs the guard `if __name__ == "__main__":`.
 
         Args:
             **dims: Values of each dimension that is not fixed. Every combination is compiled.
@@ -77,11 +81,11 @@ class BuiltKernel:
                 raise result
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
-        """Run the op on a GPU and return its output. The launch is queued, so the call does not wait for it.
+        """Run the op on a GPU, and return its output. The call does not wait until the GPU has finished.
 
         Args:
             arrays: Inputs, in the order of the op's tensors: CuPy arrays, PyTorch tensors, or any objects with
-                `__cuda_array_interface__`. All must be contiguous, on one GPU, and at multiples of 16 bytes.
+                `__cuda_array_interface__`. All must be contiguous, aligned to 16 bytes, and on one GPU.
             out: Array for the output. By default, a new array of the first input's library.
             stream: CuPy stream, PyTorch stream, object with `__cuda_stream__`, or address of a stream. By default, the
                 current stream of the first input's library.
@@ -89,7 +93,7 @@ class BuiltKernel:
 
         Raises:
             UsageError: The number of arrays, or an array's shape, dtype, strides, device or alignment is wrong.
-            KernrecError: There is no GPU, or it has another architecture, or no kernel can run the shape.
+            KernrecError: There is no GPU, the GPU has another architecture, or no kernel can run the shape.
         """
         if self._is_compiling():
             return self._custom_op.traced(by_name(self.target.shapes.inputs, arrays, named), out)
@@ -125,7 +129,7 @@ class BuiltKernel:
         return out
 
     def emulate(self, *arrays: Any, check_races: bool = True, **named: Any) -> "np.ndarray":
-        """Run the op on the CPU, on NumPy arrays, with the config that a GPU would run. Use this to test small shapes.
+        """Run the op on the CPU with the config that a GPU would run. Use this to test small shapes.
 
         Args:
             arrays: Inputs as contiguous NumPy arrays. A bf16 input contains the raw bits as uint16.
@@ -133,7 +137,7 @@ class BuiltKernel:
             named: Inputs by name.
 
         Returns:
-            The output. A bf16 output contains the raw bits as uint16.
+            NumPy array of the output. A bf16 output contains the raw bits as uint16.
 
         Raises:
             UsageError: An array has the wrong shape or dtype, or the problem is too large to be emulated.
@@ -152,8 +156,10 @@ class BuiltKernel:
 
     @property
     def torch_op(self) -> Any:
-        """Custom op `torch.ops.kernrec.<name>`, which PyTorch's compiler does not trace into. Raise `KernrecError` if
-        PyTorch is not installed."""
+        """Custom op of PyTorch that runs this kernel, for use with `torch.compile` and `torch.export`.
+
+        Raises `KernrecError` if PyTorch is not installed.
+        """
         try:
             import torch  # noqa: F401
         except ImportError:
@@ -169,7 +175,7 @@ class BuiltKernel:
             self._custom_op = torch_op(self.target, self)
 
     def _readable(self, array: Any, name: str) -> Any:
-        """Return the array if a reader supports its type, or a view of the array if not."""
+        """Return the array, or a view of it if no reader supports its type."""
         if type(array) in self._readers:
             return array
         self._readers = loaded_readers()  # The program may have imported more libraries since.
@@ -189,10 +195,7 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Check arrays with new keys, and prepare the call. Return (inputs, prepared call, addresses).
-
-        There is one address for each input, followed by the address of `out` if it is given.
-        """
+        """Check arrays and prepare their call. Return (inputs, prepared call, addresses of inputs and `out`)."""
         driver = self._open()
         names = self.target.shapes.inputs
         readable = tuple(
@@ -246,7 +249,7 @@ def _is_compiling() -> bool:
 
 
 def _working_on(array: Any, stream: int) -> Any:
-    """Return a context manager in which the array's library allocates memory for use on the stream."""
+    """Return a context manager in which the array's library allocates memory for a stream."""
     if type(array).__module__.partition(".")[0] == "torch":
         import torch
 
@@ -257,8 +260,7 @@ def _working_on(array: Any, stream: int) -> Any:
 
 
 def _host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> "tuple[Problem, dict[str, np.ndarray]]":
-    """Return (problem, tensors keyed by name) for inputs that are NumPy arrays. The output tensor is filled with
-    zeros."""
+    """Return (problem, tensors keyed by name) for NumPy inputs. The output is filled with zeros."""
     import numpy as np
 
     from kernrec.profile.tensor_values import ELEMENTS
@@ -292,11 +294,11 @@ def build_kernel(
     Args:
         gpu: Name of the GPU, or `auto` for the current GPU of this machine.
         query: Objective (`latency`, `energy` or `edp`) and power limit.
-        driver: Driver that launches the kernel. By default, it uses the GPUs of this machine.
+        driver: Driver that launches the kernel. The default uses the GPUs of this machine.
 
     Raises:
         UsageError: The objective is a Pareto front, or the GPU is unknown.
-        KernrecError: `gpu` is `auto` but this machine has no GPU, or no kernel can run one of the shapes.
+        KernrecError: There is no GPU, or no kernel can run one of the shapes.
     """
     if query.objective not in SCALAR_OBJECTIVES:
         raise unknown("objective of a build, which needs one config per shape,", query.objective, SCALAR_OBJECTIVES)

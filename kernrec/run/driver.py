@@ -1,4 +1,4 @@
-"""Provide the calls of the CUDA driver that launches need."""
+"""Provide the CUDA driver calls that launches need."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,7 +13,7 @@ NO_GPU = (
 
 
 class Driver:
-    """Driver calls for the GPUs of this machine, made through CuPy. Raise `KernrecError` if there is no GPU."""
+    """CUDA driver calls through CuPy. Raise `KernrecError` if there is no GPU."""
 
     def __init__(self) -> None:
         try:
@@ -30,10 +30,9 @@ class Driver:
         if not count:
             raise KernrecError(f"there is no NVIDIA GPU to launch on; {NO_GPU}")
         self.launch: Callable[..., Any] = driver.launchKernel
-        """Function that launches a kernel: (function, grid x, y, z, block x, y, z, shared bytes, stream, arguments,
-        0)."""
+        """Function that launches a kernel: (function, grid x, y, z, block x, y, z, shared bytes, stream, arguments, 0).
+        """
         self.current_device: Callable[[], int] = runtime.getDevice
-        """Function that returns the number of the current device."""
 
     def sm(self, device: int) -> int:
         """Return the compute capability of a device, such as 90 for 9.0."""
@@ -51,7 +50,7 @@ class Driver:
         return selected
 
     def load(self, compiled: Compiled) -> Any:
-        """Load compiled code on the current device, and return a handle of the loaded module."""
+        """Load compiled code on the current device, and return a handle of the module."""
         from cupy.cuda.function import Module
 
         module = Module()
@@ -62,7 +61,7 @@ class Driver:
         return module
 
     def function(self, module: Any, entry: str, shared_bytes: int) -> int:
-        """Return the kernel `entry` of a loaded module, allowed to use `shared_bytes` of dynamic shared memory."""
+        """Return the kernel `entry` of a loaded module, and permit `shared_bytes` of dynamic shared memory."""
         function = int(module.get_function(entry).ptr)
         try:
             # CUDA refuses more than 48 KiB of shared memory (static and dynamic) without this attribute.
@@ -74,13 +73,13 @@ class Driver:
         return function
 
     def allocate(self, size: int) -> Any:
-        """Allocate bytes on the current device, and return an object with the address `ptr` that owns the memory."""
+        """Allocate bytes on the current device. The returned object owns the memory and has the address `ptr`."""
         # Allocate outside of CuPy's memory pool, whose free memory may still be in use on another stream.
         from cupy.cuda import Memory
 
         return Memory(size)
 
     def device_of(self, address: int) -> int:
-        """Return the number of the device that an address belongs to, or -1 for host memory."""
+        """Return the number of an address's device, or -1 for host memory."""
         attributes = self._runtime.pointerGetAttributes(address)
         return int(attributes.device) if attributes.devicePointer else -1

@@ -1,4 +1,4 @@
-"""Prepare the launches of a kernel variant for one shape and GPU, so that a call only has to fill in addresses."""
+"""Prepare a kernel's launches for one shape and GPU, so that a call only has to fill in addresses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from kernrec.run.shapes import Variant
 
 
 class LoadedVariant:
-    """Code of a variant, loaded on one GPU. Each kernel in the code is looked up once."""
+    """Code of a variant, loaded on one GPU."""
 
     def __init__(self, driver: Driver, compiled: Compiled) -> None:
         self._driver, self.compiled = driver, compiled
@@ -26,7 +26,7 @@ class LoadedVariant:
         self._shared: dict[str, int] = {}
 
     def function(self, entry: str, shared_bytes: int) -> int:
-        """Return the kernel `entry`, allowed to use `shared_bytes` of dynamic shared memory."""
+        """Return the kernel `entry`, and permit `shared_bytes` of dynamic shared memory."""
         if (entry, shared_bytes) not in self._functions:
             # All launches of a kernel share this limit, so only raise it.
             self._shared[entry] = max(shared_bytes, self._shared.get(entry, 0))
@@ -36,7 +36,7 @@ class LoadedVariant:
 
 
 class PreparedCall:
-    """Launches of a variant for one problem on one GPU, with the properties that a call's arrays must have."""
+    """Launches of a variant for one problem on one GPU."""
 
     def __init__(
         self,
@@ -46,19 +46,17 @@ class PreparedCall:
         problem: Problem,
         place: "tuple[int, Workspaces]",
     ) -> None:
-        """Load and pack a variant's launches. `place` is (number of the GPU, memory for workspaces)."""
+        """Load and pack a variant's launches. `place` is (number of the GPU, memory for intermediate results)."""
         self.device, self._workspaces = place
         tensors, outputs = problem.tensors.values(), problem.definition.outputs
         self.inputs = tuple(tensor for tensor in tensors if tensor.name not in outputs)
         self.output = next(tensor for tensor in tensors if tensor.name in outputs)
         self.out = replace(self.output, name="out")
-        """The output, under the name of the argument `out`."""
         self._input_sizes = [(number, tensor.bytes) for number, tensor in enumerate(self.inputs)]
         self._launch: Callable[..., Any] = driver.launch
         self._packed: list[PackedArguments] = []
         self._queued: list[tuple[Any, ...]] = []
-        """For each launch: function, grid (3 numbers), block (3 numbers), bytes of shared memory, and address of the
-        packed arguments."""
+        """Function, grid, block, bytes of shared memory, and address of the packed arguments of each launch."""
         sm = driver.sm(self.device)
         for bound in bind_launches(variant.kernel, variant.config, problem, sm):
             packed = PackedArguments.bound(bound)
@@ -79,12 +77,7 @@ class PreparedCall:
         return [value for packed in self._packed for value in packed.slots.get(tensor, ())]
 
     def run(self, addresses: Sequence[int], output: int, stream: int) -> None:
-        """Queue the launches in a stream.
-
-        Args:
-            addresses: Addresses of the inputs, in the order of the op's tensors.
-            output: Address of the output.
-        """
+        """Queue the launches in a stream. `addresses` are those of the inputs, in the order of the op's tensors."""
         with self._lock:  # All calls share the packed arguments, which the driver copies when a launch is queued.
             size = self._workspace_bytes
             workspace = self._workspaces.address(size, self.device, stream) if size else 0
@@ -109,11 +102,10 @@ class PreparedCall:
 
 
 class Workspaces:
-    """Device memory for intermediate results. Each stream has one block of memory, because launches in one stream run
-    in order.
+    """Device memory for intermediate results, with one block of memory per stream.
 
-    If a call needs a larger block, the old block stays allocated, because queued launches may still use it. A new block
-    is at least twice as large, so all blocks of a stream together take less than twice the largest block.
+    Queued launches may still use an old block, so larger blocks do not replace it. Each new block is at least twice as
+    large, so all blocks of a stream take less than twice the largest one.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -121,7 +113,7 @@ class Workspaces:
         self._pieces: dict[tuple[int, int], list[tuple[int, Any]]] = {}
 
     def address(self, size: int, device: int, stream: int) -> int:
-        """Return the address of a stream's block of at least `size` bytes. Allocate a new block if needed."""
+        """Return the address of a stream's block of at least `size` bytes."""
         pieces = self._pieces.setdefault((device, stream), [])
         if not pieces or pieces[-1][0] < size:
             grown = max(size, 2 * pieces[-1][0] if pieces else 0)
@@ -131,8 +123,10 @@ class Workspaces:
 
 
 def by_name(inputs: Sequence[str], arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the input arrays of a call, given by position or name, in the order of the op's tensors. Raise
-    `UsageError` if an input is missing, unknown or given twice."""
+    """Return the inputs of a call, given by position or name, in the order of the op's tensors.
+
+    Raise `UsageError` if an input is missing, unknown or given twice.
+    """
     from kernrec.errors import unknown
 
     for name in named:

@@ -1,7 +1,6 @@
 """Represent the shapes that a kernel is built for, and cache the recommended config of each shape.
 
-Each dimension of the op either is fixed or has several values. For each call, the shapes of the input arrays determine
-the values of dimensions with several values.
+Each dimension is fixed or has several values, which are read from the shapes of the inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ class Shapes:
     fixed: Mapping[str, int]
     """Value of each dimension that has only one value."""
     ranged: Mapping[str, Sequence[int]]
-    """Ascending values of each dimension that has several: a `range` or a tuple."""
+    """Ascending values of each dimension that is not fixed: a `range` or a tuple."""
 
     @classmethod
     def of(cls, op: Op, dtype: str | None, layout: str | None, dims: Mapping[str, Any]) -> "Shapes":
@@ -66,7 +65,7 @@ class Shapes:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the op's inputs, in the order in which calls pass them."""
+        """Names of the op's inputs, in order."""
         return tuple(name for name, tensor in self._least.tensors.items() if tensor.role == "input")
 
     @property
@@ -78,8 +77,7 @@ class Shapes:
         return self._least.tensors[self.output].dtype
 
     def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
-        """Return the problem for input arrays of these shapes, which are in the order of the op's tensors. Raise
-        `UsageError` if the kernel was not built for this number of inputs or axes, or for the value of a dimension."""
+        """Return the problem for input arrays of these shapes. Raise `UsageError` if the kernel cannot run it."""
         if len(shapes) != len(self.inputs):
             raise UsageError(
                 f"{self.op.name} takes {len(self.inputs)} arrays ({', '.join(self.inputs)}); {len(shapes)} were given"
@@ -105,8 +103,10 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """Extent of each output axis: a number, or the (input, axis) with the same extent. None if the inputs determine
-        any extent in another way, as for a convolution."""
+        """Extent of each output axis: a number, or the (input, axis) with the same extent.
+
+        None if an extent depends on the inputs in another way, as for a convolution.
+        """
         least = {name: values[0] for name, values in self.ranged.items()}
         axes: list[int | tuple[int, int]] = list(self._least.tensors[self.output].shape)
         for name, values in self.ranged.items():
@@ -125,7 +125,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """Map each dimension with several values to the (input, axis) whose extent is the dimension's value."""
+        """Return the (input, axis) whose extent is the dimension's value, keyed by dimension."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():
@@ -175,8 +175,7 @@ def _shown(values: Sequence[int]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A kernel with a config, which runs one or more problems. `Target.variant` returns the same object for equal
-    configs."""
+    """A kernel with a config, which runs one or more problems."""
 
     kernel: Kernel
     config: Mapping[str, int]
@@ -191,7 +190,7 @@ class Variant:
         return compile_job_for(self.kernel, self.config, problem, sm)
 
     def compiled(self, problem: Problem, sm: int) -> Compiled:
-        """Return the variant's compiled code for a problem and a compute capability, from the cache or the compiler."""
+        """Return the compiled code for a problem and a compute capability."""
         from kernrec.compile import CompileCache
         from kernrec.compile.nvrtc import compile_job
 
@@ -204,7 +203,7 @@ class Variant:
 
 
 class Target:
-    """Shapes, GPU and query that a kernel is built for, with the recommended config of each problem."""
+    """Shapes, GPU and query that a kernel is built for."""
 
     def __init__(self, recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) -> None:
         self._recommender = recommender if has_triton() else Recommender(context=recommender.context.without_triton())
@@ -213,8 +212,10 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended kernel and config for a problem. If Triton is not installed, consider only CUDA C++
-        kernels. Raise `KernrecError` if this machine can compile no kernel that runs the problem."""
+        """Return the recommended kernel and config for a problem.
+
+        Raise `KernrecError` if no kernel that runs the problem can be compiled.
+        """
         if (variant := self._by_problem.get(problem)) is None:
             kernel, config = self._recommended(problem)
             key = kernel.name, *sorted(config.items())

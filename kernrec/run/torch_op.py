@@ -1,8 +1,7 @@
-"""Register built kernels as custom ops of PyTorch, which PyTorch's compiler and `torch.export` keep as they are.
+"""Register built kernels as custom ops of PyTorch, which PyTorch's compiler and `torch.export` do not trace into.
 
-An op's name is derived from the kernel's shapes, GPU and query. So an exported program works in another process that
-makes the same call of `kernrec.build`. Each kernel has two ops: one returns a new output, the other (`..._out`) writes
-to a given tensor.
+An op's name is derived from the arguments of `kernrec.build`, so an exported program works in a process that repeats
+the call. Each kernel has two ops. One returns a new output, and the other (`..._out`) writes to a given tensor.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ class TorchOp:
         import torch
 
         self.kernel = kernel
-        """Kernel that the op calls: the kernel that was built last with this name."""
+        """Kernel that was last built with this name."""
         shapes, library = target.shapes, torch.library
         self._shapes = shapes
         self._dtype = NAMES[shapes.output_dtype][0]
@@ -53,7 +52,7 @@ class TorchOp:
         return out
 
     def _output_shape(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """Return the output's shape for fake tensors. Symbolic extents of the inputs remain symbolic."""
+        """Return the output's shape. Symbolic extents of the inputs remain symbolic."""
         shapes = self._shapes
         if (axes := shapes.output_axes) is None:
             problem = shapes.read([tuple(int(extent) for extent in tensor.shape) for tensor in tensors])
@@ -62,7 +61,7 @@ class TorchOp:
 
 
 def torch_op(target: Target, kernel: Callable[..., Any]) -> TorchOp:
-    """Return the custom op of a kernel, and register it if needed. `kernel` is a function of the inputs and `out`."""
+    """Return the custom op of a kernel. Register it if needed."""
     name = op_name(target)
     if name not in _registered:
         _registered[name] = TorchOp(name, target, kernel)
@@ -71,7 +70,7 @@ def torch_op(target: Target, kernel: Callable[..., Any]) -> TorchOp:
 
 
 def op_name(target: Target) -> str:
-    """Return the op's name: a readable part, followed by a hash of the shapes, GPU and query."""
+    """Return the op's name, which ends in a hash of the shapes, GPU and query."""
     shapes, query = target.shapes, target.query
     dims = {**shapes.fixed, **shapes.ranged}
     parts = (target.gpu.name, query.objective, query.power_limit_w, *(f"{name}={dims[name]}" for name in sorted(dims)))

@@ -1,4 +1,4 @@
-"""Audit a deployment: list its tuned files, the missing ones, and the gain from each file.
+"""Audit a deployment: list its tuned files, the missing files, and the gain from each file.
 
 An engine runs the entry of a tuned file with the nearest number of tokens. So kernrec writes an entry for each number
 of tokens in the engine's own files. The entry is the engine's default config if tuning gains nothing.
@@ -38,7 +38,7 @@ _SECOND = "not predicted separately from the first matmul"
 _NOT_INSTALLED = "not predicted without the engine, whose kernel kernrec would analyze"
 
 Progress = Callable[[str], None]
-"""Callback that receives a description of each comparison before it starts."""
+"""Callback that receives a description of each comparison."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class AuditedFile(JsonForm):
 
     file: TunedFile
     shipped: str
-    """Path of the engine's own tuned file, relative to the folder of its kind; empty if there is none."""
+    """Relative path of the engine's own tuned file. Empty if there is none."""
     of_this_triton: bool
-    """Whether the shipped file is for the requested release of Triton. SGLang also reads files for other releases."""
+    """Whether the shipped file is for the requested release of Triton."""
     taken: str
-    """Kernel that the engine runs instead of the tuned kernel; empty if the engine runs the tuned kernel."""
+    """Kernel that the engine runs instead of the tuned kernel. Empty if it runs the tuned kernel."""
     comparisons: tuple[Comparison, ...] = ()
     why_none: str = ""
-    """Reason why configs cannot be compared for this file; empty if they can be compared."""
+    """Reason why configs cannot be compared for this file. Empty if they can."""
     kernel: str = ""
-    """Name of the kernel that was analyzed for the comparisons; empty if there is none."""
+    """Name of the kernel that was analyzed. Empty if there is none."""
 
     @property
     def missing(self) -> bool:
@@ -85,7 +85,7 @@ class AuditedFile(JsonForm):
 
 @dataclass(frozen=True)
 class ServingAudit(JsonForm):
-    """Result of an audit: the tuned files that an engine looks for to serve a model on a GPU."""
+    """Tuned files that an engine looks for to serve a model on a GPU."""
 
     JSON = (
         "model=model.title engine=served.engine engine_version=shipped.version names_from=shipped.source"
@@ -103,7 +103,7 @@ class ServingAudit(JsonForm):
         return f"<ServingAudit of {self.model.title}, {len(self.files)} files, {missing} missing>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
+        """Return plain values for JSON. Units are in the keys."""
         return super().as_dict() | {"triton": self.served.triton or None}
 
 
@@ -118,10 +118,9 @@ def serve_audit(
     download: bool = False,
     progress: Progress | None = None,
 ) -> ServingAudit:
-    """Audit a deployment: find its tuned files and compare configs for the missing ones.
+    """Audit a deployment: find its tuned files and compare configs for the missing files.
 
-    For the other arguments and for errors, see `kernrec.serve_audit`. If `served` states no release of Triton, it is
-    the installed release, or SGLang's newest if Triton is not installed.
+    For arguments and errors, see `kernrec.serve_audit`.
     """
     if not tokens or not all(type(t) is int and 1 <= t <= _MOST_TOKENS for t in tokens):
         raise UsageError(f"tokens are {list(tokens)!r:.60}; whole numbers from 1 to {_MOST_TOKENS} are expected")
@@ -144,7 +143,7 @@ def serve_audit(
 
 
 def _with_triton(served: Deployment, shipped: Shipped) -> tuple[Deployment, list[str]]:
-    """Return the deployment with the release of Triton whose files to audit, and notes on its choice."""
+    """Return the deployment with a release of Triton, and notes on this choice."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=numbers)
     if served.triton:
         text = served.triton + ".0" if served.triton.count(".") == 1 else served.triton
@@ -192,7 +191,7 @@ def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> Audited
 def _compared(
     audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
 ) -> AuditedFile:
-    """Return the file with a comparison for each number in `tokens`, or with the reason why there are none."""
+    """Return the file with a comparison for each number in `tokens`, or with the reason why this is impossible."""
     made: list[Comparison] = []
     try:
         for count in tokens:
@@ -233,14 +232,13 @@ def _notes_on_kernels(served: Deployment, compared: Iterable[AuditedFile]) -> li
 
 
 VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DIR"}
-"""Environment variable that names the folder with tuned files, keyed by engine."""
+"""Environment variables for the folder with tuned files, keyed by engine."""
 
 
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
-    """Return the entries to write to a tuned file, with the keys that the engine uses (`TunedFile.entry`).
+    """Return the entries to write to a tuned file, keyed by `TunedFile.entry`.
 
-    Each entry follows the comparison with the nearest number of tokens, by ratio. The entry is the best config if the
-    comparison recommends to write it, or the engine's default config if not.
+    Each entry is the best config if the nearest comparison recommends it, or else the engine's default config.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}
@@ -252,7 +250,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Return the relative path of a new tuned file, in `package/` if the engine reads it only from its package."""
+    """Return the relative path of a new tuned file. `package/` marks files that belong in the engine's package."""
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"
@@ -262,12 +260,9 @@ def relative_place(audited: AuditedFile, served: Deployment) -> str:
 
 
 def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
-    """Write the tuned files whose expected gain is large enough to a folder, and return their paths.
+    """Write the tuned files with a sufficient gain to a folder, and return their paths.
 
-    Keep other files in the folder. Create the folder only if there are files to write.
-
-    Raises:
-        UsageError: the folder cannot be written.
+    Raise `UsageError` if the folder cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; expected a folder")
@@ -284,5 +279,5 @@ def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
 
 
 def setting(audit: ServingAudit, folder: Path) -> str:
-    """Return the shell command that sets the environment variable for a folder with tuned files."""
+    """Return the shell command that makes the engine use a folder with tuned files."""
     return f"export {VARIABLES[audit.served.engine]}={shlex.quote(str(folder.absolute()))}"

@@ -1,4 +1,4 @@
-"""Compare an engine's default config with candidate configs, and derive advice on whether a tuned file is worth it."""
+"""Compare an engine's default config with candidates, and advise whether a tuned file is worth it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,24 +26,26 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
 BEST_RANKED = 3
-"""Number of top-ranked configs of `expert_ranking` to compare with the engine's default config."""
+"""Number of configs of `expert_ranking` to compare."""
 PAIR_SPREAD = 0.16
 """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times.
 
-It is estimated from configs in vLLM's files, each of which vLLM's tuner measured to be the best of hundreds. So the
-model is wrong if it predicts such a config to be slow. The value is the root mean square of this error over eight pairs
-of configs on an A100 and an H100 with 1,024 tokens (`tools/evidence expert-files`).
+It is estimated from vLLM's files, whose configs vLLM's tuner measured to be the best of hundreds. The model is wrong if
+it predicts such a config to be slow. The value is the root mean square of this error for eight pairs of configs on an
+A100 and an H100 with 1,024 tokens (`tools/evidence expert-files`).
 """
 OTHER_SPREAD = math.log(SPREAD.ratio) / DEVIATIONS
-"""Standard deviation as in `PAIR_SPREAD` for kernels other than matmuls: the analytical model's error."""
+"""Standard deviation as in `PAIR_SPREAD` for kernels other than matmuls."""
 
 _Launch = tuple[tuple[str, int], ...]
-"""Sorted constants and options with which an engine launches a kernel."""
+"""Constants and options of a launch, in sorted order."""
 NOTHING = 1.03
-"""Maximum of default config's time / best config's time at which tuning gains nothing. Measured times of the
-same config differ by up to 3 % (vLLM's issue 44688)."""
+"""Ratio of the default config's time to the best time at which tuning gains nothing. Repeated measurements of one
+config
+differ by up to 3 % (vLLM's issue 44688).
+"""
 LITTLE = 1.05
-"""Ratio as in `NOTHING`. If the ratio's interval ends below this value, the advice is not to create the file."""
+"""Ratio of the default config's time to the best time, below which tuning is not worth it."""
 
 
 class Verdict(StrEnum):
@@ -59,23 +61,23 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of an engine's default config with candidate configs, for one number of tokens per step."""
+    """Comparison of an engine's default config with candidates, for one number of tokens."""
 
     tokens: int
     own: Tiles
     own_cost: Estimate | None
-    """Seconds of all launches with the engine's default config; None if the GPU cannot run this config."""
+    """Seconds of all launches with the engine's default config, or None if the GPU cannot run it."""
     ranked: tuple[tuple[Tiles, Estimate], ...]
-    """Candidates and default config with their costs: measured configs first, then the others, each best first."""
+    """Candidates and default config with their costs, measured configs first."""
     compared: tuple[Tiles, ...]
     """All compared configs, the default config first. The GPU may be unable to run some of them."""
     spread: float = PAIR_SPREAD
     analyzed: bool = True
-    """Whether costs come from an analysis of the kernel's code, not from the formula of `expert_ranking`."""
+    """Whether costs come from an analysis of the kernel's code."""
 
     @property
     def best(self) -> Tiles:
-        """Best config, which may be the engine's default config."""
+        """Best config of all compared configs."""
         return self.ranked[0][0]
 
     @property
@@ -84,15 +86,14 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Ratio of the default config's time to the best config's time; infinite if the default config cannot run."""
+        """Ratio of the default config's time to the best time. Infinite if the default config cannot run."""
         return math.inf if self.own_cost is None else self.own_cost / self.best_cost
 
     @property
     def interval(self) -> tuple[float, float]:
         """90 % interval of `ratio`.
 
-        If the default config is predicted to be the best, the interval extends from 1 to the largest gain that the
-        second-best config may have.
+        If the default config is predicted to be the best, the interval starts at 1.
         """
         if self.own_cost is not None and self.own_cost.source == self.best_cost.source == Source.MEASURED:
             return self.ratio, self.ratio
@@ -104,7 +105,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Advice for this number of tokens, based on the interval of the ratio of times."""
+        """Advice for this number of tokens."""
         low, high = self.interval
         if low > 1.0 and self.ratio > NOTHING:
             return Verdict.WRITE
@@ -129,17 +130,14 @@ class Comparison:
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return candidate configs that fit in the GPU's shared memory.
-
-    They are the highest-ranked configs, or a short list if `expert_ranking` does not support the file.
-    """
+    """Return candidate configs that fit in the GPU's shared memory."""
     if ranks(file, gpu):
         return shipped_ranking().ranked(file, tokens, gpu, BEST_RANKED)
     return listed_candidates(file, tokens, gpu)
 
 
 def ranked_by_formula(file: TunedFile, tokens: int, gpu: GPU, configs: Sequence[Tiles]) -> list[tuple[Tiles, Estimate]]:
-    """Return configs that fit in shared memory, with predicted costs, in the order of `expert_ranking`."""
+    """Return configs that fit in shared memory, with their predicted costs, best first."""
     ranking, array = shipped_ranking(), configs_array(configs)
     usable = np.flatnonzero(fitting(file, array, gpu))
     times_s = ranking.times_s(file, tokens, gpu, array[usable])
@@ -156,10 +154,10 @@ class Comparer:
 
     database: Path
     processors: Processors | int
-    """Processes that analyze kernels, or their number for processes that end with each analysis."""
+    """Pool of processes, or number of processes to start for each analysis."""
 
     def compare(self, file: TunedFile, served: Deployment, tokens: int) -> Comparison:
-        """Compare the engine's default config with candidate configs.
+        """Compare the engine's default config with candidates.
 
         Raise `KernrecError` if Triton is not installed, or if no config could be compiled.
         """
@@ -185,7 +183,7 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Estimate]]:
-        """Return the configs that can run, with their costs. Leave out configs that the engine launches identically."""
+        """Return the costs of the configs that can run. Skip configs that the engine launches identically."""
         unique = distinct(served.engine, file, configs)
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
@@ -219,7 +217,7 @@ def _launch(engine: str, file: TunedFile, config: Tiles) -> _Launch:
 
 
 def distinct(engine: str, file: TunedFile, configs: Sequence[Tiles]) -> dict[_Launch, Tiles]:
-    """Return the first of all configs that the engine launches identically, keyed by constants and options."""
+    """Return one config for each launch, keyed by the launch's constants and options."""
     unique: dict[_Launch, Tiles] = {}
     for config in configs:
         unique.setdefault(_launch(engine, file, config), config)

@@ -1,8 +1,7 @@
 """Describe launches of an engine's kernel with given configs, in the form that `kernrec analyze` can analyze.
 
-A kernel with the same tunables (`kernels/experts.py`) stands in for the engine's kernel if the engine is not installed.
-The arguments of state-space layers follow vLLM 0.33.0 (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding.
-States are rounded to the nearest value.
+`kernels/experts.py` replaces the engine's kernel if the engine is not installed. The arguments of state-space layers
+follow vLLM 0.33.0 (`mamba_ssm.py`, `mamba_mixer2.py`) without speculative decoding.
 """
 
 import ast
@@ -30,17 +29,17 @@ OWN_KERNELS = {
     ("sglang", Kind.EXPERTS): "sglang.kernels.ops.moe.fused_moe_triton_kernels:fused_moe_kernel",
     ("sglang", Kind.BLOCK_GEMM): "sglang.kernels.ops.gemm.fp8_kernel:_w8a8_block_fp8_matmul",
 }
-"""Kernel that a tuned file configures, as `module:function`, keyed by engine and kind of file."""
+"""Kernel that a tuned file configures, as `module:function`, keyed by engine and type of file."""
 _OF_GROUPS = "_gptq_awq"
-"""Suffix of the kernel's name in both engines if the experts have integer weights, quantized in groups."""
+"""Suffix of the kernel's name for experts with group-quantized integer weights."""
 _ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8", "int8_w8a16": "bf16", "int4_w4a16": "bf16"}
-"""Data type of a matmul's inputs, keyed by the quantization of its weights (None if they are not quantized)."""
+"""Data type of a matmul's inputs, keyed by the quantization of its weights."""
 _NONE = {"python": "None"}
 
 
 @dataclass(frozen=True)
 class Step:
-    """Matmul that a tuned file configures, in a step with a given number of tokens."""
+    """Matmul that a tuned file configures, with a number of tokens."""
 
     file: TunedFile
     served: Deployment
@@ -54,35 +53,31 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """Rows of the input: tokens or, in the second matmul, pairs of a token and a selected expert."""
+        """Rows of the input: tokens or, in the second matmul, pairs of a token and an expert."""
         return self.tokens if self.product == 0 else self.tokens * self.shape.top
 
     def routing(self, rows: int) -> Routing:
-        """Return the experts that the step's tokens select, arranged in tiles of `rows` rows."""
+        """Return the experts of all tokens, arranged in tiles of `rows` rows."""
         top, experts = self.shape.top, self.shape.experts
         apart = self.served.engine == "vllm" and self.file.kind is Kind.EXPERTS
         return routed(self.tokens, experts, top, rows, ranks=self.served.ep, apart_allowed=apart)
 
 
 def own_kernel(served: Deployment, file: TunedFile) -> str | None:
-    """Return the engine's kernel for a tuned file as `module:function`; None if the engine is not installed."""
+    """Return the engine's kernel as `module:function`, or None if the engine is not installed."""
     kernel = OWN_KERNELS.get((served.engine, file.kind)) if installed_package(served.engine) else None
     return f"{kernel}{_OF_GROUPS}" if kernel and file.quantization.group else kernel
 
 
 def own_alone(file: TunedFile) -> bool:
-    """Return whether kernrec has no replacement for the engine's kernel, so that only that kernel can be analyzed."""
+    """Return whether only the engine's kernel can be analyzed, because kernrec has no replacement."""
     return file.state is not None or file.quantization.group > 0
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
     """Return calls that launch the matmul, each with its configs.
 
-    Configs with different numbers of rows per tile need different calls, because routing depends on this number.
-
-    Raises:
-        KernrecError: the engine is not installed and kernrec has no replacement for its kernel, or the kernel has
-            unknown arguments.
+    Raise `KernrecError` if there is no kernel to analyze, or if the kernel has unknown arguments.
     """
     own = own_kernel(step.served, step.file)
     if own is None and own_alone(step.file):
@@ -115,7 +110,7 @@ def _packed(file: TunedFile) -> int:
 
 
 def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of a call for the scales of the inputs and of the weights."""
+    """Return the arguments for the scales of inputs and weights."""
     shape, block, quantization = step.shape, step.file.block, step.file.quantization
     if quantization.group:
         return _NONE, {"dtype": "bf16", "shape": [shape.experts, shape.rows, shape.depth // quantization.group]}
@@ -155,7 +150,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
 
 
 def _top_k(step: Step) -> int:
-    """Return the number of experts that read each row of the input. It is 1 in the second matmul."""
+    """Return the number of experts that read each row of the input."""
     return step.shape.top if step.product == 0 else 1
 
 
@@ -198,7 +193,7 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
 
 @cache
 def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
-    """Return the name of each parameter of a function, and whether it has a default value, without executing the file.
+    """Return the parameters of a function, and whether each has a default value. The file is not executed.
 
     Raise `UsageError` if the file has no such function.
     """
@@ -212,7 +207,7 @@ def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
 
 
 def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
-    """Return the values of all known arguments of the engines' kernels, keyed by parameter."""
+    """Return the values of the kernels' arguments, keyed by parameter."""
     inputs, weights, outputs = _operands(step, routing)
     by_token, by_weight = _scales(step)
     shape, kind, by_row = step.shape, step.file.weights, step.file.quantization.by_row
@@ -266,7 +261,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
 
 
 def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
-    """Return the values of arguments that only the kernel for group-quantized integer weights has."""
+    """Return the additional arguments of the kernel for group-quantized integer weights."""
     file, shape, quantization = step.file, step.shape, step.file.quantization
     if not quantization.group:
         return {}
@@ -289,7 +284,7 @@ def _strides(prefix: str, **sizes: int) -> dict[str, int]:
 
 
 def _known_constants(step: Step) -> Mapping[str, Callable[[Tiles], int]]:
-    """Return a function for each kernel constant that computes its value from a config, keyed by parameter."""
+    """Return functions that compute the kernel's constants from a config, keyed by parameter."""
     hopper_fp8 = step.served.gpu.sm == 90 and step.file.weights == "fp8_w8a8"
 
     def swapped(config: Tiles) -> int:
@@ -302,7 +297,7 @@ def _known_constants(step: Step) -> Mapping[str, Callable[[Tiles], int]]:
 
 
 def _state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path, own: str) -> TritonCall:
-    """Return the launch that processes one token of each of `batch` sequences, with contiguous states.
+    """Return a launch of the state-space kernel for one token of each of `batch` sequences.
 
     `path` contains the kernel's source. `own` is vLLM's kernel as `module:function`.
     """

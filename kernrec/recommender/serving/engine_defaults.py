@@ -4,10 +4,10 @@ The rules for defaults follow the code for NVIDIA GPUs in vLLM 0.30.0 to 0.33.0 
 `w8a8_triton_block_scaled_mm` in `fp8_utils.py`; in 0.33.0 `_get_default_ssm_launch_config` in `mamba_ssm.py`) and
 SGLang 0.5.20 to 0.5.23 (`get_default_config` in `fused_moe_triton_config.py`, `fp8_kernel.py`).
 
-Candidates are the tiles that occur most often in the 16-bit and 8-bit files of vLLM 0.33.0.
+Candidates are the most frequent tiles in the 16-bit and 8-bit files of vLLM 0.33.0.
 
 The order in which engines prefer kernels follows vLLM 0.33.0 (`fused_moe/oracle/{unquantized,fp8,int_wna16}.py` and
-`kernels/linear/__init__.py`), with FlashInfer and DeepGEMM installed as its wheel requires, and SGLang 0.5.23
+`kernels/linear/__init__.py`) with FlashInfer and DeepGEMM, and SGLang 0.5.23
 (`quantization/{fp8,fp8_utils,moe_wna16}.py`). Flags of the engines override this order.
 """
 
@@ -21,22 +21,22 @@ Tiles = Mapping[str, int]
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """Numbers of tokens for which kernrec writes entries, as in most files of vLLM 0.33.0 and SGLang."""
 _LITTLE_SHARED = 128 << 10
-"""Bytes of shared memory per block below which SGLang has other default configs for fp8."""
+"""Bytes of shared memory per block below which SGLang has other defaults for fp8."""
 
 _CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
-"""Group sizes, and maximum number of rows per expert, for which vLLM uses its CUDA kernel for 4-bit weights."""
+"""Group sizes and maximum rows per expert for which vLLM uses its CUDA kernel for 4-bit weights."""
 _DATA_CENTER_BLACKWELL = 10
 _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
-"""Tile rows and warps in vLLM's default configs for state-space layers, keyed by the maximum state size."""
+"""vLLM's default tile rows and warps for state-space layers, keyed by maximum state size."""
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
-    """Return the first of the keys that are nearest to `tokens`. An engine uses the entry of this key."""
+    """Return the key whose entry an engine uses for a number of tokens: the first of the nearest keys."""
     return min(keys, key=lambda key: abs(key - tokens))
 
 
 def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
-    """Return the config that an engine (`vllm`, `sglang`) runs without a tuned file. LoRA is not supported."""
+    """Return the config that an engine (`vllm`, `sglang`) runs without a tuned file."""
     if file.kind is Kind.BLOCK_GEMM:
         n, k = file.block or (128, 128)
         return _config(64, n, k, 32, 4, 2 if engine == "vllm" else 3)
@@ -64,7 +64,7 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
 
 
 def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Return vLLM's default config for experts with integer weights, without the columns and depth of a tile."""
+    """Return vLLM's default config for experts with integer weights, without a tile's columns and depth."""
     shape = file.products[0]
     few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
     if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
@@ -75,7 +75,7 @@ def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
 
 
 def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
-    """Return a config with vLLM's default columns and depth of a tile if it lacks them. State layers need neither."""
+    """Add vLLM's default columns and depth of a tile to a config if they are missing."""
     if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
         return tiles
     return {**tiles, "BLOCK_SIZE_N": 32 if rows == 1 else 64, "BLOCK_SIZE_K": 64 if rows == 1 else 32}
@@ -113,11 +113,7 @@ def _config(m: int, n: int, k: int, group: int, warps: int, stages: int) -> dict
 
 
 def launched(engine: str, file: TunedFile, tiles: Tiles) -> dict[str, int]:
-    """Return the constants and options with which the engine compiles the kernel for a config.
-
-    Missing options get Triton's default values. vLLM limits `BLOCK_SIZE_K` to the size of a block of weights that
-    shares a scale.
-    """
+    """Return the constants and options with which the engine compiles the kernel for a config."""
     config = {"num_warps": 4, "num_stages": 3, **tiles}
     config.pop("SPLIT_K", None)
     if file.block and engine == "vllm" and file.kind is Kind.EXPERTS:
@@ -138,11 +134,11 @@ _LARGE = (
 )  # fmt: skip
 """Tiles for 16-bit types: rows, columns, depth, warps, stages. `_SMALL` and `_MIDDLE` are for fewer rows per expert."""
 _OF_LANE = range(4, 33)
-"""Acceptable numbers of state elements per thread. Fewer are too little work, and more need too many registers."""
+"""Acceptable numbers of state elements per thread."""
 
 
 def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
-    """Return a short list of candidate configs that fit the GPU's shared memory, in the form of tuned files."""
+    """Return a short list of candidate configs that fit in the GPU's shared memory."""
     if (layers := file.state) is not None:
         return [
             {"BLOCK_SIZE_M": rows, "num_warps": warps}
@@ -175,9 +171,9 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """Return the kernel that an engine runs instead of the tuned kernel; empty if it runs the tuned kernel.
+    """Return the kernel that an engine runs instead of the tuned kernel, or an empty string.
 
-    If a flag of the engine selects the tuned kernel instead, the flag follows in parentheses.
+    If a flag of the engine selects the tuned kernel, the flag follows in parentheses.
     """
     sm = served.gpu.sm
     if file.quantization.group:

@@ -18,12 +18,11 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""Minimum size of a block of weights that shares a scale. vLLM reduces the model's block size down to this value until
-it divides the number of columns on a GPU."""
+"""Minimum size of a block of weights that shares a scale, to which vLLM may reduce the model's block size."""
 
 
 class Kind(StrEnum):
-    """Kind of kernel that a tuned file configures."""
+    """Kernel that a tuned file configures."""
 
     EXPERTS = "experts"
     BLOCK_GEMM = "fp8 block product"
@@ -40,7 +39,7 @@ class Deployment:
     tp: int = 1
     ep: int = 1
     triton: str = ""
-    """Release of Triton, such as `3.6.0`. SGLang has a folder of tuned files for each release."""
+    """Release of Triton, such as `3.6.0`."""
     lora_rank: int | None = None
 
     def __post_init__(self) -> None:
@@ -58,7 +57,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class ProductShape:
-    """Sizes of a matmul on one GPU. A tuned file configures the kernel of this matmul."""
+    """Sizes of a matmul on one GPU."""
 
     rows: int
     """Columns of the output, which are rows of the weights."""
@@ -77,62 +76,61 @@ class StateShape:
     """Number of state elements for each element of a head."""
     groups: int
     cache_dtype: str
-    """Data type of the state as in file names: `float32` or `float16` (also for bfloat16)."""
+    """Data type of the state in file names: `float32` or `float16` (also for bfloat16)."""
 
 
 @dataclass(frozen=True)
 class TunedFile:
-    """Name of a tuned file that an engine looks for, and the matmuls or layers that the file configures."""
+    """Tuned file that an engine looks for, and the matmuls or layers that it configures."""
 
     kind: Kind
     name: str
     layers: str
     products: tuple[ProductShape, ...] = ()
-    """Matmuls that run with the file's configs, in the order of execution."""
+    """Matmuls that use the file, in the order of execution."""
     dtype: str | None = None
-    """Quantization in the file's name; None if the name states none."""
+    """Quantization in the file's name, or None."""
     quantization: Quantization = UNQUANTIZED
-    """Quantization of the weights on one GPU, with block and group sizes after the division among GPUs."""
+    """Quantization of the weights on one GPU."""
     from_folder: bool = True
-    """Whether the engine also reads the file from a folder that the user names."""
+    """Whether the engine also reads the file from a folder of the user."""
     note: str = ""
     state: StateShape | None = None
-    """Sizes of the state-space layers that the file configures; None for other files."""
+    """Sizes of the state-space layers that the file configures, or None."""
 
     @property
     def weights(self) -> str | None:
-        """Quantization of the weights, as in `Quantization.kind`; None if they are not quantized."""
+        """Quantization of the weights as in `Quantization.kind`, or None."""
         return self.quantization.kind
 
     @property
     def block(self) -> tuple[int, int] | None:
-        """Size (n, k) of the blocks of weights that share a scale; None if scales are not per block."""
+        """Size (n, k) of the blocks of weights that share a scale, or None if scales are not per block."""
         return self.quantization.block
 
     @property
     def launches(self) -> int:
-        """Number of kernel launches that the file configures; 0 if kernrec cannot predict their time."""
+        """Number of kernel launches that the file configures, or 0 if their time cannot be predicted."""
         return len(self.products) or int(self.state is not None)
 
     def entry(self, tokens: int) -> int:
-        """Return the key of the file's entry: the number of tokens, times the number of heads for state layers."""
+        """Return the key of the file's entry for a number of tokens."""
         return tokens * (self.state.heads if self.state is not None else 1)
 
 
 def tuned_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     """Return the tuned files that an engine looks for when it serves a model.
 
-    Raise `UsageError` if the model cannot be divided among the deployment's number of GPUs.
+    Raise `UsageError` if the GPUs cannot share the model equally.
     """
     files = [*_expert_files(model, served), *_block_files(model, served)]
     return [*files, *_state_files(model, served), *_lora_files(model, served)]
 
 
 def expert_split(model: ModelConfig, served: Deployment) -> tuple[int, int]:
-    """Return the number of experts on one GPU, and the width of an expert on one GPU.
+    """Return the number of experts on one GPU, and their width on one GPU.
 
-    vLLM keeps experts whole under expert parallelism. SGLang divides each expert among the `tp / ep` GPUs of a group.
-    Raise `UsageError` if the experts cannot be divided this way.
+    Raise `UsageError` if the experts cannot be divided among the GPUs.
     """
     experts = model.experts
     assert experts is not None
@@ -190,7 +188,7 @@ def _expert_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
-    """Return the separate file in which SGLang looks for configs of the experts' second matmul, or None."""
+    """Return SGLang's separate file for the experts' second matmul, or None."""
     if served.engine != "sglang" or file.kind is not Kind.EXPERTS:
         return None
     name, note = f"{file.name.removesuffix('.json')}_down.json", f"without it, {file.name} is read"
@@ -198,14 +196,14 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
-    """Return whether an engine's kernel for this quantization of weights reads tuned files."""
+    """Return whether an engine's kernel for this quantization reads tuned files."""
     if quantization.method == "compressed-tensors" and engine == "sglang":  # SGLang runs Marlin for other weights.
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 
 
 def _group(model: ModelConfig, width: int) -> int:
-    """Return how many weights along k share a scale on one GPU. The number divides the depth of both matmuls."""
+    """Return how many weights along k share a scale on one GPU."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2

@@ -1,13 +1,10 @@
 """Rank configs of the fused-experts kernel, which vLLM and SGLang share, without compiling them.
 
-Decision trees predict whether a config is within 1 % of the best config in a tuner's search space. The trees were
-trained on published sets of near-best configs on an A100, an H20, an H800 and an L40 (`tools/train_expert_model.py`).
-Their features are tile sizes, and quantities from a formula for the kernel's time. The ranking is less accurate on
-other GPUs, because the four sets have few configs in common.
+Decision trees predict whether a config is within 1 % of the best. They were trained on published sets of near-best
+configs on an A100, an H20, an H800 and an L40 (`tools/train_expert_model.py`), and are less accurate on other GPUs.
 
-The formula's constants are data sheet figures and published latencies. Only the factor `level` was fitted to recorded
-times. fp8 experts are ranked as 16-bit experts with half the depth, which need as many bytes and as much tensor core
-time.
+The features include a formula for the kernel's time. Its constants are data sheet figures and published latencies. Only
+the factor `level` was fitted to recorded times. fp8 experts are ranked as 16-bit experts with half the depth.
 """
 
 import hashlib
@@ -42,9 +39,9 @@ SPACE: Array = np.array(
         )
     )
 )  # fmt: skip
-"""Search space of the published near-best sets, one config per row, (C, 6), in the order of `TUNABLES`."""
+"""Search space of the published sets, one config per row, (C, 6), in the order of `TUNABLES`."""
 LEAST_SM = {None: 80, "fp8_w8a8": 89}
-"""Minimum compute capability times 10, keyed by quantization: 8.0 has pipelined loads, 8.9 has fp8 tensor cores."""
+"""Minimum compute capability times 10, keyed by quantization."""
 _DEEPEST = 256
 
 _LATENCY_S = 700e-9
@@ -52,28 +49,27 @@ _LATENCY_S = 700e-9
 _L2_BYTES = 48
 """Assumed bytes per clock that L2 delivers to an SM."""
 _OTHER_REGISTERS = 40
-"""Assumed registers of a thread in addition to accumulators and operands."""
+"""Assumed registers per thread besides accumulators and operands."""
 _MOST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class ExpertRanking:
-    """Trained model that ranks configs of the fused-experts kernel, and predicts times by a formula."""
+    """Trained model that ranks configs of the fused-experts kernel."""
 
     trees: CompactTrees
     level: float
     """Median ratio of recorded times to the formula's times."""
     factor: float
-    """Ratio of a predicted time to each end of its 90 % interval: nine of ten recorded times are within this factor."""
+    """Factor between a predicted time and each end of its 90 % interval."""
     pair_spread: float
     gpus: tuple[str, ...]
-    """Catalog names of the GPUs whose near-best sets trained the trees."""
+    """Names of the GPUs with training data."""
 
     def scores(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
         """Return the log-odds that each config is near the best, (C,).
 
-        The columns of `configs`, (C, 6), are in the order of `TUNABLES`. The result averages both matmuls of an expert,
-        weighted by the size of their weights.
+        The columns of `configs`, (C, 6), are in the order of `TUNABLES`.
         """
         shapes, alike = _as_16_bits(file, np.concatenate([configs, space(file, gpu)]))
         weight = np.array([shape.rows * shape.depth for shape in shapes], float)
@@ -81,22 +77,19 @@ class ExpertRanking:
         return np.asarray(weight / weight.sum() @ np.stack(parts))
 
     def times_s(self, file: TunedFile, tokens: int, gpu: GPU, configs: Array) -> Array:
-        """Return the predicted total seconds of both matmuls, (C,). The shape of `configs` is (C, 6)."""
+        """Return the predicted seconds of both matmuls together, (C,), for configs (C, 6)."""
         shapes, alike = _as_16_bits(file, configs)
         parts = [formula(shape, tokens, gpu, alike)[0] for shape in shapes]
         return np.asarray(self.level * np.sum(parts, axis=0))
 
     def over_best(self, file: TunedFile, tokens: int, gpu: GPU, config: Tiles) -> float:
-        """Return a config's predicted time divided by the lowest predicted time in the search space."""
+        """Return a config's predicted time divided by the lowest in the search space."""
         configs = np.concatenate([configs_array([config]), space(file, gpu)])
         times_s = self.times_s(file, tokens, gpu, configs)
         return float(times_s[0] / times_s.min())
 
     def ranked(self, file: TunedFile, tokens: int, gpu: GPU, count: int) -> list[Tiles]:
-        """Return the `count` configs with the highest scores that fit the GPU's shared memory, best first.
-
-        On a GPU without recordings, the configs have different tiles, because the best tile is less certain.
-        """
+        """Return the `count` best configs that fit the GPU's shared memory, best first."""
         configs = space(file, gpu)
         order = np.argsort(-self.scores(file, tokens, gpu, configs), kind="stable")
         if gpu.name not in self.gpus:
@@ -105,12 +98,12 @@ class ExpertRanking:
 
 
 def first_of_tiles(configs: Array) -> Array:
-    """Return the ascending indices of the first config with each tile, given configs (C, 6)."""
+    """Return the ascending indices of the first config of each tile, given configs (C, 6)."""
     return np.sort(np.unique(configs[:, :3], axis=0, return_index=True)[1])
 
 
 def ranks(file: TunedFile, gpu: GPU) -> bool:
-    """Return whether the ranking supports a tuned file on a GPU. It supports files for experts in 16 bits or fp8."""
+    """Return whether the ranking supports a tuned file on a GPU."""
     is_known = file.kind is Kind.EXPERTS and file.dtype == file.weights and file.weights in LEAST_SM
     return is_known and gpu.sm >= LEAST_SM[file.weights]
 
@@ -125,12 +118,12 @@ def space(file: TunedFile, gpu: GPU) -> Array:
 
 
 def fitting(file: TunedFile, configs: Array, gpu: GPU) -> Array:
-    """Return whether each config (C, 6) of a tuned file fits in the shared memory of a block, bool (C,)."""
+    """Return whether each config (C, 6) of a tuned file fits in shared memory, bool (C,)."""
     return fits(_as_16_bits(file, configs)[1], gpu)
 
 
 def _as_16_bits(file: TunedFile, configs: Array) -> tuple[Sequence[ProductShape], Array]:
-    """Return the file's matmuls and configs as 16-bit equivalents: fp8 becomes 16 bits with half the depth."""
+    """Return the file's matmuls and configs as 16-bit equivalents."""
     if file.weights is None:
         return file.products, configs
     halved = configs.copy()
@@ -139,19 +132,16 @@ def _as_16_bits(file: TunedFile, configs: Array) -> tuple[Sequence[ProductShape]
 
 
 def fits(configs: Array, gpu: GPU) -> Array:
-    """Return whether the 16-bit tiles of each config (C, 6) fit in the shared memory of a block, bool (C,)."""
+    """Return whether the 16-bit tiles of each config (C, 6) fit in shared memory, bool (C,)."""
     m, n, k, _, _, stages = configs.T
     return np.asarray(2 * (m + n) * k * np.maximum(stages - 1, 1) <= gpu.limits.smem_per_block)
 
 
 def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple[Array, Array]:
-    """Estimate one matmul of experts with each config.
-
-    The configs (C, 6) are in the order of `TUNABLES`. Each token selects `shape.top` experts at random.
+    """Estimate the time of one matmul of experts with each config (C, 6).
 
     Returns:
-        Seconds, (C,), which must still be multiplied by `ExpertRanking.level`, and features for the decision trees,
-        (C, F).
+        Seconds, (C,), to multiply by `ExpertRanking.level`, and features for the decision trees, (C, F).
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth
@@ -209,7 +199,7 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
 
 @lru_cache(64)
 def _likely_counts(tokens: int, share: float) -> Array:
-    """Return the probability that an expert gets 0, 1, ..., `tokens` tokens (binomial), (tokens + 1,)."""
+    """Return the probability that an expert gets 0, 1, ..., `tokens` tokens, (tokens + 1,)."""
     counts = np.arange(tokens)
     if share >= 1:
         return np.append(np.zeros(tokens), 1.0)
@@ -228,7 +218,7 @@ def shipped_ranking() -> ExpertRanking:
 
 
 def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
-    """Write a ranking model: its card, a JSON file that describes it, and the file of decision trees."""
+    """Write a ranking model: a JSON file that describes it (the card), and a file of decision trees."""
     content = pack({}, {"trees": compressed(trees)})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path.with_suffix(".trees"), content, shared=True)
@@ -237,9 +227,9 @@ def save(path: Path, trees: Trees, about: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> ExpertRanking:
-    """Read a ranking model from its card and the file of decision trees next to the card.
+    """Read a ranking model from its card and the file of decision trees beside it.
 
-    Raise `UsageError` if the files cannot be read, are damaged or have another format version.
+    Raise `UsageError` if the files are missing, damaged or have another format version.
     """
     try:
         card, content = json.loads(read_input(path, _MOST_BYTES)), read_input(path.with_suffix(".trees"), _MOST_BYTES)
@@ -253,6 +243,6 @@ def load(path: Path) -> ExpertRanking:
 
 
 def configs_array(configs: Sequence[Tiles]) -> Array:
-    """Return configs as an array (C, 6) in the order of `TUNABLES`, with default values for missing tunables."""
+    """Return configs as an array (C, 6) in the order of `TUNABLES`."""
     return np.array([[config.get(name, {"num_warps": 4, "num_stages": 3}.get(name, 1)) for name in TUNABLES]
                      for config in configs])  # fmt: skip

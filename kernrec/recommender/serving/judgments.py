@@ -1,8 +1,7 @@
 """Judge for a GPU the entries of tuned files of vLLM, SGLang, Triton, Inductor, FlashInfer and Helion.
 
-The name of a file of vLLM or SGLang does not state all sizes of the layer. So times are predicted only for experts
-whose sizes match a known model; `audit.serve_audit` predicts them for any model. The files of Triton, Inductor,
-FlashInfer and Helion do not contain the kernels, so kernrec predicts no times for them.
+Times are predicted only for experts of known models, because the file names of vLLM and SGLang do not state all sizes.
+The files of the other tools do not describe the kernels, so kernrec predicts no times for them.
 """
 
 import math
@@ -31,7 +30,7 @@ FORMATS = (
     " FUNCTION.autotune.json, Inductor's or Helion's .best_config, or FlashInfer's autotune_configs.json"
 )
 _OF_MODELS = ("architectures", "model_type", "hidden_size", "d_model", "n_embd")
-"""Fields that identify a model's `config.json`. Each model has at least one of these fields."""
+"""Fields of which a model's `config.json` has at least one."""
 _TRITON_FOLDER = re.compile(r"triton_(\d+)_(\d+)_(\d+)")
 _INDUCTOR_TILE = re.compile(r"[XYZR]\d?_?BLOCK")
 _MOST_TOKENS = 1 << 16
@@ -40,8 +39,9 @@ _REGISTERS = 65536
 _MOST_REGISTERS = 255
 _MOST_WARPS = 32
 _WIDE_SPREAD = 0.1
-"""Minimum spread of a config's times that makes the fastest config doubtful: the difference of the 80th and 20th
-percentiles, as a fraction of the median."""
+"""Minimum spread of a config's times, at which the fastest config is doubtful: the difference of the 80th and 20th
+percentiles divided by the median.
+"""
 _SHARED_NAMES = ("NVIDIA H100", "NVIDIA H200")
 """Device names that Helion (H100) and vLLM (H200) use for all variants of a GPU."""
 _NOTES = {
@@ -67,44 +67,41 @@ class Judgment(StrEnum):
 
 @dataclass(frozen=True)
 class JudgedEntry:
-    """Entry of a tuned file, and how well it suits a GPU."""
+    """Entry of a tuned file, with a judgment for a GPU."""
 
     problem: int | str
-    """Number of tokens in files of vLLM and SGLang. In other files, a text such as the operator and the shapes."""
+    """Number of tokens, or a text such as the operator and the shapes."""
     config: Mapping[str, Any]
     judgment: Judgment
     reason: str
-    """Reason why the entry cannot run or is doubtful, or the GPU or version it was tuned for. May be empty."""
+    """Reason for the judgment, or an empty string."""
     ratio: float | None = None
-    """Ratio of the entry's time to the lowest time of any config; None if times are not known.
-
-    The times are in the file, or predicted for a file of vLLM or SGLang."""
+    """Ratio of the entry's time to the lowest time, or None if times are unknown."""
 
 
 @dataclass(frozen=True)
 class JudgedFile:
-    """Tuned file, and how well each of its entries suits the GPU `gpu`."""
+    """Tuned file, with a judgment of each entry for the GPU `gpu`."""
 
     name: str
     gpu: GPU
     tuned_for: str
     versions: Mapping[str, str]
-    """Software versions that the file or its folder states, keyed by name (`triton`, `flashinfer`, ...)."""
+    """Software versions that the file states, keyed by name."""
     entries: tuple[JudgedEntry, ...]
     model: str = ""
-    """Model whose layer sizes were assumed to predict times; empty if times were not predicted."""
+    """Model whose layer sizes were used to predict times, or an empty string."""
     tool: str = ""
-    """Autotuner that wrote the file; empty for files of vLLM and SGLang."""
+    """Autotuner that wrote the file, or an empty string for vLLM and SGLang."""
 
     @property
     def note(self) -> str:
-        """Note on the layer sizes that the predictions assume, or on why no times are predicted."""
+        """Note on how times were predicted, or on why they were not."""
         if self.model:
             return f"predicted for the sizes of {self.model}; audit the model for others"
         return _NOTES.get(self.tool, _OTHER_NOTE)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         problem, ratio = ("problem", "measured_over_best") if self.tool else ("tokens", "predicted_over_best")
         entries = [
             {problem: e.problem, "config": dict(e.config), "judgment": e.judgment.value, "reason": e.reason or None}
@@ -124,15 +121,15 @@ class JudgedFile:
 
 
 def judge_files(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
-    """Judge each entry of tuned files for a GPU. Entries with different configs for one problem are doubtful.
+    """Judge each entry of tuned files for a GPU.
 
     Return an empty list if the only path is a model's config.
 
     Args:
-        wanted: versions of the software that will use the files, keyed by its name.
+        wanted: Versions of the software that will use the files, keyed by name.
 
     Raises:
-        UsageError: a file cannot be read, or kernrec does not judge files of its autotuner.
+        UsageError: A file cannot be read, or its autotuner is not supported.
     """
     of_engines = [path for path in paths if path.is_file() and parsed_name(path.name)]
     files = [config_file(path) for path in paths if path not in of_engines and (len(paths) > 1 or _is_file(path))]
@@ -146,7 +143,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_model(file: TextFile) -> bool:
-    """Return whether a file is a model's config. Raise `UsageError` if it is neither such a config nor a tuned file."""
+    """Return whether a file is a model's config. Raise `UsageError` if it is neither that nor a tuned file."""
     with suppress(UsageError):
         if format_of(file).tuned is not None:
             return False
@@ -217,15 +214,13 @@ def _too_much_shared_memory(needed: int, gpu: GPU, purpose: str = "") -> Iterato
 def _other_origin(
     device: str, versions: Mapping[str, str], gpu: GPU, wanted: Mapping[str, str], sm: int | None = None
 ) -> tuple[Judgment, str]:
-    """Return how the origin of a tuned file differs from `gpu` and `wanted`: a judgment, and the file's GPU or version.
-
-    Return (`Judgment.POSSIBLE`, "") if it does not differ.
+    """Return a judgment, and the GPU or version for which a tuned file was made if it is not the user's.
 
     Args:
-        device: name of the GPU in the file; empty if the file does not state it.
-        versions: versions that the file states, keyed by software.
-        wanted: versions that will use the file, keyed by software. An empty version allows every version.
-        sm: compute capability times 10 that the file was tuned for, or None if unknown.
+        device: Name of the GPU in the file, or an empty string.
+        versions: Versions that the file states, keyed by software.
+        wanted: Versions that will use the file, keyed by software. An empty version allows every version.
+        sm: Compute capability times 10 in the file, or None if unknown.
     """
     if device and not _is_gpu(device, gpu):
         return Judgment.OTHER_GPU, device
@@ -272,7 +267,7 @@ def _fastest(cache: TunedCache) -> TunedEntry | None:
 
 
 def _used_entries(cache: TunedCache) -> list[TunedEntry]:
-    """Return the entries that the autotuner uses: the fastest, or all without an error if no entry has times."""
+    """Return the entries that the autotuner uses: the fastest, or all without an error if there are no times."""
     best = _fastest(cache)
     return [entry for entry in cache.entries if not entry.error] if best is None else [best]
 
@@ -326,7 +321,6 @@ def _cache_obstacles(entry: TunedEntry, gpu: GPU) -> Iterator[str]:
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """Return a config as text: a runner with its tactic, or tunables with their values."""
     if config.keys() == {"runner", "tactic"}:
         return f"{config['runner']} {config['tactic']}"
     return ", ".join(f"{name} {value}" for name, value in config.items())

@@ -9,32 +9,32 @@ from kernrec.util.light_dataclass import dataclass
 
 _SEED = 20261126
 _APART = 4
-"""Minimum ratio of the number of experts to the number of choices at which vLLM gives each choice its own tile."""
+"""Minimum ratio of experts to choices at which vLLM gives each choice its own tile."""
 
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """Choices of experts by the tokens of a step, on one GPU."""
+    """Experts that the tokens of a step select, on one GPU."""
 
     order: np.ndarray
-    """Indices of choices (i32), sorted by expert. The number `choices` pads each expert's list to whole tiles."""
+    """Indices of choices (i32), sorted by expert and padded to whole tiles with the number `choices`."""
     experts: np.ndarray
     """Index of the expert of each tile, i32."""
     choices: int
-    """Number of choices of all tokens, including choices of experts on other GPUs."""
+    """Number of choices of all tokens, on all GPUs."""
     apart: bool
-    """Whether each choice has its own tile, even if several choices are of the same expert."""
+    """Whether each choice has its own tile."""
 
 
 def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, apart_allowed: bool = False) -> Routing:
     """Return the routing of tokens that select experts uniformly at random, with a fixed seed.
 
     Args:
-        experts: number of experts on one GPU.
-        top: number of different experts that each token selects.
-        rows: number of rows of a tile.
-        ranks: number of GPUs among which the experts are distributed. Choices of experts on other GPUs are left out.
-        apart_allowed: whether each choice may get its own tile if there are few choices, as in vLLM.
+        experts: Number of experts on one GPU.
+        top: Number of different experts that each token selects.
+        rows: Number of rows of a tile.
+        ranks: Number of GPUs that share the experts.
+        apart_allowed: Whether few choices may each get their own tile, as in vLLM.
     """
     total, choices = experts * ranks, tokens * top
     draw = np.random.default_rng(_SEED)

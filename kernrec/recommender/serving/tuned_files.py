@@ -1,7 +1,7 @@
 """List the tuned files that releases of an engine contain, and parse the names of tuned files.
 
-The list comes from the installed package of the engine or, for other releases, from the table `shipped_files.json`,
-which `tools/list_engine_files.py` writes from the engines' wheels. In each name, `*` replaces the device:
+The names come from the installed package of the engine. Names for other releases come from the table
+`shipped_files.json`, which `tools/list_engine_files.py` writes. In each name, `*` replaces the device:
 
     {"vllm": {"dates": {"0.33.0": "2026-11-01", "0.32.0": "2026-10-15"},
               "files": {"experts": {"NVIDIA_L40S": {"0.32.0 0.33.0": ["E=8,N=3584,device_name=*.json"]}}}}}
@@ -44,21 +44,21 @@ _TRITON = re.compile(r"triton_(\d+_\d+_\d+)/")
 
 @dataclass(frozen=True)
 class Shipped:
-    """Tuned files that one release of an engine contains."""
+    """Tuned files in one release of an engine."""
 
     engine: str
     version: str
     source: str
     names: Mapping[Kind, frozenset[str]]
-    """Paths of the files, relative to the folder of each kind. SGLang paths state the release of Triton."""
+    """Relative paths of the files, by type. SGLang's paths state the release of Triton."""
     folder: Path | None = None
-    """Folder of the installed package; None if the names come from kernrec's table."""
+    """Folder of the installed package, or None if the engine is not installed."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
-        """Return the path of the file that an engine reads for `name`, and whether it is for the release `triton`.
+        """Return the relative path of the file that an engine reads for `name`, and whether it is for the release
+        `triton`.
 
-        SGLang may read a file for another release, preferably the newest. The path is relative to the folder of the
-        file's kind. It is empty if the engine has no such file.
+        The path is empty if the engine has no such file.
         """
         names = self.names.get(kind, frozenset())
         if name in names:
@@ -71,13 +71,13 @@ class Shipped:
         return newest, False
 
     def triton_folders(self) -> list[str]:
-        """Return the releases of Triton for which the engine has files for experts, oldest first."""
+        """Return the releases of Triton for which the engine has files, oldest first."""
         matches = {match[1] for name in self.names.get(Kind.EXPERTS, ()) if (match := _TRITON.match(name))}
         return sorted((m.replace("_", ".") for m in matches), key=numbers)
 
 
 def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
-    """Return the tuned files that the release `wanted` of an engine contains. Raise `UsageError` for unknown releases.
+    """Return the tuned files of the release `wanted` of an engine. Raise `UsageError` for unknown releases.
 
     None means the installed release, or the newest in kernrec's table if the engine is not installed.
     """
@@ -109,12 +109,12 @@ def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Return a release such as 3.10.0 as a comparable tuple of numbers. A part that is not a number counts as 0."""
+    """Return a release such as 3.10.0 as a tuple of numbers, which can be compared."""
     return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))
 
 
 def installed_package(engine: str) -> tuple[Path, str] | None:
-    """Return the folder and the release of an installed engine without importing it; None if it is not installed."""
+    """Return (folder, release) of an installed engine, or None. The engine is not imported."""
     try:
         spec, number = importlib.util.find_spec(engine), version(engine)
     except (ImportError, ValueError, PackageNotFoundError):
@@ -130,13 +130,13 @@ def table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """Return the device in a file name, and the name with `*` in its place, or None if the name states no device."""
+    """Return (device in a file name, name with `*` instead of the device), or None if there is no device."""
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
 
 def whole(name: str, device: str) -> str:
-    """Put a device into the pattern of a file name from `divided`."""
+    """Replace the `*` in a file name by a device."""
     return name.replace("*", device, 1)
 
 
@@ -149,7 +149,7 @@ _NAMES = {
     STATE_SPACE: re.compile(r"headdim=\d+,dstate=\d+,device_name=(?P<device>[^,]+),cache_dtype=\w+\.json"),
     LORA: re.compile(r"lora_(?:expand|shrink),K=\d+,R=\d+,S=\d+,device=(?P<device>[^,]+)\.json"),
 }
-"""Patterns for names of tuned files, keyed by the keys that each config in the file must have."""
+"""Patterns for names of tuned files, keyed by the required keys of a config."""
 MODELS: Mapping[str, tuple[int, int, int, int]] = {
     "Mixtral 8x7B": (8, 14336, 4096, 2),
     "Mixtral 8x22B": (8, 16384, 6144, 2),
@@ -174,12 +174,12 @@ MODELS: Mapping[str, tuple[int, int, int, int]] = {
 
 
 def parsed_name(name: str) -> tuple[tuple[str, ...], re.Match[str]] | None:
-    """Return the keys that each config of a tuned file must have, and the parts of its name; None for other names."""
+    """Return the required keys of a tuned file's configs, and the parts of its name, or None for other names."""
     return next(((keys, match) for keys, pattern in _NAMES.items() if (match := pattern.fullmatch(name))), None)
 
 
 def block_of(match: re.Match[str]) -> tuple[int, int] | None:
-    """Return the block size (n, k) in a file's name; None if the name states none."""
+    """Return the block size (n, k) in a file's name, or None."""
     if not match.groupdict().get("block"):
         return None
     n, k = match["block"].split(",")
@@ -189,7 +189,7 @@ def block_of(match: re.Match[str]) -> tuple[int, int] | None:
 def experts_of(name: str) -> tuple[TunedFile | None, str]:
     """Return the tuned file for experts that a file name describes, and the model whose layer sizes are assumed.
 
-    Return (None, "") unless the file is for experts in 16 bits or fp8 whose sizes match a known model.
+    Return (None, "") if the sizes match no known model or the data type is not supported.
     """
     match = _NAMES[EXPERTS].fullmatch(name)
     if match is None or not match["experts"] or match["dtype"] not in LEAST_SM:
