@@ -291,7 +291,7 @@ class BaselinePrediction:
 
     backend: str
     version: str | None
-    """Version that was recorded on this GPU. It is the range of versions on other GPUs if this GPU was not recorded."""
+    """Version that was recorded on this GPU, or else the range of versions on other GPUs. None if unknown."""
     latency_s: Estimate
     power_w: Estimate | None
     """Power in watts, or None if `operating_point.at_point` must still compute it."""

@@ -5,8 +5,8 @@ and the start of a launch do not. `PowerModel.apply_power_limit` computes time a
 operating points. Their ratios scale the prediction.
 
 All backends share one energy of core events for a problem: the median of their energies without static power and DRAM.
-It is at least the energy of the arithmetic if the power limit slows down the arithmetic. It is at most the energy that
-the power limit permits at the lowest clock that is fast enough for the arithmetic.
+It is at least the energy of the arithmetic if no power is known, or if the power limit slows down the arithmetic. It is
+at most the energy that the power limit permits at the lowest clock that is fast enough for the arithmetic.
 """
 
 from collections.abc import Iterable
@@ -102,7 +102,8 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
 
 
 def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None) -> float:
-    """Return the minimum time in seconds that any backend needs for a problem."""
+    """Return the minimum time in seconds that any backend needs for a problem. It is 0 if only bytes bound the time,
+    and all bytes fit in L2."""
     setting = PowerModel.for_gpu(gpu).setting(((limit_w, clock_hz),))  # Check the limit and clock of every problem.
     costs = ideal_launch(gpu, problem.op, problem.dtype).costs(problem)
     seconds: float = setting.latency_s(costs) if any(costs) else 0.0

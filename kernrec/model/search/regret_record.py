@@ -30,7 +30,8 @@ class RegretRecord:
         self._stated = self._gained = self._squared = 0.0
 
     def note(self, stated: float, gained: float) -> None:
-        """Record how much a measurement reduced the stated regret and the log cost of the choice."""
+        """Record how much a measurement reduced the stated regret (`stated`) and the log cost of the choice
+        (`gained`)."""
         self._stated = self._keep * self._stated + stated
         self._gained = self._keep * self._gained + gained
         self._squared = self._keep * self._squared + gained**2
