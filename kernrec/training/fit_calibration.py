@@ -114,7 +114,8 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
-    """Return the predicted (latency in seconds, energy in joules) of a group at a power limit of the TDP, (N,) each."""
+    """Return the predicted `latency` in seconds and `energy` in joules of a group at a power limit of the TDP, (N,)
+    each."""
     return _CalibrationRows.of(group).predict(calibration)
 
 

@@ -189,7 +189,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
     for depth in (1, 2, 3):
         row_keys = np.repeat([keys[depth] for keys in nested], lengths)
         for *above, key in sorted({keys[: depth + 1] for keys in nested}):
-            if key in above:  # Skip a group without a granularity of matrix rows.
+            if key in above:  # Skip a group without a kind of tensor rows.
                 continue
             rows = measured & (row_keys == key)
             interval = calibrate(error[rows], groups[rows], "problem", distance[rows])
@@ -265,8 +265,8 @@ def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
 
 
 def _beats_analytical(unit: Array, error: Array, analytical: Array) -> bool:
-    """Return whether the trained model is more accurate than the analytical model on each of at least two held-out
-    units."""
+    """Return whether the trained model is more accurate than the analytical model on each of at least two held-out GPUs
+    or kernels."""
     measured = [rows for number in np.unique(unit) if (rows := np.isfinite(error) & (unit == number)).any()]
     better = [np.median(np.abs(error[rows])) < np.median(np.abs(analytical[rows])) for rows in measured]
     return len(better) > 1 and all(better)

@@ -104,7 +104,8 @@ PORT, SECTORS, BARRIERS, CORE_J, BETWEEN_GROUPS, ALONE, IN_TURN = map(
 
 @dataclass(frozen=True)
 class Demand:
-    """Demand of C code variants of a kernel on one GPU. A code variant is the compiled code of one or more configs."""
+    """Clock cycles and joules that C code variants of a kernel need on one GPU. A code variant is the compiled code of
+    one or more configs."""
 
     rates: tuple[Floats, ...]
     """Quantities per block, then quantities per trip of each loop, as arrays (`QUANTITIES`, C)."""
@@ -144,7 +145,7 @@ def demand(
     coefficients: Floats,
     bf16: bool = False,
 ) -> Demand:
-    """Compute the demand of a kernel's code variants on a GPU from their static profiles.
+    """Compute the clock cycles and joules that a kernel's code variants need on a GPU, from their static profiles.
 
     A profile of sampled blocks has these additional metrics:
 
@@ -230,7 +231,7 @@ class _Counts:
 
 
 def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Return the clock cycles of the code if its stretches run one after another, (terms, C)."""
+    """Return the clock cycles if consecutive stretches of the code run one after another, (terms, C)."""
     if not (stretches := counts.stretches):
         return counts.zeros
     shared = {kind: counts.total(f"shared.{kind}_wavefronts") for kind in _SHARED_KINDS}
@@ -350,7 +351,7 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
 
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:
-    """Convert the metrics of a profile to numbers of the power model's events, keyed by event."""
+    """Count the power model's events, keyed by event. `counts` is the metrics of a profile (numbers or arrays)."""
     totals: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
         parts = [c for metric, c in counts.items() if metric.endswith(endings) and metric not in _LOCAL_IN_L1]

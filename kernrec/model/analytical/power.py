@@ -128,8 +128,8 @@ class PowerModel:
     @classmethod
     @lru_cache(maxsize=64)
     def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
-        """Return the power model of a GPU. `inputs` is a kind of input data from `INPUTS`. Raise `UsageError` if there
-        are no coefficients for the GPU."""
+        """Return the power model of a GPU. `inputs` is the kind of input data: `random` or `zeros`. Raise `UsageError`
+        if there are no coefficients for the GPU."""
         return cls.of_coefficients(gpu, _coefficients(), inputs)
 
     @classmethod
@@ -275,8 +275,8 @@ class PowerModel:
         return query.PowerLimits(limits, highest, highest[0] * hz, first, table, below * hz, search)
 
     def _at_clocks(self, ratio: Floats) -> Floats:
-        """Return figures at each clock, (4, clocks). The argument is fractions of the boost clock. The rows are these
-        fractions, static power (W), power of the clock tree at nominal voltage (W), and the squared relative
+        """Return figures at each clock, (4, clocks). `ratio` is the clocks as fractions of the boost clock. The rows
+        are `ratio`, static power (W), power of the clock tree at nominal voltage (W), and the squared relative
         voltage."""
         clock_hz = ratio * self.boost_hz
         volts = self.voltage(clock_hz)

@@ -67,7 +67,8 @@ SOURCES = tuple(Source)
 
 @dataclass(frozen=True)
 class Estimate(float):
-    """Estimate of one quantity in SI units with a 90 % interval from `low` to `high`. It can be used as a float."""
+    """Estimate of one quantity in SI units with a 90 % interval from `low` to `high`. An estimate can be used as a
+    float."""
 
     value: float
     low: float

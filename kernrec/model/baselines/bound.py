@@ -93,7 +93,7 @@ PARTS = ("math", "dram", "l2", "launch")
 
 @dataclass(frozen=True)
 class Timing:
-    """How a recorder timed a backend."""
+    """Method by which a recorder timed a backend."""
 
     launch_clk: float
     """Clocks of an empty launch with this timing."""

@@ -103,7 +103,7 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
     before = np.cumsum(inner, dtype=np.int32)
     before -= inner
     start = np.cumsum(nodes) - nodes
-    # Index of each tree's first split, and number of splits of each tree
+    # `first` is the index of each tree's first split, and `of_tree` the number of its splits.
     first = np.append(before, len(splits)).take(start)
     of_tree = np.diff(first, append=len(splits))
     left = 2 * np.arange(len(splits)) + np.repeat(start + 1 - 2 * first, of_tree)

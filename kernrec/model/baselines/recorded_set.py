@@ -153,8 +153,7 @@ class SetModel:
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a problem has an unrecorded size where only a few sizes were recorded."""
-        # Matmuls were recorded in sizes of many kinds. If n or k is not a multiple of 8, 16-bit kernels cannot load 16
-        # bytes at a time, so such sizes count as unrecorded.
+        # This set has no grid. A matmul counts as unrecorded if 16-bit kernels cannot load 16 bytes at a time.
         if not self._grid and self.recorded.case == "product":
             return bool(sizes["n"] % 8 or sizes["k"] % 8)
         return any(sizes[name] not in recorded for name, recorded in self._grid)

@@ -137,8 +137,8 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (index in `DIMS` of the dimension that counts items, the same index for batched problems, largest
-        number of items to evaluate). An index is -1 if no dimension counts items."""
+        """Return (index in `DIMS` of the number of items, the same index for batched problems, maximum number of
+        items). Items are rows, images or sequences. An index is -1 if the op has no items."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)

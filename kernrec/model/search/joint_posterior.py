@@ -93,6 +93,7 @@ class Contenders:
     coordinates: Array
     """Coordinates of each contender, (C, D). Similar configs are near each other."""
     kernel: Array
+    """Number of each contender's kernel, (C,)."""
     of_kernel: float
     """Standard deviation of the error that is common to all contenders of a kernel."""
     weight: float = 1.0
@@ -114,7 +115,7 @@ class Measured:
 
 
 class _Block:
-    """Posterior of one problem's contenders, given w. The mean of the log costs is `mean + slope @ w`."""
+    """Posterior of one problem's contenders, given the shared weights w. The mean log costs are `mean + slope @ w`."""
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
@@ -334,7 +335,7 @@ class JointPosterior:
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return by how much the weighted mean regret grows if one unsettled problem is misjudged."""
+        """Return by how much the weighted mean regret grows if one problem with few measurements is misjudged."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 

@@ -85,8 +85,8 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the visit of greatest gain per second, or None if no visit is left. Problems in `without` are
-        skipped."""
+        """Return the next visit of a problem: that of greatest gain per second. Return None if no visit is left.
+        Problems in `without` are skipped."""
         rates = self._rates(without)
         oldest = np.argsort(self._as_of, kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:
@@ -106,7 +106,7 @@ class Refinement:
         return rates
 
     def below(self, until: float) -> bool:
-        """Return whether the upper bound on the weighted mean regret is at most `until`."""
+        """Return whether the mean regret is at most `until`, with high probability."""
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
         # If only problems with fewer than two measurements keep the bound too high, let `next` visit these problems

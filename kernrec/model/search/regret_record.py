@@ -23,7 +23,7 @@ _DRAWS = 2048
 
 
 class RegretRecord:
-    """Record of stated regrets and actual gains."""
+    """Record of the regrets that a model stated, and of the actual improvements."""
 
     def __init__(self) -> None:
         self._keep = math.exp(-1.0 / _MEMORY)
