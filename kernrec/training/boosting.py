@@ -70,8 +70,8 @@ class HeadData:
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
         """Return data for learning latency differences between the configs of a problem. These differences transfer to
         other GPUs."""
-        # Subtract the mean target of each kernel, GPU and problem. The mean is weighted like the loss, so targets of fast
-        # configs are about 0 on average.
+        # Subtract the mean target of each kernel, GPU and problem. The mean is weighted like the loss, so the targets
+        # of fast configs are about 0 on average.
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
         weight = np.where(whole.measured, whole.weights, 0.0)

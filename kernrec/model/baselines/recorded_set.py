@@ -64,8 +64,7 @@ class RecordedSet:
     alike: tuple[str, ...]
     """Unrecorded data types and layouts that take about as long as the recorded ones."""
     alike_width: float
-    """Logarithmic half-width of the 90 % interval for the times of `alike` data types or layouts, relative to recorded
-    times."""
+    """Logarithmic half-width of the 90 % interval that `alike` data types and layouts add."""
     timing: Timing
     grid: tuple[str, ...]
     """Dimensions of which only a few sizes were recorded."""
@@ -142,8 +141,8 @@ class SetModel:
     extent: Extent
     """Range of the recorded sizes as base-2 logarithms."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees, keyed by quantity (`latency` or `power`) and GPU. An architecture replaces the GPU in keys for its
-    unrecorded GPUs, and `OTHER` in keys for all others."""
+    """Trees, keyed by quantity (`latency` or `power`) and GPU. Unrecorded GPUs use the key of their architecture or
+    `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """(Seconds of an empty call, ratio of work to lower bound), keyed by GPU. Empty if calls were timed in a stream."""
     work: Extent | None = None

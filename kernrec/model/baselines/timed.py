@@ -65,8 +65,8 @@ class Reader:
     """Seconds that each backend adds to the bound, (S, 1)."""
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor between a prediction and either end of its interval, for each problem. The arguments are
-        fields of `Timed`."""
+        """Return the factor between each problem's prediction and either end of its interval. The arguments are fields
+        of `Timed`."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:

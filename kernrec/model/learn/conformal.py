@@ -83,8 +83,8 @@ class Extent:
     def distance(self, matrix: Array) -> Array:
         """Return the distance of C candidates with features (C, F) from the training data, (C,).
 
-        The distance is 0 for a candidate within all ranges, and otherwise log(1 + r) / 2. A feature's excess is its
-        distance from its range in standard deviations. r is the largest root mean square of the excesses in a group of
+        A candidate within all ranges has the distance 0. Other candidates have the distance log(1 + r) / 2. Here, r is
+        the distance of the features from their ranges in standard deviations, as a root mean square over a group of
         features.
         """
         distances = np.empty(len(matrix))

@@ -80,8 +80,8 @@ QUANTITIES = (
     "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps", "lanes", "all_threads",
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
-"""Names of the inputs, properties of the GPU, and derived quantities whose ratios are features. Seconds, joules and
-watts are those of the analytical model for all launches, and other inputs those of the longest launch:
+"""Names of the inputs, properties of the GPU, and derived quantities. Features are ratios of these quantities. Times,
+energies and powers come from the analytical model for all launches. Other inputs describe the longest launch.
 
 - `clocked_j` (under the power limit) and `core_j` (at nominal voltage) are energies of core events. `wait_s` is the
   time that blocks wait for latencies. `l2_s` and `dram_s` are the times of the traffic at full bandwidth. `core_s`
@@ -90,7 +90,8 @@ watts are those of the analytical model for all launches, and other inputs those
   an SM can hold at the same time.
 - `compute_s` (at the f32 peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel.
   `roofline_s` is the larger of the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of
-  rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer."""
+  rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer.
+"""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 _ROWS: Mapping[str, int | slice] = {**_ROW, "pipe_s": slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))}
 
@@ -163,7 +164,7 @@ FEATURES: tuple[Feature, ...] = (
 
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """Return the names of the features of some `groups`. Names of tunables' columns follow the group `schedule`."""
+    """Return the names of the features of some groups. The group `schedule` includes the features of tunables."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed
