@@ -26,7 +26,7 @@ _SAME_LOSS = 0.005
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Settings for growing trees, chosen on recorded convolutions. Few and shallow trees keep queries fast."""
+    """Settings for growing trees, chosen on recorded convolutions."""
 
     rounds: int = 200
     """Maximum number of trees of a head."""
@@ -46,7 +46,7 @@ class TrainingSettings:
     seed: int = 0
     threads: int = 2
     shape: "TrainingSettings | None" = None
-    """Settings of separate trees for GPUs without measurements, or None if all GPUs use the same trees."""
+    """Settings of separate trees for GPUs without measurements, or None for no separate trees."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class HeadData:
     matrix: Array
     """Features, (N, F)."""
     target: Array
-    """Values to learn, (N,): log(measured / prediction of the analytical model). NaN marks a row without a
-    measurement."""
+    """log(measured / prediction of the analytical model) of each row, (N,). NaN marks a row without a measurement."""
     weights: Array
     """Weights in the loss, (N,)."""
 
@@ -69,9 +68,10 @@ class HeadData:
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
-        """Return data for learning latency differences between configs, which transfer to other GPUs. The weighted mean
-        of the targets of one kernel, GPU and problem is subtracted from each of them. The weights are those of the
-        loss, so targets of fast configs are about 0 on average."""
+        """Return data for learning latency differences between the configs of a problem. These differences transfer to
+        other GPUs."""
+        # Subtract the mean target of each kernel, GPU and problem. The mean is weighted like the loss, so the targets
+        # of fast configs are about 0 on average.
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
         weight = np.where(whole.measured, whole.weights, 0.0)
@@ -88,7 +88,7 @@ class HeadData:
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """Return the factor from 0 to 1 by which to multiply `predicted` to fit the targets best. NaNs are ignored."""
+        """Return the factor from 0 to 1 by which to multiply predictions to fit the targets best."""
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
@@ -102,11 +102,12 @@ class TrainedHead:
     """Trees trained on all measured rows."""
     rounds: int
     out_of_fold: Array
-    """Predictions for each row by trees trained without the row's group, (N,). NaN marks a row without measurement."""
+    """Predictions for each row by trees trained without the row's group, (N,). NaN marks a row without a
+    measurement."""
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
-    """Train trees on the rows `trained_on` (indices), and return their predictions for `rows` (indices)."""
+    """Train trees on some rows, and return their predictions for others. Rows are given by index."""
     booster, _ = _boost(data, trained_on, rounds, None, settings)
     return np.asarray(booster.inplace_predict(data.matrix[rows]))
 
@@ -150,8 +151,8 @@ def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
 def _boost(
     data: HeadData, rows: Array, rounds: int, held_out: Array | None, settings: TrainingSettings
 ) -> tuple[Any, Array]:
-    """Train trees on `rows`. Return (booster, errors). The errors are an array of shape (rounds,): the weighted mean
-    squared error on `held_out` after each tree, or zeros if `held_out` is None."""
+    """Train trees on some rows. Return (booster, weighted mean squared error on `held_out` after each tree,
+    (rounds,))."""
     xgboost = import_optional("xgboost", "training a model", "train")
 
     def matrix(chosen: Array, reference: Any = None) -> Any:

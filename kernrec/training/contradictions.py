@@ -22,20 +22,18 @@ Array = np.ndarray
 TRUST = 0.1
 """Weight in training of a row whose time is doubtful. Other rows have weight 1."""
 ENERGY_APART = 1.5
-"""Largest plausible factor between energy / time and the measured power. A larger factor is a contradiction. The limit
-is generous, because power readings lag, and are up to a third too low in a loop of one second."""
+"""Largest plausible factor between energy / time and the measured power. It is generous, because power readings lag,
+and are up to a third too low in a loop of one second."""
 ABOVE_LIMIT = 1.15
-"""Largest plausible ratio of mean power to the highest power limit. If it is exceeded, the energy is wrong. Limits are
-enforced over tens of milliseconds, and energy counters are off by 5 %."""
+"""Largest plausible ratio of mean power to the highest power limit. Limits are enforced over tens of milliseconds, and
+energy counters are off by 5 %."""
 BELOW_REST = 0.9
-"""Smallest plausible ratio of mean power to the idle power before the run. A smaller ratio means that the energy is
-wrong. Sensors are off by 5 %."""
+"""Smallest plausible ratio of mean power to the idle power before the run. Sensors are off by 5 %."""
 ABOVE_CLOCK = 1.03
-"""Largest plausible ratio of a clock reading to the highest clock. A larger ratio means that the reading is wrong.
-Clocks have steps of 15 MHz."""
+"""Largest plausible ratio of a clock reading to the highest clock. Clocks have steps of 15 MHz."""
 TOO_FAST = 0.8
-"""Smallest plausible ratio of a measured time to the theoretical minimum. A smaller ratio makes the time doubtful.
-Boards overclock memory to 1.2 times the data sheet's rate. The fastest recorded matmul has a ratio of 0.95."""
+"""Smallest plausible ratio of a measured time to the theoretical minimum. Boards overclock memory to 1.2 times the data
+sheet's rate. The fastest recorded matmul has a ratio of 0.95."""
 _NAMED = 3
 
 _WRONG_ENERGY = "only in their energy, which contradicts time and power or the GPU's power limit"
@@ -49,20 +47,20 @@ class Judgement:
     """Contradictions in N rows."""
 
     trust: Array
-    """Weight of each row's time in training, (N,): 1, or `TRUST` if doubtful."""
+    """Weight of each row's time in training, (N,)."""
     wrong_energy: Array
     """Whether each row's energy is wrong, (N,)."""
     left_out: dict[str, int]
     """Number of ignored energies, keyed by reason."""
     doubted: dict[str, int]
-    """Number of measured times that have reduced weight, keyed by reason."""
+    """Number of times with reduced weight, keyed by reason."""
 
 
 def judge(
     inputs: ModelInputs, latency_s: Array, energy_j: Array, power_w: Array, clock_hz: Array, rest_w: Array
 ) -> Judgement:
     """Return the contradictions in N measurements of one kernel on one GPU and problem, (N,) each. NaN marks a missing
-    measurement. `clock_hz` is the mean core clock during the run, and `rest_w` the power of the idle GPU before it."""
+    value. `clock_hz` is the mean core clock during the run, and `rest_w` the power of the idle GPU before the run."""
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
     wrong_energy = contradicting(gpu, latency_s, energy_j, power_w)
     at_rest = ~wrong_energy & (energy_j / latency_s < BELOW_REST * rest_w)
@@ -77,8 +75,8 @@ def judge(
 
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
-    """Return for each of N rows whether its energy contradicts the measured time and power, or exceeds the GPU's
-    highest power limit. Energies and powers that were not measured are NaN."""
+    """Return whether each energy contradicts the measured time and power, or exceeds the GPU's highest power limit,
+    (N,)."""
     drawn_w = energy_j / latency_s
     # Ignore small differences, because energy and power come from different readings and runs.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
@@ -86,9 +84,8 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
 
 
 def named_rows(database: Database) -> Iterator[str]:
-    """Yield a line of text for each GPU and kind of contradiction in a database. Contradictions that only a kernel's
-    profile can reveal are omitted. A line states the number of measurements, the keys of the first ones, and the
-    consequence for training."""
+    """Yield a line of text for each GPU and kind of contradiction in a database."""
+    # Contradictions that need a kernel's profile are not checked.
     for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1"):
         try:
             gpu = find_gpu(str(name))

@@ -1,4 +1,4 @@
-"""Represent training data: measured costs of configs, their features, and predictions of the analytical model."""
+"""Training data: measured costs of configs, their features, and predictions of the analytical model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,24 +30,23 @@ class RowGroup:
     energy_j: Array
     """Measured energy in joules, (N,), or NaN."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
-    """Corrections that an existing model of this kernel adds to the logarithmic predictions, (N,), keyed by head. A new
-    model learns the remaining errors."""
+    """Corrections of log predictions by an existing model of this kernel, (N,), keyed by head. A new model learns the
+    remaining errors."""
     trust: Array | None = None
-    """Weight of each row relative to a trusted row, (N,), or None if all rows are trusted."""
+    """Relative weight of each row, (N,), or None if all rows are trusted."""
 
     @property
     def dims(self) -> str:
-        """Return the dimensions in the problem's key."""
+        # The key of a problem is `<op>[<dims>]<dtype>,<layout>`.
         return self.problem.partition("]")[0]
 
     @property
     def dtype(self) -> str:
-        """Return the data type in the problem's key."""
         return self.problem.partition("]")[2].partition(",")[0]
 
     @property
     def row_kind(self) -> str:
-        """Return the granularity of matrix rows, such as `rows of 16 bytes`, or an empty string if there is none."""
+        """Return the kind of tensor rows, such as `rows of 16 bytes`, or an empty string if unknown."""
         return row_kind(self.inputs.tunables)
 
     def __len__(self) -> int:
@@ -83,7 +82,7 @@ class Dataset:
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number for each row, (N,). It is equal for rows whose groups agree in the given fields."""
+        """Return a number for each row, (N,). Rows have the same number if their groups agree in the given fields."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
@@ -103,13 +102,12 @@ class Dataset:
 
     @cached_property
     def trust(self) -> Array:
-        """Return the weights relative to a trusted row, (N,)."""
+        """Return the relative weight of each row, (N,)."""
         return self._joined(lambda group: np.ones(len(group)) if group.trust is None else group.trust)
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
-        """Return the analytical model's latency in seconds and power in watts, (N,) each, keyed by head. They include
-        the corrections in `RowGroup.beneath`."""
+        """Return the latencies in seconds and powers in watts that this data corrects, (N,) each, keyed by head."""
         latency, power = self._joined(lambda group: group.inputs.latency_s), self._joined(lambda g: g.inputs.power_w)
         return {"latency": latency * np.exp(self._beneath("latency")), "power": power * np.exp(self._beneath("power"))}
 
@@ -135,8 +133,7 @@ class Dataset:
 
         The kind is the first of these that applies:
 
-        - `problem`, if there are at least 3 problems. Problems that differ only in dtype or layout have similar costs
-          and count as one.
+        - `problem`, if there are at least 3 problems. Problems that differ only in dtype or layout count as one.
         - `GPU` or `kernel`, if there are at least two of them: the kind with more values.
         - `tunable`: rows with the same value of the tunable with the most values.
         """

@@ -41,8 +41,8 @@ class MethodScore:
     accuracy: float
     """Fraction of problems whose top recommendation costs at most 5 % more than the best config."""
     reduction: float
-    """Fraction of configs that can stay unmeasured if configs are measured in the recommended order until one is within
-    5 % of the best cost."""
+    """Fraction of configs that stay unmeasured if configs are measured in the recommended order until one costs at most
+    5 % more than the best."""
     rank_correlation: float = _NAN
     """Spearman's rank correlation of predicted and measured costs."""
     median_error: float = _NAN
@@ -52,17 +52,16 @@ class MethodScore:
     width: float = _NAN
     """Upper / lower end of the 90 % interval, as a geometric mean over configs."""
     front_recall: float = _NAN
-    """Hypervolume of the recommended Pareto front, in measured costs, as a fraction of the hypervolume of the true
-    front."""
+    """Hypervolume of the recommended Pareto front in measured costs, as a fraction of that of the true front."""
     energy_saved: float = _NAN
-    """Fraction of energy that the top recommendation saves relative to the top recommendation of `occupancy`."""
+    """Fraction of energy that the top recommendation saves relative to that of `occupancy`."""
     slowdown: float = _NAN
-    """Fraction by which the top recommendation is slower than the top recommendation of `occupancy`."""
+    """Fraction by which the top recommendation is slower than that of `occupancy`."""
     lowest_energy_saved: float = _NAN
-    """Fraction of energy that a low-energy config saves relative to the fastest config. This config has the lowest
-    predicted energy of all configs with a predicted slowdown of at most `MOST_SLOWDOWN`."""
+    """Fraction of energy that a low-energy config saves relative to the fastest config. Its predicted slowdown is at
+    most `MOST_SLOWDOWN`."""
     lowest_energy_slowdown: float = _NAN
-    """Fraction by which the config of `lowest_energy_saved` is slower than the fastest config."""
+    """Fraction by which the low-energy config is slower than the fastest config."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,12 @@ class Evaluation:
 def evaluate(
     request: MeasurementRequest, split: str = "problem", progress: Callable[[str], None] = lambda _: None
 ) -> Evaluation:
-    """Score all methods on the measured problems that `request` selects, while groups of the kind `split` are held out.
-    Stored calibrations may contain held-out measurements, so new ones are fitted without them. `progress` receives a
-    sentence for each fold. Raise `UsageError` if there is no measurement."""
+    """Score all methods on held-out measured problems. Groups of the kind `split` are held out as a whole. `progress`
+    receives a sentence for each fold. Raise `UsageError` if there is no measurement."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     require_optional(("xgboost", "sklearn", "scipy"), "evaluating models", "train")
+    # Stored calibrations may contain held-out measurements, so new calibrations are fitted without them.
     measurements = load_measurements(request, calibrated=False)
     problems, parts = held_out_problems(measurements.groups, split, TrainingSettings(), progress)
     notes = list(measurements.notes)
@@ -155,7 +154,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Return the scores of `MethodScore` that need measured energy. `order` sorts configs by predicted energy."""
+    """Return the scores that need measured energy. `order` sorts configs by predicted energy."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}

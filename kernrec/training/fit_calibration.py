@@ -43,8 +43,7 @@ FEWEST_PROBLEMS = 3
 MOST_FOLDS = 20
 """Maximum number of folds. If there are more problems, several share a fold."""
 _BELOW_LIMIT = 0.95
-"""Fraction of the TDP. The power limit is assumed not to lower the clock if the measured or predicted power is below
-this fraction. It allows for reading errors."""
+"""Fraction of the TDP below which the power limit is assumed not to lower the clock. It allows for reading errors."""
 _RANK_LOSS = 0.01
 """Maximum accepted decrease of the rank correlation if calibration reduces the error."""
 _PRIOR_WEIGHT = 0.001
@@ -64,13 +63,13 @@ class CalibrationFit:
     calibration: Calibration | None
     """Multipliers that help, or None if none do."""
     findings: tuple[str, ...]
-    """A sentence on the effect of calibration for each quantity (latency and energy)."""
+    """A sentence on the effect of calibration for each quantity."""
 
 
 def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[CalibrationFit], list[str]]:
-    """Fit a calibration for each measured architecture, and store those that help, for `kernrec train --calibrate`. An
-    earlier calibration is removed if the new one does not help. Return (path of the calibration file, results of fitted
-    architectures, notes for the user). Raise `KernrecError` if every architecture has too few measurements."""
+    """Fit a calibration for each measured architecture, and store those that help, for `kernrec train --calibrate`.
+    Return (path of the calibration file, results, notes for the user). Raise `KernrecError` if there are too few
+    measurements."""
     require_optional(("sklearn",), "calibrating the analytical model", "train")
     # Load predictions without the present calibration, because the new one replaces it.
     measurements = load_measurements(request, calibrated=False)
@@ -102,11 +101,10 @@ def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[Calibr
 
 
 def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> list[CalibrationFit]:
-    """Fit a calibration for each architecture with enough measurements. The groups have inputs of the uncalibrated
-    model, and groups without a static profile are ignored. Raise `KernrecError` if no architecture has
-    `FEWEST_PROBLEMS` problems and `FEWEST_ROWS` configs."""
+    """Fit a calibration for each architecture with enough measurements. Raise `KernrecError` if there is none."""
     by_arch: dict[str, list[_CalibrationRows]] = {}
     for group in groups:
+        # Groups without a static profile are ignored.
         if np.isfinite(group.inputs.core_s).all():
             by_arch.setdefault(group.inputs.gpu.arch, []).append(_CalibrationRows.of(group))
     enough = {arch: rows for arch, rows in sorted(by_arch.items()) if not any(_missing(rows))}
@@ -116,8 +114,8 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
-    """Return the predicted (latency in seconds, energy in joules), (N,) each, of a group at a power limit of the TDP.
-    The inputs must come from the uncalibrated model and a static profile."""
+    """Return the predicted `latency` in seconds and `energy` in joules of a group at a power limit of the TDP, (N,)
+    each."""
     return _CalibrationRows.of(group).predict(calibration)
 
 
@@ -145,9 +143,8 @@ class _CalibrationRows:
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 
     def time_shares(self) -> Array:
-        """Return core time and DRAM time of the rows in `timed`, as an array of shape (rows, 2). The core time assumes
-        the clock without a power limit. Both times are divided by the measured latency without launch overhead, and
-        raised to the power of `OVERLAP`."""
+        """Return core time and DRAM time as fractions of the measured time, raised to the power of `OVERLAP`, (rows,
+        2)."""
         inputs = self.group.inputs
         core_s = inputs.core_s[self.timed] * (self.power.boost_hz / self.power.running_hz)
         parts = np.stack([core_s, inputs.dram_s[self.timed]], axis=1)
@@ -155,8 +152,7 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Return static, core and DRAM energy as fractions of the measured energy, for the rows in `powered`. The shape
-        is (rows, 3)."""
+        """Return static, core and DRAM energy as fractions of the measured energy, (rows, 3)."""
         rows, inputs = self.powered, self.group.inputs
         latency = self.group.latency_s[rows]
         power = self.power
@@ -200,7 +196,7 @@ def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
 
 
 def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]) -> CalibrationFit:
-    """Fit the calibration of one architecture. Keep the multipliers of a quantity (time, energy) only if they help."""
+    """Fit the calibration of one architecture. Keep the multipliers of time, and those of energy, only if they help."""
     problems = _problems(rows)
     count = min(len(problems), MOST_FOLDS)
     folds = [set(problems[start::count]) for start in range(count)]
@@ -273,7 +269,7 @@ def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """Return the result of `fit_multipliers` for all members of `rows`, with an equal total weight of each problem."""
+    """Fit multipliers to all rows. Each problem has the same total weight."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}
@@ -285,16 +281,15 @@ def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], larg
 
 
 def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
-    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, (P,). A multiplier is
-    1 if its part is too small to determine it, or if the fitted value is implausible.
+    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, (P,).
 
     Args:
-        shares: each part as a fraction of the measured value, (N, P). A row's sum with multipliers is predicted /
-            measured.
-        weights: weight of each row, (N,).
-        largest: largest plausible multiplier. The smallest is its reciprocal.
+        shares: Each part as a fraction of the measured value, (N, P).
+        weights: Weight of each row, (N,).
+        largest: Largest plausible multiplier. The smallest is its reciprocal.
     """
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
+    # A multiplier is 1 if its part is too small to determine it, or if the fitted value is implausible.
     free = np.quantile(shares * scale, 0.9, axis=0) > _LEAST_SHARE
     while True:
         multipliers = _solve(shares, weights, free)

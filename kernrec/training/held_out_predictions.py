@@ -34,8 +34,7 @@ _FOLDS = 5
 
 @dataclass(frozen=True)
 class HeldOutProblem:
-    """Measurements and predictions for one problem on one GPU. They cover C configs, which may belong to several
-    kernels."""
+    """Measurements and predictions of C configs for one problem on one GPU. Several kernels may share the problem."""
 
     gpu: str
     problem: str
@@ -44,7 +43,7 @@ class HeldOutProblem:
     energy_j: Array
     """Measured energy in joules, (C,), or NaN."""
     predicted: dict[str, dict[str, Array]] = field(default_factory=dict)
-    """Predicted costs, (C,), keyed by method and quantity (`latency` or `energy`)."""
+    """Predicted costs, (C,), keyed by method, then by quantity (`latency` or `energy`)."""
     low: dict[str, Array] = field(default_factory=dict)
     """Lower ends of the 90 % intervals of `learned`, (C,), keyed by quantity."""
     high: dict[str, Array] = field(default_factory=dict)
@@ -59,8 +58,7 @@ class HeldOutProblem:
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
-        """Return the costs that a method predicts, (C,), or None if a value is missing. The method `occupancy` has
-        ranks instead of costs."""
+        """Return the costs that a method predicts, (C,), or None if a value is missing."""
         if method not in self.predicted:
             return None
         costs = self.predicted[method]
@@ -74,17 +72,16 @@ class HeldOutProblem:
 
 
 _Fold = tuple[Model | None, Mapping[str, Calibration]]
-"""(Model, calibrations keyed by architecture), both fitted without the measurements of one fold. The model is None if
-there were too few rows."""
+"""Model, and calibrations keyed by architecture, fitted without the measurements of one fold. The model is None if
+there are too few rows."""
 
 
 def held_out_problems(
     groups: Sequence[RowGroup], split: str, settings: TrainingSettings, progress: Callable[[str], None]
 ) -> tuple[list[HeldOutProblem], int]:
-    """Predict every measured problem by models and calibrations fitted without its group, whose kind is `split`.
-    Problems that differ only in dtype or layout are held out together. The groups have inputs of the uncalibrated
-    model, because stored calibrations may contain held-out measurements. Return (problems with at least `FEWEST`
-    measured configs, number of groups). With one group, `learned` and `calibrated` have no predictions."""
+    """Predict every measured problem by models that were fitted without its group, whose kind is `split`. `groups`
+    contains inputs of the uncalibrated model. `progress` receives a sentence for each fold. Return (problems with
+    enough measured configs, number of groups)."""
     parts = sorted({_part(group, split) for group in groups})
     folds: dict[str, _Fold] = {}
     if len(parts) > 1:
@@ -108,6 +105,7 @@ def held_out_problems(
 
 
 def _part(group: RowGroup, split: str) -> str:
+    # Problems that differ only in dtype or layout are held out together.
     return {"problem": group.dims, "gpu": group.gpu, "kernel": group.kernel}[split]
 
 
@@ -119,7 +117,7 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
 
 
 def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
-    """Predict a problem on a GPU. `folds` contains the model and calibrations fitted without each of the `members`."""
+    """Predict a problem on a GPU. `folds` contains the model and calibrations for each of the `members`."""
     pairs = list(zip(members, [fold or (None, {}) for fold in folds], strict=True))
     of_members = [_costs(group, *fold) for group, fold in pairs]
     predicted = {
@@ -142,7 +140,7 @@ def _costs(
     group: RowGroup, model: Model | None, calibrations: Mapping[str, Calibration]
 ) -> dict[str, dict[str, Array]]:
     """Return the predicted latency and energy of a group, keyed by method, then by quantity. The keys `low` and `high`
-    are the ends of the intervals of `learned`."""
+    are the ends of intervals."""
     inputs, rank = group.inputs, _occupancy_rank(group)
     analytical = {"latency": inputs.latency_s, "energy": inputs.latency_s * inputs.power_w}
     calibration = calibrations.get(inputs.gpu.arch)
@@ -164,7 +162,7 @@ def _costs(
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
-    """Rank configs by resident warps, largest first. Among equal numbers of warps, the larger block comes first. The
-    rank is NaN if the occupancy is unknown."""
+    """Rank configs by resident warps, then by block size, largest first. The rank is NaN if the occupancy is
+    unknown."""
     warps = np.ceil(group.inputs.threads / 32.0)
     return 1.0 / (group.inputs.resident * warps * 4096.0 + warps + 1.0)

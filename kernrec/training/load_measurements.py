@@ -1,9 +1,10 @@
 """Read measurements from databases as training data, one row per config.
 
 Library kernels and analyzed user kernels have a static profile and a prediction of the analytical model. Kernels with
-unknown source only have tunables, and the roofline's time as prediction. Boards of one GPU model are scaled to a common
-speed (`kernrec.store.gpu_scales`), because a throttled laptop shows which config is better, but not other boards'
-times.
+unknown source have only tunables, and the roofline's time as prediction.
+
+Boards of one GPU model are scaled to a common speed (`kernrec.store.gpu_scales`). A throttled laptop shows which config
+is better, but not other boards' times.
 """
 
 import hashlib
@@ -41,7 +42,7 @@ Array = np.ndarray
 _CONFIG = "gpu, problem_id, kernel, kernel_hash, config_id"
 """Columns that identify a config of a kernel on a GPU and a problem."""
 _LIMITED = "coalesce(power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz) IS NOT NULL"
-"""SQL condition for a measurement at other than the GPU's default power limit or clocks."""
+"""SQL condition for a measurement at a non-default power limit or clock."""
 _ROWS = f"""
     SELECT {_CONFIG}, coalesce(replayed, false), {_LIMITED} AS limited, latency_s, coalesce(energy_j, 'NaN'),
            coalesce(power_w, 'NaN'), coalesce(clock_hz, 'NaN'), coalesce(rest_w, 'NaN'), problem.key, op, dtype, layout,
@@ -54,7 +55,7 @@ _ROWS = f"""
     WHERE op = coalesce($1, op) AND gpu = coalesce($2, gpu) AND kernel = coalesce($3, kernel)
     ORDER BY ALL
 """
-"""SQL query for the fields of `_Row`, given the op, GPU and kernel to read (NULL to read all)."""
+"""SQL query for the fields of `_Row`. The parameters are op, GPU and kernel, or NULL to read all."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ class MeasurementRequest:
     """Selection of measurements. Without an op, GPU or kernel, all are read."""
 
     databases: tuple[Path, ...] = ()
-    """Databases to read, by default the user's. A config is read from the first database that contains it."""
+    """Databases to read, by default the user's. The first database that contains a config counts."""
     op: str | None = None
-    """Name or alias of the op, like `gpu` of the GPU."""
+    """Name or alias of the op. `gpu` is a name or alias of the GPU."""
     gpu: str | None = None
     kernel: str | None = None
 
@@ -81,13 +82,13 @@ class Measurements:
     notes: tuple[str, ...]
     """Notes for the user: how many configs were ignored or have less weight, and why."""
     calibrations: Mapping[str, Calibration]
-    """Calibrations that the inputs of the groups use, keyed by architecture."""
+    """Calibrations in the groups' inputs, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of each single-kernel model behind `RowGroup.beneath`, keyed by kernel."""
+    """Hash of the training data of each existing single-kernel model, keyed by kernel."""
 
     @property
     def models_folder(self) -> Path:
-        """Return the default folder for models and calibrations: `models` in the folder of the first database."""
+        """Return the default folder for models and calibrations."""
         return self.databases[0].parent / "models"
 
 
@@ -101,7 +102,7 @@ class _Row(NamedTuple):
     config_id: str
     replayed: bool
     limited: bool
-    """Whether the measurement is at other than the GPU's default power limit or clocks."""
+    """Whether the power limit or a clock was not the GPU's default."""
     latency_s: float
     energy_j: float
     power_w: float
@@ -119,15 +120,11 @@ class _Row(NamedTuple):
 def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
     """Read measurements as groups of rows with their model inputs.
 
-    Measurements at other than default power limits and clocks are ignored. So are replayed measurements, because they
-    repeat a recording.
-
     Args:
-        calibrated: whether to use the calibrations beside the databases. True trains a model that corrects calibrated
-            predictions. False fits or evaluates calibrations.
+        calibrated: Whether the inputs use the calibrations beside the databases.
 
     Raises:
-        UsageError: the op or GPU is unknown, a file is not a database, or no measurement is usable.
+        UsageError: The op or GPU is unknown, a file is not a database, or no measurement is usable.
     """
     gpu = None if request.gpu is None else find_gpu(request.gpu).name
     op = None if request.op is None else find_op(request.op).name
@@ -140,6 +137,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
             query = with_derived("answer", _ROWS, scales=scales_among_few())
             rows = database.query(query, [op, gpu, request.kernel])
         for row in map(_Row._make, rows):
+            # Replayed measurements repeat a recording.
             if row.replayed or row.limited:
                 reason = "that were only replayed" if row.replayed else "measured at a non-default power limit or clock"
                 reader.left_out[reason] += 1
@@ -160,8 +158,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
-    """Return the entry of a model card that describes the training data, which is a part of the measurements, and the
-    analytical model's version. `calibrated` is whether the calibrations in `measurements` were used."""
+    """Return the entry of a model card that describes the training data and the analytical model's version."""
     stack = Stack(measurements.databases)
     calibrations = measurements.calibrations if calibrated else {}
     analytical = {
@@ -175,7 +172,7 @@ def provenance(data: Dataset, measurements: Measurements, calibrated: bool = Tru
 
 
 def provenance_of_rows(data: Dataset) -> dict[str, Any]:
-    """Return the part of `provenance` that depends only on the training rows, such as their number and hash."""
+    """Return the part of `provenance` that depends only on the training rows."""
     rows = [
         (group.gpu, group.problem, group.kernel, group.kernel_hash, group.latency_s.tolist(), group.energy_j.tolist())
         for group in data.groups
@@ -189,7 +186,7 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
 
 
 class _GroupReader:
-    """Converter of measured rows to groups of training rows. It counts unused rows and rows of reduced weight."""
+    """Converter of measured rows to groups of training rows."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -202,7 +199,7 @@ class _GroupReader:
         """Hash of the training data of each single-kernel model used so far, keyed by kernel."""
 
     def group(self, rows: list[_Row]) -> RowGroup | None:
-        """Return the usable rows of a kernel on a GPU and problem with model inputs, or None if no row is usable."""
+        """Return the usable rows with their model inputs, or None if no row is usable."""
         first, configs = rows[0], [json.loads(row.config) for row in rows]
         kernel = self._kernel(first.kernel, first.kernel_hash)
         try:
@@ -242,7 +239,6 @@ class _GroupReader:
         return RowGroup(*identity, inputs, latency, energy, ratios, judged.trust)
 
     def _kernel(self, name: str, digest: str) -> Kernel | None:
-        """Return the user's or the library's kernel with this name and hash."""
         if (name, digest) not in self._kernels:
             kernels = self._context.newest_by_file(name)
             self._kernels[name, digest] = next((kernel for kernel in kernels if kernel.hash == digest), None)
@@ -252,7 +248,7 @@ class _GroupReader:
 def _reasons(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]], usable: Array
 ) -> dict[str, int]:
-    """Return the number of unusable configs by reason. `usable` contains the indices of usable configs."""
+    """Return the number of unusable configs, keyed by reason. `usable` is the indices of usable configs."""
     space = table.space.at(problem)
     place = table.space.find(configs)
     inside = place >= 0
@@ -283,7 +279,7 @@ def profiled_inputs(
 
 
 def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping[str, Any]]) -> ModelInputs:
-    """Return model inputs for a kernel with unknown source: the roofline's time as latency, and the TDP as power."""
+    """Return model inputs for a kernel with unknown source: the roofline's time, and the TDP as power."""
     numbers = [
         {name: float(value) for name, value in config.items() if isinstance(value, (int, float))} for config in configs
     ]

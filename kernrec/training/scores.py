@@ -17,7 +17,7 @@ NEAR = 0.05
 
 
 def order_of(predicted: Array) -> Array:
-    """Return the indices of configs, sorted by predicted cost. Configs of equal cost are sorted by index."""
+    """Return the indices of configs, sorted by predicted cost."""
     return np.argsort(predicted, kind="stable")
 
 
@@ -27,12 +27,12 @@ def efficiency_at(measured: Array, order: Array, k: int) -> float:
 
 
 def hit(measured: Array, order: Array) -> bool:
-    """Return whether the top recommendation exceeds the best cost by at most the fraction `NEAR`."""
+    """Return whether the top recommendation exceeds the best cost by at most 5 % (`NEAR`)."""
     return bool(measured[order[0]] <= measured.min() * (1.0 + NEAR))
 
 
 def reduction(measured: Array, order: Array) -> float:
-    """Return the fraction of configs that come after the first good config (see `NEAR`) in the recommended order."""
+    """Return the fraction of configs after the first good config (see `NEAR`) in the recommended order."""
     first = int(np.argmax(measured[order] <= measured.min() * (1.0 + NEAR)))
     return 1.0 - (first + 1) / len(measured)
 
@@ -43,7 +43,7 @@ def coverage(measured: Array, low: Array, high: Array) -> float:
 
 
 def mean_width(low: Array, high: Array) -> float:
-    """Return the geometric mean of `high / low`. It is 1 for intervals of zero width."""
+    """Return the geometric mean of `high / low`."""
     return float(np.exp(np.mean(np.log(high / low))))
 
 
@@ -53,7 +53,7 @@ def median_error(measured: Array, predicted: Array) -> float:
 
 
 def median_of_log_errors(error: Array) -> float:
-    """Return `median_error`, given log(measured / predicted). NaNs are ignored."""
+    """Return `median_error`, given log(measured / predicted)."""
     return float(np.nanmedian(np.abs(np.expm1(-error))))
 
 
@@ -66,8 +66,8 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Return the hypervolume of the configs with the indices `recommended` as a fraction of the hypervolume of all
-    configs."""
+    """Return the hypervolume of some configs as a fraction of the hypervolume of all configs. `recommended` is their
+    indices."""
     worst = float(latency.max()) * 1.0000001, float(energy.max()) * 1.0000001
     chosen = np.asarray(recommended, dtype=np.int64)
     whole = hypervolume(latency, energy, worst)
@@ -75,7 +75,7 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
 
 
 def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
-    """Return the area that points (latency, energy) dominate up to the point `bound`. Points beyond it are ignored."""
+    """Return the area that points (latency, energy) dominate up to the point `bound`."""
     inside = (latency < bound[0]) & (energy < bound[1])
     by_latency = np.lexsort((energy[inside], latency[inside]))
     x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
@@ -85,15 +85,16 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """Return (energy saved, additional latency) of config `chosen` as fractions of the costs of config `baseline`."""
+    """Return (energy saved, additional latency) of a config as fractions of the costs of another config, the
+    `baseline`."""
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 
 def expected_random(measured: Array, k: int) -> tuple[float, float]:
-    """Return the expected values of `efficiency_at` (with `k`) and `reduction` for a random order. If n configs are
-    sorted by cost, config i (from 0) is the best of k drawn ones with probability C(n - 1 - i, k - 1) / C(n, k). The
-    first of g good configs comes at position (n + 1) / (g + 1) on average."""
+    """Return the expected values of `efficiency_at` and `reduction` for a random order."""
     ascending = np.sort(measured)
+    # Config i (from 0) is the best of k drawn ones with probability C(n - 1 - i, k - 1) / C(n, k). The first of g good
+    # configs comes at position (n + 1) / (g + 1) on average.
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)
     # survives[i] is the probability that a random draw misses the i best configs: the product of (n - k - j) / (n - j)
@@ -106,8 +107,7 @@ def expected_random(measured: Array, k: int) -> tuple[float, float]:
 
 
 def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
-    """Assign groups to folds at random, and return the fold of each row, (N,), counted from 0. If there are fewer
-    groups than folds, each group is a fold."""
+    """Assign groups to folds at random, and return the fold of each row, (N,)."""
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))
     if folds < 2:
@@ -120,10 +120,6 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
 
 
 def each_fold(fold: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield a Boolean mask of the rows in each fold, (N,).
-
-    Args:
-        fold: fold of each row, from `group_folds`.
-    """
+    """Yield a Boolean mask of the rows in each fold, (N,). `fold` is the fold of each row."""
     for number in range(int(fold.max()) + 1):
         yield fold == number

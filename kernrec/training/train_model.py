@@ -36,19 +36,18 @@ from kernrec.training.scores import each_fold, group_folds
 Array = np.ndarray
 
 _FEWEST_ROWS = 8
-"""Minimum number of rows with a measured quantity for training its head."""
+"""Minimum number of measured rows for training a head."""
 _TRANSFER_ROWS = 30_000
 """Maximum number of rows when GPUs or kernels are held out, to limit training time."""
 _TRANSFER_FOLDS = 5
 """Maximum number of folds of held-out GPUs or kernels."""
 _UNKNOWN_SHARE = 0.5
-"""Prior mean of the fraction of predicted differences that transfers to another GPU. It counts as much as one measured
-GPU."""
+"""Prior mean of the fraction of predicted differences that transfers to another GPU. Its weight is that of one GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
-    """Train a model, calibrate its intervals, and score it on held-out rows. Raise `UsageError` if too few configs have
-    a measured latency."""
+    """Train a model, calibrate its intervals, and score it on held-out rows. Raise `UsageError` if there are too few
+    rows."""
     settings = settings or TrainingSettings()
     if (measured := int(np.isfinite(data.residual["latency"]).sum())) < _FEWEST_ROWS:
         raise UsageError(
@@ -114,7 +113,7 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
 
 
 def held_out_distance(data: Dataset, fold: Array) -> Array:
-    """Return each row's distance in feature space from the rows of other folds, (N,). `fold` is each row's fold."""
+    """Return each row's distance in feature space from the rows of other folds, (N,)."""
     distance = np.zeros(len(data))
     for held_out in each_fold(fold) if fold.max() > 0 else ():
         extent = Extent.of(data.matrix[~held_out], parts(data.columns))
@@ -129,18 +128,16 @@ def _transfer_predictions(
     problems: Array | None,
     settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
-    """Predict rows by models trained without their GPU (or kernel) and problem. Sample the rows if there are many.
+    """Predict rows by models trained without their GPU (or kernel) and problem. Return (log ratios (N,), keyed by head,
+    distances from the training data (N,)). A log ratio is NaN if the row was not predicted.
 
     Args:
-        heads: training data and number of trees by head.
-        unit: number of each row's GPU (or kernel), (N,).
-        problems: number of each row's problem, (N,), or None to hold out no problems.
-
-    Returns:
-        Two values: log ratios, (N,), keyed by head, and distances from the training data, (N,). A log ratio is NaN if
-        the row was not predicted.
+        heads: Training data and number of trees of each head.
+        unit: Number of each row's GPU (or kernel), (N,).
+        problems: Number of each row's problem, (N,), or None to hold out no problems.
     """
     draw = np.random.default_rng(settings.seed)
+    # If there are many rows, predict only a sample.
     sampled = np.ones(len(data), dtype=bool)
     if len(data) > _TRANSFER_ROWS:
         sampled[draw.permutation(len(data))[_TRANSFER_ROWS:]] = False
@@ -167,8 +164,8 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """Return the log ratios and distances of `_transfer_predictions`, and the fraction of the predicted differences
-    between configs that transfers to other GPUs."""
+    """Return the log ratios and distances of `_transfer_predictions`, and the fraction of predicted differences between
+    configs that transfers to other GPUs."""
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = predictions["latency"] * np.exp(-distance)  # Corrections shrink with the distance.
     units = np.unique(unit[np.isfinite(latency)])
@@ -180,13 +177,8 @@ def _shape_predictions(
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Return 90 % intervals for new problems, keyed by scope. A scope is all GPUs (`*`), a GPU, a data type on a GPU,
-    or a granularity of matrix rows in this data type.
-
-    A scope with too few groups uses the interval of the next larger scope. A data type or granularity gets its own
-    interval if the larger scope's interval covers too few of its errors. Errors of the analytical model then replace
-    the missing groups.
-    """
+    """Return 90 % intervals for new problems, keyed by scope: all GPUs (`*`), a GPU, a data type on a GPU, or a kind of
+    tensor rows in this data type."""
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
     intervals = {"*": calibrate(error[measured], groups[measured], "problem", distance[measured])}
@@ -197,13 +189,15 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
     for depth in (1, 2, 3):
         row_keys = np.repeat([keys[depth] for keys in nested], lengths)
         for *above, key in sorted({keys[: depth + 1] for keys in nested}):
-            if key in above:  # Skip a group without a granularity of matrix rows.
+            if key in above:  # Skip a group without a kind of tensor rows.
                 continue
             rows = measured & (row_keys == key)
             interval = calibrate(error[rows], groups[rows], "problem", distance[rows])
             wider = next(intervals[each] for each in reversed(above) if each in intervals)
             low, high = wider.around(np.ones(rows.sum()), distance[rows])
             covered = ((low <= np.exp(error[rows])) & (np.exp(error[rows]) <= high)).mean() if rows.any() else 1.0
+            # A scope with too few groups uses the interval of the next larger scope. A data type or kind of rows still
+            # gets its own interval if the larger scope's interval covers too few of its errors.
             if not interval.pooled or (depth > 1 and covered < interval.level):
                 intervals[key] = interval
     return intervals
@@ -244,8 +238,7 @@ def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) ->
 
 
 def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the median errors of the trained and the analytical model on held-out GPUs, after subtracting each
-    problem's mean error."""
+    """Return median errors on held-out GPUs, without each problem's mean error."""
     problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
     rows = np.isfinite(predicted) & np.isfinite(residual)
     _, problem = np.unique(problems[rows], return_inverse=True)
@@ -257,7 +250,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
 
 
 def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the efficiency of the trained and the analytical model's top recommendations on held-out GPUs."""
+    """Return the efficiency of top recommendations on held-out GPUs."""
     problems, gpu, analytical = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.analytical["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
     sampled = np.flatnonzero(np.isfinite(predicted))
@@ -272,7 +265,8 @@ def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
 
 
 def _beats_analytical(unit: Array, error: Array, analytical: Array) -> bool:
-    """Return whether at least two GPUs or kernels were held out, and the trained model is more accurate on each."""
+    """Return whether the trained model is more accurate than the analytical model on each of at least two held-out GPUs
+    or kernels."""
     measured = [rows for number in np.unique(unit) if (rows := np.isfinite(error) & (unit == number)).any()]
     better = [np.median(np.abs(error[rows])) < np.median(np.abs(analytical[rows])) for rows in measured]
     return len(better) > 1 and all(better)

@@ -23,15 +23,18 @@ class StoredModel:
     """Path of the model card."""
     rows: int
     figures: dict[str, float | str]
-    """Scores on held-out groups, and descriptions of the 90 % intervals, by name."""
+    """Scores on held-out groups, and descriptions of the 90 % intervals, keyed by name."""
 
 
 def train_op_models(
     request: MeasurementRequest, progress: Callable[[str, float, float], None] = lambda *_: None
 ) -> tuple[list[StoredModel], list[str]]:
-    """Train and store a model for each op that has measurements. `progress` is called before each op with a sentence,
-    the number of rows trained so far, and the number of all rows. Return (stored models, notes for the user). Raise
-    `UsageError` if every op has too few measurements."""
+    """Train and store a model for each op that has measurements. Return (stored models, notes for the user). Raise
+    `UsageError` if every op has too few measurements.
+
+    Args:
+        progress: Function that receives a sentence, the number of rows trained so far, and the number of all rows.
+    """
     require_optional(("xgboost", "sklearn"), "training a model", "train")
     measurements = load_measurements(request)
     kernel = request.kernel

@@ -6,10 +6,10 @@
     core_energy     energy of the core's clock tree and events
     dram_energy     energy of DRAM traffic
 
-`kernrec.training.fit_calibration` fits the multipliers to measurements. A multiplier of 1 means no calibration.
+`kernrec.training.fit_calibration` fits the multipliers to measurements. A multiplier of 1 changes nothing.
 
-A trained model can only correct the version of the analytical model that it was trained with. Its card identifies this
-version by a fingerprint: predictions for a few made-up launches.
+A trained model only corrects the version of the analytical model that it was trained with. The model's card contains a
+fingerprint of this version.
 """
 
 import hashlib
@@ -38,15 +38,15 @@ from kernrec.util.light_dataclass import dataclass
 FILE = "calibration.json"
 FORMAT = 1
 MOST = 8.0
-"""Largest plausible multiplier. The smallest plausible multiplier is 1 / `MOST`."""
+"""Largest allowed multiplier. The smallest is 1 / `MOST`."""
 TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
-"""Fields of `Calibration` that multiply times, and fields that multiply energies."""
+"""Names of the multipliers of time, and of the multipliers of energy."""
 _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Multipliers for all GPUs of one architecture, with statistics of the measurements that they were fitted to."""
+    """Multipliers for all GPUs of one architecture."""
 
     arch: str
     core_time: float = 1.0
@@ -55,38 +55,38 @@ class Calibration:
     core_energy: float = 1.0
     dram_energy: float = 1.0
     rows: int = 0
-    """Number of measured configs to which the multipliers of time were fitted. For energy, it is `energy_rows`."""
+    """Number of measured configs that the multipliers of time were fitted to."""
     energy_rows: int = 0
     gpus: tuple[str, ...] = ()
     problems: int = 0
     time_factor: tuple[float, float] | None = None
-    """Typical error of predicted latency on held-out problems, as factors (without calibration, with calibration), or
-    None if time is not calibrated. A factor is exp(mean over problems of the median |log(predicted / measured)|)."""
+    """Typical factor between predicted and measured latency: (without calibration, with calibration). It is None if
+    time is not calibrated."""
     energy_factor: tuple[float, float] | None = None
-    """Typical error of predicted energy, computed like `time_factor`, or None if energy is not calibrated."""
+    """Typical factor between predicted and measured energy: (without calibration, with calibration). It is None if
+    energy is not calibrated."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
-        """Return a hash of the architecture and the multipliers."""
         multipliers = [self.arch, *(round(getattr(self, name), 9) for name in TIME + ENERGY)]
         return hashlib.sha256(json.dumps(multipliers).encode()).hexdigest()[:12]
 
     @property
     def summary(self) -> str:
-        """Return one line of text about the calibration, for the notes below a recommendation."""
+        """Return a one-line description for the notes below a recommendation."""
         return (
             f"calibration {self.hash} of {self.arch}, from {self.rows} configs on {self.problems} problems"
             f" ({', '.join(self.gpus)})"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the hash and all fields except the provenance as JSON values."""
+        """Return the calibration as JSON values, without its provenance."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "provenance"}
         return {"hash": self.hash, **values, "gpus": list(self.gpus)}
 
     def apply_to_power(self, power: PowerModel) -> PowerModel:
-        """Return a copy of a power model whose coefficients are multiplied by this calibration."""
+        """Return a calibrated copy of a power model."""
         return replace(
             power,
             board_w=power.board_w * self.static_power,
@@ -100,8 +100,8 @@ class Calibration:
 
 
 def load(folder: Path) -> dict[str, Calibration]:
-    """Return the calibrations stored in `folder`, keyed by architecture. The result is empty if the folder has no
-    calibration file. Raise `UsageError` if the file cannot be read, or has another format."""
+    """Read the calibrations in a folder, keyed by architecture. Return an empty dict if the folder has none. Raise
+    `UsageError` if the file is unreadable."""
     path = folder / FILE
     try:
         text = json.loads(read_input(path, _MOST_BYTES, f"the calibration {path}"))
@@ -143,8 +143,7 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
 
 
 def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
-    """Write calibrations, keyed by architecture, to the calibration file in `folder`. Return the file's path. An
-    existing file is replaced atomically. Raise `KernrecError` if writing fails."""
+    """Write calibrations to a folder, and return the path of the file. Raise `KernrecError` if writing fails."""
     path = folder / FILE
     entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]
     text = json.dumps({"format": FORMAT, "architectures": entries}, indent=1)
@@ -157,7 +156,7 @@ def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
 
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
-"""GPUs of the fingerprint's launches: one for each generation that has its own coefficients."""
+"""GPUs of the fingerprint, one for each generation with its own coefficients."""
 _METRICS = (
     "issue", "issue.fma32", "issue.imad", "issue.alu", "issue.mufu", "issue.mma", "issue.ld_shared", "issue.ld_global",
     "mma.f16", "shared.load_wavefronts", "global.a.load_requests", "global.a.load_sectors", "barriers", "issue.cvt",
@@ -168,7 +167,7 @@ SAME_MODEL = 0.005
 
 
 def analytical_fingerprint() -> list[float]:
-    """Return the uncalibrated latencies (us) and energies (mJ) of five made-up launches on each of `_GPUS`."""
+    """Return the latencies (us) and energies (mJ) that the uncalibrated model predicts for a few made-up launches."""
     # The bottlenecks of the five variants are arithmetic, tensor cores, shared memory, DRAM and conversions. `block`
     # and `trip` are events per block and per loop trip. Only the last variant states which fraction of its waiting time
     # overlaps with other work.
@@ -211,8 +210,8 @@ def analytical_fingerprint() -> list[float]:
 
 
 def fingerprint_change(earlier: Sequence[float]) -> float:
-    """Return the largest relative difference between `earlier` and the current fingerprint. The result is infinity if
-    `earlier` has another length or invalid values."""
+    """Return the largest relative difference between an earlier fingerprint and the current one. Return infinity if the
+    earlier fingerprint is invalid."""
     folders = Path(__file__).parent, Path(kernrec.gpu.__file__).parent
     files = [file for folder in folders for file in folder.rglob("*") if file.suffix in (".py", ".toml")]
     sources = f"{files_hash(Path(kernrec.gpu.__file__).parents[1], files)} {module().__file__}"

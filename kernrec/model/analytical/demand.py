@@ -1,7 +1,7 @@
-"""Demand of a launch: the clock cycles and joules that it needs on a GPU, per block and per trip of each loop.
+"""Demand of a launch: the clock cycles and joules that a GPU needs per block and per trip of each loop.
 
-Clock cycles and joules are linear in the events (such as instructions) that a static profile counts. So they are
-computed once per kernel and GPU. A prediction multiplies them by a launch's numbers of blocks and loop trips.
+Clock cycles and joules are linear in the events (such as instructions) of a static profile. So they are computed once
+per kernel and GPU. A prediction multiplies them by the launch's numbers of blocks and loop trips.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,39 +29,34 @@ _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute
 # Conversions from and to 64-bit types. If a GPU has fewer f64 lanes, its f64 pipe limits these conversions.
 _CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
-"""Lowest compute capability (times ten) at which ptxas converts integers to f32 with I2FP (key `i2f`), and f32 to half
-precision with F2FP (key `cvt`), as nvdisasm shows. Both instructions are assumed to use the pipe of integer additions.
-Nsight Compute's documentation says so for F2FP (pipeline ALU), and I2FP has a similar name and rate."""
+"""Lowest compute capability (times ten) at which conversions use the pipe of integer additions: of integers to f32
+(`i2f`, instruction I2FP) and of f32 to half precision (`cvt`, instruction F2FP). nvdisasm shows these instructions.
+Nsight Compute's documentation states the pipe of F2FP, and I2FP is assumed to use it too."""
 _MERGES_SINCE = 80
-"""Lowest compute capability (times ten) that does not serialize lanes of a warp that add 1 to the same word of shared
-memory. There, ptxas generates ATOMS.POPC.INC, which is assumed to take one wavefront."""
+"""Lowest compute capability (times ten) whose shared memory merges increments of one word by several lanes. There,
+ptxas generates ATOMS.POPC.INC, which is assumed to take one wavefront."""
 _FEW_F64_SHARE = 0.8
-"""Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes: a warp instruction takes 20
-clocks, not 16. On a Quadro RTX 8000, the pipe's activity peaks at 0.78 to 0.80 in three of four recorded kernels
-(`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt)."""
+"""Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes. On a Quadro RTX 8000, three of
+four recorded kernels peak at 0.78 to 0.80 (`FP64A` in rtx8000_*_dvfs.parquet)."""
 ISSUE_PER_CLK = 4 * 0.95
-"""Warp instructions per clock that the four schedulers of an SM sustain together. Point in polygon issues one in up to
-96 % of all clocks on an RTX 2080 Ti (counter `smsp__issue_active` of 3,815 recorded configs)."""
+"""Warp instructions per clock that the four schedulers of an SM sustain together. Point in polygon issues an
+instruction in up to 96 % of all clocks on an RTX 2080 Ti (counter `smsp__issue_active` of 3,815 recorded configs)."""
 FLOATS_PER_CLK = 4 * 0.67
-"""Warp instructions of f32 arithmetic per clock that an SM sustains. Fetching the three operands of a multiply-add (two
-register banks, Jia et al., arXiv 1804.06826, section 3.1; constant memory) prevents an issue in every clock. The factor
-0.67 was fitted to conv2d_f32_ansor.csv (RTX 3090), and also fits the recorded convolution on an A100."""
+"""Warp instructions of f32 arithmetic per clock that an SM sustains. Conflicts between register banks limit the rate
+(Jia et al., arXiv 1804.06826, section 3.1). The factor 0.67 was fitted to conv2d_f32_ansor.csv (RTX 3090)."""
 WARP_CPI = 2.5
 """Clocks per instruction of a warp that is alone on its scheduler, used if the profile lacks the metric `chain`. An f32
-addition takes 4 clocks if it depends on the previous instruction. An independent f32 addition takes 2 clocks on an A100
-(Abdelkhalik et al., arXiv 2208.11174), and 1 on other GPUs. Unrolled arithmetic lies in between: all anchors and both
-recorded convolutions fit values from 2.5 to 4 better than 1.6, but causal attention with few warps does not."""
+addition takes 4 clocks if it depends on the previous instruction, and otherwise 1 or 2 (Abdelkhalik et al., arXiv
+2208.11174). Recordings fit values from 2.5 to 4 better than 1.6, except for causal attention with few warps."""
 _L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
 """Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. In recorded
-matmuls without shared memory on an RTX 2080 Ti, an RTX 3090 and an A100, a load takes 2 clocks for 4 bytes per lane,
-and 8 for 16 bytes (gemm-* of the recorded spaces, 8 x 8 outputs per thread)."""
+matmuls without shared memory on three GPUs, a load takes 2 clocks for 4 bytes per lane, and 8 for 16 bytes (gemm-*)."""
 
 _TENSOR_MEMORY_BYTES_PER_CLK = 512
-"""Bytes per SM and clock that move between tensor memory and registers: a 4-byte word for each of 128 lanes. This is an
-assumption, because no data sheet states the rate. The tensor cores' own accesses are not limiting, because matmuls of
-at least 128 columns reach their peak ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026)."""
+"""Bytes per SM and clock that move between tensor memory and registers. No data sheet states the rate, so 4 bytes for
+each of 128 lanes are assumed."""
 _MOVES = ("tensor_memory.load_bytes", "tensor_memory.store_bytes")
 
 _MEMORY = (
@@ -73,72 +68,59 @@ Count = Any
 
 _SHARED_WAVEFRONTS = "shared.wavefronts"
 _SHARED_BYTES = ("wgmma.shared_bytes", "tcgen05.shared_bytes", "bulk.shared_write_bytes")
-"""Metrics of the bytes that tensor cores read from shared memory, and that bulk copies write to it. The power model
-counts them as wavefronts of 128 bytes, because the energies of tensor operations were fitted with this count."""
+"""Metrics of bytes that tensor cores and bulk copies move through shared memory. The energies of tensor operations were
+fitted with these bytes counted as wavefronts of 128 bytes."""
 
 _EVENTS: Mapping[str, tuple[str, ...]] = {
     _SHARED_WAVEFRONTS: ("load_wavefronts", "store_wavefronts", "atomic_wavefronts"),
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
-"""Suffixes of the metrics that add up to each memory event of the power model."""
+"""Suffixes of the metrics that are added up for each memory event of the power model."""
 _LOCAL_IN_L1 = ("local.read_sectors", "local.write_sectors")
-"""Metrics that count sectors of local memory at L1. The event `l2.sectors` excludes them, because the metric
-`local.l2_sectors` counts the sectors of local memory at L2."""
+"""Metrics of local memory at L1. The event `l2.sectors` excludes them, and includes `local.l2_sectors` instead."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
-"""Names of the rows of `Demand.rates`. The first rows contain the clock cycles for which each pipe is busy. The row
-`issue` treats all four schedulers as one pipe.
+"""Names of the rows of `Demand.rates`. The first rows are the busy clock cycles of each pipe.
 
-- `port`: Clock cycles for which shared memory and L1 together are busy. They are one memory with one port (NVIDIA's
-  architecture whitepapers since Volta).
+- `port`: Busy clock cycles of the port that shared memory and L1 have in common (NVIDIA's whitepapers since Volta).
 - `sectors`: Number of 32-byte sectors that are requested from L2.
 - `barriers`: Number of barriers at which all warps of the block wait.
 - `core_j`: Energy of core events in joules at nominal voltage.
 - `between`: Clocks of float arithmetic between dependent tensor instructions of warps, such as the softmax of
-  attention. A warp executes it after one tensor instruction and before the next. Meanwhile, the tensor core idles
-  unless another warp of the scheduler uses it. No time is lost if the warps are out of phase. All of it is lost if they
-  run in lockstep, as barriers and fair scheduling encourage. The model assumes that the time of one warp is lost, which
-  lies between these two cases. (FlashAttention-3, arXiv 2407.08608, section 3.1, avoids the loss by making warps take
-  turns.) Conversions do not count, because the compiler schedules them ahead.
+  attention. The tensor core idles meanwhile unless another warp uses it (FlashAttention-3, arXiv 2407.08608, section
+  3.1). The model assumes that the time of one warp is lost.
 - `between_groups`: Like `between`, for the tensor instructions of warpgroups.
-- `alone`: Clocks that the warps of a block would take one after the other, without waits for memory and barriers. For
-  one warp, this is the latency of its chain of instructions (metric `chain`).
-- `in_turn`: Clock cycles that the pipes need if consecutive stretches of the code (see
-  `kernrec.ptx.analysis.barrier_phases`) run one after another, or 0 if the profile has no stretches.
+- `alone`: Clocks of all warps of a block if they ran one after the other, without waits for memory and barriers.
+- `in_turn`: Clock cycles of the pipes if consecutive stretches of the code run one after another (see
+  `kernrec.ptx.analysis.barrier_phases`). It is 0 if the profile has no stretches.
 """
 
 PORT, SECTORS, BARRIERS, CORE_J, BETWEEN_GROUPS, ALONE, IN_TURN = map(
     QUANTITIES.index, ("port", "sectors", "barriers", "core_j", "between_groups", "alone", "in_turn")
 )
-"""Row indices of some quantities in `Demand.rates`."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Demand of C code variants of a kernel on one GPU. A code variant is the compiled code of one or more configs.
-
-    A quantity of a launch, such as the clocks of a pipe, is a sum of terms: the quantity per block times the number of
-    blocks, and the quantity per trip of each loop times the number of trips.
-    """
+    """Clock cycles and joules that C code variants of a kernel need on one GPU. A code variant is the compiled code of
+    one or more configs."""
 
     rates: tuple[Floats, ...]
-    """Array (`QUANTITIES`, C) for each term: quantities per block, then quantities per trip of each loop."""
+    """Quantities per block, then quantities per trip of each loop, as arrays (`QUANTITIES`, C)."""
 
     @cached_property
     def grouped(self) -> bool:
-        """Return whether any code variant has a nonzero `between_groups`."""
         return any(bool(rates[BETWEEN_GROUPS].any()) for rates in self.rates)
 
     @cached_property
     def stretched(self) -> bool:
-        """Return whether any code variant has a nonzero `in_turn`."""
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property
     def by_variant(self) -> Floats:
-        """Return `rates` as one array (C, terms, quantities), without the quantity `in_turn` if it is 0 everywhere."""
+        """Return `rates` as one array (C, terms, quantities)."""
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -147,7 +129,7 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """Return the index of the first code variant with equal rates, for each of the C variants."""
+        """Return the index of the first code variant with the same rates, for each code variant."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
@@ -163,25 +145,20 @@ def demand(
     coefficients: Floats,
     bf16: bool = False,
 ) -> Demand:
-    """Compute the demand of a kernel's code variants on a GPU from their static profiles.
+    """Compute the clock cycles and joules that a kernel's code variants need on a GPU, from their static profiles.
 
-    A profile that models L1 hits excludes them from its L2 sectors. Its metric `l1.wavefronts` contains the clocks that
-    L1 needs for requests (the maximum number of words in one of its 32 banks).
-
-    A profile of sampled blocks has more metrics:
+    A profile of sampled blocks has these additional metrics:
 
     - `global.<buffer>.read_passes` and similar names: clocks of the block's requests in L1.
-    - `global.<buffer>.atomic_turns`: turns that atomic operations take at a sector of L2. A turn occupies an L2 slice
-      for one clock (histograms on seven GPUs took 0.54 ns per addition to one address, see `histogram_one_bin` of the
-      anchor textbook_rtx3060_rtx3070ti.csv).
+    - `global.<buffer>.atomic_turns`: clocks for which atomic operations occupy an L2 slice (0.54 ns per addition to one
+      address on seven GPUs, `histogram_one_bin` in textbook_rtx3060_rtx3070ti.csv).
     - `local.l2_sectors`: sectors of local memory that bypass L1.
-    - `chain`: clocks of the block's slowest warps. Without this metric, a warp takes `WARP_CPI` clocks per instruction.
+    - `chain`: clocks of the block's slowest warps.
 
     Args:
         metrics: Names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
         coefficients: Events of C variants per block and per trip of each loop, (C, metrics, terms).
-        bf16: Whether to assume the rate of bf16 for half-precision arithmetic. Profiles count bf16 and f16 together,
-            and an A100 is half as fast in bf16.
+        bf16: Whether half-precision arithmetic has the rate of bf16. Profiles do not distinguish bf16 and f16.
     """
     columns = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
     counts = _Counts(columns, np.zeros((coefficients.shape[2], len(coefficients))))
@@ -222,7 +199,7 @@ def demand(
 
 
 class _Counts:
-    """Events per block and per loop trip: an array (terms, C) for each metric. Missing metrics count as 0."""
+    """Events per block and per loop trip, keyed by metric, as arrays (terms, C). Missing metrics count as 0."""
 
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
@@ -232,7 +209,7 @@ class _Counts:
 
     @property
     def stretches(self) -> list["_Counts"]:
-        """Return the warp instructions of each stretch (consecutive part of the code) as separate counts."""
+        """Return separate counts of warp instructions for each stretch (consecutive part of the code)."""
         by_number: dict[str, dict[str, Floats]] = {}
         for metric, column in self.column.items():
             if metric.startswith("stretch."):
@@ -254,9 +231,7 @@ class _Counts:
 
 
 def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Return the clock cycles of the code if its stretches run one after another, (terms, C). Each stretch gets a part
-    of a pipe's clock cycles in proportion to its instructions that use the pipe. The result is 0 for variants that copy
-    data ahead or use tensor cores. Their stretches are meant to overlap, and no recording shows how much."""
+    """Return the clock cycles if consecutive stretches of the code run one after another, (terms, C)."""
     if not (stretches := counts.stretches):
         return counts.zeros
     shared = {kind: counts.total(f"shared.{kind}_wavefronts") for kind in _SHARED_KINDS}
@@ -267,9 +242,11 @@ def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Float
     total = {pipe: np.maximum(sum(use[pipe] for use in uses), _LEAST) for pipe in uses[0]}
     clk = counts.zeros
     for use in uses:
+        # Divide the clocks of a pipe in proportion to the instructions that use it.
         own = {pipe: clocks[pipe] * (used / total[pipe]) for pipe, used in use.items()}
         port = sum((own.pop(part) for part in ("L1", *_SHARED_KINDS)), counts.zeros)
         clk = clk + smooth_max(np.stack([*own.values(), port]))
+    # Stretches of kernels that copy ahead or use tensor cores are meant to overlap, and no recording shows how much.
     ahead = (rows["tensor"] + counts.classes("cp_async") + counts.total("bulk.shared_write_bytes")).any(axis=0)
     return np.where(ahead, 0.0, clk)
 
@@ -294,7 +271,7 @@ def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
 
 
 def smooth_max(clk: Floats) -> Floats:
-    """Return the smooth maximum over the first axis: two equal values yield 1.09 times the value."""
+    """Return a smooth maximum over the first axis."""
     peak = np.maximum(clk.max(axis=0), _LEAST)
     share = clk / peak
     for _ in range(3):
@@ -309,24 +286,21 @@ def _issue(counts: _Counts) -> Floats:
 
 
 def _float_clk(lanes: Mapping[str, float], counts: _Counts) -> Floats:
-    """Return the clock cycles of f32 and half-precision arithmetic. A half-precision instruction computes on two
-    numbers per lane. Its rate is half that of f32 on GA10x and later GeForce GPUs, and twice that of f32 on an
-    A100."""
+    # A half-precision instruction computes on two numbers per lane.
     return counts.classes("fma32") * (32 / lanes["f32"]) + counts.classes("f16") * (64 / lanes["f16"])
 
 
 def _f32_pipe_clk(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
-    """Return the clock cycles for which f32 arithmetic and integer multiplications occupy the f32 pipe. Integer
-    multiplications can use half of the pipe's 128 lanes. Integer additions, comparisons and logic have a separate pipe
-    (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU)."""
+    """Return the clock cycles for which the f32 pipe is busy."""
+    # Integer multiplications use half of the f32 pipe's lanes (Nsight Compute's documentation of the pipeline
+    # FMAHeavy).
     products = counts.classes("imad")
     return np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
 
 
 def _pipes_with_conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the load of three pipes, including conversions: (warp instructions of the integer pipe, clock cycles of
-    the special-function pipe, clock cycles of the f64 pipe). `functions` contains the clock cycles of the
-    special-function pipe without conversions."""
+    """Return (instructions of the integer pipe, clocks of the special-function pipe, clocks of the f64 pipe), including
+    conversions of types. `functions` is the clocks of special functions."""
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))
@@ -340,7 +314,7 @@ def _pipes_with_conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tup
 
 
 def _tensor_clk(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
-    """Return (clock cycles of the tensor cores, fraction of their operations in warpgroup instructions)."""
+    """Return (clock cycles of the tensor cores, fraction of the operations in warpgroup instructions)."""
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # Data sheets may state the tensor peak at a lower clock than the boost clock.
@@ -356,7 +330,7 @@ def _tensor_clk(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the clock cycles for which (shared memory, its common port with L1, L1) are busy."""
+    """Return the busy clock cycles of (shared memory, its common port with L1, L1)."""
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
@@ -377,7 +351,7 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
 
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:
-    """Convert metrics of a profile (numbers or arrays) to numbers of the power model's events, keyed by event."""
+    """Count the power model's events, keyed by event. `counts` is the metrics of a profile (numbers or arrays)."""
     totals: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
         parts = [c for metric, c in counts.items() if metric.endswith(endings) and metric not in _LOCAL_IN_L1]

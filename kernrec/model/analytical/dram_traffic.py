@@ -1,7 +1,7 @@
 """Estimate the bytes that a launch moves between L2 and DRAM, from the order in which its blocks visit the tiles.
 
-Blocks that run at the same time (a wave) load each tile only once, because they share L2. Later waves find a tensor in
-L2 to the extent that the launch's working set fits in L2.
+Blocks that run at the same time (a wave) load each tile only once, because they share L2. A later wave finds a tensor
+in L2 if the launch's working set fits in L2.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,8 +15,8 @@ Array = np.ndarray | float
 
 
 def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
-    """Return the number of distinct tile indices that `wave` consecutive blocks cover along each step of the tile
-    order. `order` lists (axis, extent) pairs, fastest-varying step first. An axis appears twice in a grouped order."""
+    """Return the number of distinct tiles along each axis that `wave` consecutive blocks visit. `order` is (axis,
+    extent) pairs, fastest-varying axis first."""
     covers: list[Array] = []
     for _, extent in order:
         covers.append(np.minimum(wave, extent))
@@ -34,10 +34,10 @@ class TensorAccess:
         writes: Iterable[str],
         scratch: Collection[str] = (),
     ) -> None:
-        """Create the accesses from `order`, `reads` and `writes` of a kernel's spec. Data of the tensors in `scratch`,
-        which are temporary, reaches DRAM only if it does not fit in L2."""
+        """Take `order`, `reads` and `writes` from a kernel's spec. `scratch` contains the names of temporary tensors,
+        which reach DRAM only if they do not fit in L2."""
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
-        """Names of all tensors, in the order in which the engine expects their sizes."""
+        """Names of all tensors, in the engine's order."""
         number = {name: place for place, name in enumerate(self.tensors)}
         order = order or ("",)
         self.steps = len(order)
@@ -57,21 +57,22 @@ class Footprint:
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """Fraction of a block's bytes that its neighbor along x, y or z does not access, one array for each axis."""
+    """Fraction of a block's bytes that its neighbor along x, y or z does not access."""
     size_bytes: Array
     written: bool
     scratch: bool = False
     in_window: tuple[Array, ...] = ()
-    """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. If the tuple is
-    empty or a value is 0, these blocks were not sampled, and `fresh` replaces the value."""
+    """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. A value of 0
+    means that these blocks were not sampled."""
     stored_bytes: Array = np.inf
-    """Bytes that a block's stores write, or infinity if the launch does not write the tensor or also reads it."""
+    """Bytes that a block's stores write. Infinity if the launch reads the tensor or does not write it."""
 
     def filled(self, whole: Array, blocks: Array) -> Array:
-        """Return the bytes that L2 reads from DRAM to fill sectors that the launch writes only partly. L2 exchanges
-        only whole sectors with DRAM (R. Crovella, forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). The
-        launch is assumed to write 4 bytes of each partly written sector. `whole` is the number of distinct bytes in all
-        written sectors."""
+        """Return the bytes that L2 reads from DRAM to complete partly written sectors. `whole` is the distinct bytes of
+        all written sectors."""
+        # L2 exchanges only whole sectors with DRAM (R. Crovella,
+        # forums.developer.nvidia.com/t/how-do-gpus-handle-writes/58914). The launch is assumed to write 4 bytes of each
+        # partly written sector.
         missing = 1.0 - self.stored_bytes * blocks / np.maximum(whole, 1.0)
         return whole * np.clip(missing / (1.0 - 4.0 / 32.0), 0.0, 1.0)
 
@@ -105,19 +106,18 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Rereads:
-    """Bytes that a block loads again after it accessed other data. The more other data, the less likely a cache still
-    holds the bytes. Arrays have the shape (C,) for C code variants."""
+    """Bytes that a block loads more than once. The cache may have evicted them in the meantime. Arrays are (C,)."""
 
     far_bytes: tuple[Array, ...]
     """Bytes that a block loads again after it accessed more than d bytes of other data, for d = 1, 2, 4, ... times
     `first_bytes`."""
     first_bytes: float
     cache_bytes: Array
-    """A block's share of L1 in bytes. It may be larger than the block's share of L2."""
+    """L1 bytes per block."""
 
     def beyond(self, part_bytes: Array) -> Array:
-        """Return the bytes per block that must be loaded again because they were evicted from the cache. The cache
-        holds `part_bytes` (the block's share of L2) or `cache_bytes`, whichever is larger."""
+        """Return the bytes per block that must be loaded again after an eviction. `part_bytes` is the L2 bytes per
+        block."""
         table = np.stack(np.broadcast_arrays(*self.far_bytes))
         steps = np.log2(np.maximum(part_bytes, self.cache_bytes) / self.first_bytes)
         steps = np.clip(steps, 0.0, len(table) - 1.0)
@@ -134,10 +134,6 @@ def sampled_dram_bytes(
     rereads: Rereads | None = None,
 ) -> Array:
     """Return the bytes that one launch moves between L2 and DRAM, from a sample of its memory accesses.
-
-    Unlike for a `TensorAccess`, the overlap of neighboring tiles (such as a stencil's halo) comes from the sample. A
-    block's second load of the same data comes from DRAM if all concurrent blocks together access more data between the
-    two loads than L2 holds.
 
     Args:
         grid: Number of blocks along each axis.

@@ -15,16 +15,16 @@ class NominalCosts:
     """Time and dynamic energy of N launches without a power limit. Every field is an array (N,) or a scalar."""
 
     core_s: Floats | float
-    """Core time in seconds at the boost clock. It scales inversely with the core clock."""
+    """Seconds of core time at the boost clock. Core time scales inversely with the core clock."""
     dram_s: Floats | float
-    """DRAM time in seconds, which does not depend on the core clock."""
+    """Seconds of DRAM time. DRAM time does not depend on the core clock."""
     fixed_s: Floats | float
     core_j: Floats | float
     """Energy in joules of core events at nominal voltage, without the clock tree."""
     dram_j: Floats | float
 
     def columns(self) -> Floats:
-        """Return the fields as the rows of an array of shape (5, N). A scalar field fills its whole row."""
+        """Return the fields as the rows of an array (5, N)."""
         columns: list[Any] = [self.core_s, self.dram_s, self.fixed_s, self.core_j, self.dram_j]
         if len({np.shape(column) for column in columns} - {()}) > 1 or np.ndim(columns[0]) != 1:
             columns = [*np.broadcast_arrays(*map(np.atleast_1d, columns))]
@@ -35,9 +35,8 @@ class NominalCosts:
 
 
 class LimitedCosts(NamedTuple):
-    """Costs of N launches at the highest clock that keeps each launch within the power limit. Fields are arrays (N,),
-    or (points, N) for several pairs of power limit and clock. `energy_j` equals `power_w * latency_s`, and also
-    `static_j + core_j + dram_j`. All fields except `dram_j` are the rows of the engine's array of costs."""
+    """Costs of N launches under a power limit, (N,) each. With several pairs of power limit and clock, arrays are
+    (points, N)."""
 
     latency_s: Floats
     power_w: Floats
@@ -49,12 +48,13 @@ class LimitedCosts(NamedTuple):
     core_j: Floats
     """Energy in joules of core events and the clock tree, at the voltage that `clock_hz` needs."""
     regime: Floats
-    """What bounds each launch, as a number of engine/query/power_limit.cpp."""
+    """Number of what bounds each launch, from engine/query/power_limit.cpp."""
     dram_j: Floats
-    """Energy of DRAM traffic in joules, (N,). It does not depend on the power limit and the clock."""
+    """Energy of DRAM traffic in joules, (N,)."""
 
     def at(self, point: int | slice) -> "LimitedCosts":
-        """Return the costs at one or more pairs of power limit and clock. `point` is their index or slice."""
+        """Return the costs at one or more pairs of power limit and clock. `point` is an index or a slice."""
+        # DRAM energy has no points, because it does not depend on the power limit and the clock.
         return LimitedCosts._make([*(row[point] for row in self[:-1]), self.dram_j])
 
     def part(self, part: slice) -> "LimitedCosts":

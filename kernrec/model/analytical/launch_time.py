@@ -52,7 +52,7 @@ RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 
 @dataclass(frozen=True, eq=False)
 class LaunchWork:
-    """Work of N launches of a kernel on one problem: code variants, blocks, loop trips and other figures."""
+    """Work of N launches of a kernel on one problem, such as numbers of blocks and loop trips."""
 
     variants: Array
     """Index of each launch's code variant in `Demand.rates`, int64 (N,)."""
@@ -67,16 +67,15 @@ class LaunchWork:
     - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic (1 for streams).
     - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
-    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block have work, because no barrier
-      holds them back. NaN means that all waits overlap, except one wait for each barrier.
+    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block have work. NaN means that all waits
+      overlap, except one wait for each barrier.
     - `LONE_WAITS`: Number of times that the longest block waits for L2 outside of loops while it has no other work.
-    - `LOOPS` and following: Two rows for each loop of `Demand`: the total trips of all blocks, and the trips of
-      the longest block.
+    - `LOOPS` and following: Two rows for each loop: the trips of all blocks, and the trips of the longest block.
     """
 
     @classmethod
     def empty(cls, count: int, loops: int) -> "LaunchWork":
-        """Create work for `count` launches with `loops` loops. All figures are 0 until the caller sets them."""
+        """Create work for `count` launches with `loops` loops. All figures are 0."""
         return cls(np.empty(count, dtype=np.int64), np.zeros((LOOPS + 2 * loops, count)))
 
     @classmethod
@@ -96,7 +95,7 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """Create the work of N launches. The arguments that are not listed here are rows of `LaunchWork.rows`.
+        """Create the work of N launches. Arguments that are not listed here are rows of `LaunchWork.rows`.
 
         Args:
             variants: Index of each launch's code variant, (N,).
@@ -114,31 +113,31 @@ class LaunchWork:
 
 
 class LaunchTime(NamedTuple):
-    """Time of C launches at the boost clock without launch overhead, and how busy each resource is. Fields are arrays
-    of shape (C,) unless stated otherwise."""
+    """Time of C launches at the boost clock without launch overhead, and how busy each resource is. Arrays are (C,)."""
 
     pipe_clk: Floats
-    """Clocks that an average block keeps each of `PIPES` busy, (pipes, C)."""
+    """Busy clocks of each of `PIPES` per average block, (pipes, C)."""
     core_s: Floats
-    """Core time in seconds: the part of the time that scales inversely with the core clock."""
+    """Seconds of core time: the part of the time that scales inversely with the core clock."""
     dram_s: Floats
-    """DRAM time in seconds. It does not depend on the core clock."""
+    """Seconds of DRAM time. DRAM time does not depend on the core clock."""
     core_j: Floats
     """Energy in joules of all core events at nominal voltage."""
     busy_s: Floats
     """Seconds that the pipes are busy."""
     latency_s: Floats
-    """Seconds that all waves of blocks spend on latency."""
+    """Seconds that blocks wait for latencies."""
     l2_s: Floats
-    """Seconds that L2 is busy with traffic or with atomic operations (the larger of the two)."""
+    """Seconds that L2 is busy."""
     in_turn_s: Floats
-    """Part of `core_s` in which a block waits for DRAM or for one pipe while other pipes idle."""
+    """Seconds of core time in which a block waits for DRAM, or for one pipe while other pipes idle."""
     resource: Floats
     """Index in `RESOURCES` of each launch's bottleneck."""
     dram_bytes: Floats
 
     def parts(self, row: int) -> dict[str, float]:
-        """Return the seconds that the launch with index `row` uses or waits for each resource, keyed by resource."""
+        """Return the seconds that one launch uses or waits for each resource, keyed by resource. `row` is the launch's
+        index."""
         pipes = self.pipe_clk[:, row].tolist()
         share_s = float(self.busy_s[row]) / max(*pipes, 1e-30)
         waits = (float(each[row]) for each in (self.latency_s, self.l2_s, self.dram_s))
@@ -146,8 +145,13 @@ class LaunchTime(NamedTuple):
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
-    """Return the clocks of one term of `Demand.rates` (a block, or a trip of a loop) in a block that is alone on an SM,
-    without waits for memory. `warps` is the number of warps of each block, and `variants` its code variant."""
+    """Return the clocks of a block that is alone on an SM, without waits for memory.
+
+    Args:
+        rates: One array of `Demand.rates`, for a block or for a trip of a loop.
+        warps: Number of warps of each block, (N,).
+        variants: Code variant of each block, (N,).
+    """
     barrier_clk = np.maximum(BARRIER_CLK, BARRIER_WARP_CLK * warps)
     clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * barrier_clk
     return clk
@@ -184,8 +188,8 @@ _LANES = 32
 
 
 def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
-    """Return what a problem's epilogue adds to a launch, or None if the problem has no epilogue: (core time in seconds
-    at the boost clock, core energy in joules at nominal voltage, DRAM bytes)."""
+    """Return what a problem's epilogue adds to a launch: (core seconds at the boost clock, core joules at nominal
+    voltage, DRAM bytes). Return None if the problem has no epilogue."""
     work = problem.definition.finishing(problem.sizes)
     if not work:
         return None

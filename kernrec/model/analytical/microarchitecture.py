@@ -1,5 +1,5 @@
-"""Figures of GPUs that the analytical model of time needs, but that data sheets do not contain.
-`microarchitecture.toml` states their sources, and `engine/query` the sources of constants for all GPUs."""
+"""GPU figures that the analytical model of time needs, but that data sheets do not contain. `microarchitecture.toml`
+and `engine/query` state the sources."""
 
 from functools import cache
 from pathlib import Path
@@ -40,14 +40,15 @@ def _microarchitectures() -> dict[str, Microarchitecture]:
 
 
 def microarchitecture(gpu: GPU) -> Microarchitecture:
-    """Return the figures of a GPU's generation. GPUs older than Turing use the figures of Turing."""
+    """Return the figures of a GPU's generation."""
     special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(code_sm(gpu.sm))
     special = "turing_tu106" if gpu.chip == "TU106" else special
+    # GPUs older than Turing use the figures of Turing.
     return _microarchitectures()["turing" if gpu.sm < 75 else special or gpu.generation]
 
 
 _HBM_BITS = 1024
-"""Bus width in bits above which a GPU's memory is assumed to be HBM, because each HBM stack has 1,024 bits."""
+"""Bus width in bits above which a GPU's memory is HBM. Each HBM stack has 1,024 bits."""
 
 
 def l2_bytes_per_clk(gpu: GPU) -> float:

@@ -43,19 +43,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class VoltageCurve:
-    """Core voltage as a function of the clock: nearly constant below a knee, and increasingly steep above it."""
+    """Core voltage as a function of the clock: nearly constant below a knee, and increasingly steep above the knee."""
 
     knee_hz: float
     steepness: float
     """Coefficient of the quadratic term above the knee (see `over_knee`)."""
     slope: float = 1.0
-    """Coefficient of the linear term above the knee. With 1, voltage rises in proportion to the clock at first."""
+    """Coefficient of the linear term above the knee."""
     rise: float = 0.0
-    """Fraction of the knee's voltage by which the voltage rises from clock 0 to the knee."""
+    """Relative rise of the voltage from clock 0 to the knee."""
 
     def over_knee(self, clock_hz: ArrayLike) -> Floats:
-        """Return the core voltage at a clock, as a fraction of the voltage at the knee. With x = clock_hz / knee_hz, it
-        is 1 + slope (x - 1) + steepness (x - 1)**2 above the knee, and 1 - rise (1 - x) below the knee."""
+        """Return the core voltage at a clock, as a fraction of the voltage at the knee."""
         ratio = np.multiply(clock_hz, 1.0 / self.knee_hz)
         above = np.maximum(ratio - 1.0, 0.0)
         below = np.maximum(1.0 - ratio, 0.0)
@@ -74,14 +73,14 @@ def clocks_between(lowest: float, highest: float) -> Floats:
 DRAM = "dram.bytes"
 """Name of the event of moving one byte between L2 and DRAM."""
 ISSUE = "issue."
-"""Prefix of the names of warp instruction events, followed by the instruction class, as in `issue.alu`."""
+"""Prefix of the names of warp instruction events, as in `issue.alu`."""
 RANDOM, ZEROS = "random", "zeros"
 INPUTS = (RANDOM, ZEROS)
-"""Kinds of input data: random numbers, or zeros. Zeros stand for any constant, which toggles few bits."""
+"""Kinds of input data: random numbers or zeros. Zeros also stand for other constants, which toggle few bits."""
 _MOST_CACHED = 16
 PARTNER_HEADROOM = 1.35
-"""Highest power limit / TDP of partners' GeForce boards, assumed if the catalog has no limit above the TDP. An RTX 3090
-(350 W) was recorded at 450 W (anchor matmul_tf32_limits_rtx3090.csv). RTX 4090s (450 W) accept 600 W."""
+"""Assumed ratio of the highest power limit to the TDP on partners' GeForce boards. An RTX 3090 (350 W) was recorded at
+450 W (anchor matmul_tf32_limits_rtx3090.csv). RTX 4090s (450 W) accept 600 W."""
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
@@ -107,7 +106,7 @@ class PowerModel:
     board_w: float
     """Constant power in watts of the board, its links, and idle memory."""
     links_w: float
-    """Part of `board_w` that the links to other modules draw. They sleep while the GPU is idle."""
+    """Part of `board_w` for links to other modules. The links sleep while the GPU is idle."""
     leakage_w: float
     """Leakage at nominal voltage in watts."""
     leakage_exponent: float
@@ -117,20 +116,20 @@ class PowerModel:
     tdp_w: float
     power_min_w: float
     power_max_w: float
-    """Highest power limit in watts, including partners' boards (`PARTNER_HEADROOM`) for desktop GeForce GPUs."""
+    """Highest power limit in watts."""
     range_assumed: bool
-    """Whether the range of power limits is only assumed, so that limits outside it are accepted, too."""
+    """Whether the range of power limits is only assumed. Limits outside an assumed range are accepted, too."""
     long_run: float
-    """Energy of tensor cores in runs of a second or longer, as a multiple of their energy in `energy_j`. It is above 1
-    on GPUs whose recorded matmuls were short or multiplied uninitialized memory."""
+    """Ratio of the tensor cores' energy in runs of a second or longer to their energy in `energy_j`. It is above 1 on
+    GPUs whose recorded matmuls were short or multiplied uninitialized memory."""
     energy_j: Mapping[str, float]
-    """Joules of one event at nominal voltage, keyed by event. The energy of `dram.bytes` does not depend on voltage."""
+    """Joules of one event at nominal voltage, keyed by event."""
 
     @classmethod
     @lru_cache(maxsize=64)
     def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
-        """Return the power model of a GPU for a kind of input data (one of `INPUTS`). Raise `UsageError` if the kind is
-        unknown, or if there are no coefficients for the GPU's compute capability."""
+        """Return the power model of a GPU. `inputs` is the kind of input data: `random` or `zeros`. Raise `UsageError`
+        if there are no coefficients for the GPU."""
         return cls.of_coefficients(gpu, _coefficients(), inputs)
 
     @classmethod
@@ -184,7 +183,7 @@ class PowerModel:
 
     @property
     def idle_w(self) -> float:
-        """Return the power in watts of the idle GPU: minimum core voltage, core clock off, links asleep."""
+        """Return the power of the idle GPU in watts."""
         return self.board_w - self.links_w + float(self.leakage_at(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
@@ -196,20 +195,23 @@ class PowerModel:
         return np.asarray(self.leakage_w * self.voltage(clock_hz) ** self.leakage_exponent)
 
     def event_j(self, event: str) -> float:
-        """Return the energy in joules of one event at nominal voltage. The events are `issue.<class>` (one warp
-        instruction), `mma.<dtype>` (one FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`,
-        `l2.sectors` (32 bytes) and `dram.bytes`. Unlisted classes count as `issue.other`. Raise `UsageError` for other
-        events."""
+        """Return the energy in joules of one event at nominal voltage.
+
+        Raise `UsageError` if the event is unknown. The events are `issue.<class>` (one warp instruction), `mma.<dtype>`
+        (one FLOP of a tensor core), `shared.wavefronts` (128 bytes), `l1.requests`, `l2.sectors` (32 bytes) and
+        `dram.bytes`.
+        """
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
+            # Instruction classes without a coefficient have the energy of `issue.other`.
             energy = self.energy_j["issue.other"]
         if energy is None:
             raise unknown("energy event", event, self.energy_j)
         return energy
 
     def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
-        """Return (core energy at nominal voltage, DRAM energy) of N launches in joules, as arrays of shape (N,).
-        `events` contains the number of events of each launch, keyed by event."""
+        """Return (core energy at nominal voltage, DRAM energy) of N launches in joules, (N,) each. `events` is the
+        number of events of each launch, keyed by event."""
         core: Any = 0.0
         for event, count in events.items():
             if event != DRAM:
@@ -218,7 +220,7 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Return the power in watts that each of N launches draws without a power limit, as an array of shape (N,).
+        """Return the power in watts that each of N launches draws without a power limit, (N,).
 
         Args:
             clock_hz: Core clock of each launch in hertz, (N,).
@@ -232,9 +234,9 @@ class PowerModel:
     def apply_power_limit(
         self, nominal: NominalCosts, limit_w: float | Floats | None = None, clock_hz: float | None = None
     ) -> LimitedCosts:
-        """Return the costs of N launches, each at the highest clock that keeps it within a power limit. If a launch
-        exceeds the limit even at the lowest clock, it runs at this clock with pauses. Raise `UsageError` if the GPU
-        does not accept the power limit or clock.
+        """Return the costs of N launches, each at the highest clock that keeps it within a power limit.
+
+        Raise `UsageError` if the GPU does not accept the power limit or clock.
 
         Args:
             nominal: Costs of the launches without a power limit.
@@ -247,9 +249,8 @@ class PowerModel:
         return LimitedCosts._make([*setting.costs(launches)[:, 0], launches[4]])
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Return a cached engine object for P pairs of power limit (W) and highest clock (Hz). None in a pair stands
-        for the default of `apply_power_limit`. The object's method `costs` converts `NominalCosts.columns` to
-        the rows of `LimitedCosts` with P points."""
+        """Return a cached engine object that applies P pairs of power limit (W) and highest clock (Hz) to launches.
+        None in a pair means the default of `apply_power_limit`."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
@@ -274,9 +275,9 @@ class PowerModel:
         return query.PowerLimits(limits, highest, highest[0] * hz, first, table, below * hz, search)
 
     def _at_clocks(self, ratio: Floats) -> Floats:
-        """Return figures at each clock, given as a fraction of the boost clock, as an array of shape (4, clocks). Its
-        rows are the fraction, power (W) of board and leakage, power (W) of the clock tree at nominal voltage, and (core
-        voltage / nominal core voltage) ** 2."""
+        """Return figures at each clock, (4, clocks). `ratio` is the clocks as fractions of the boost clock. The rows
+        are `ratio`, static power (W), power of the clock tree at nominal voltage (W), and the squared relative
+        voltage."""
         clock_hz = ratio * self.boost_hz
         volts = self.voltage(clock_hz)
         static_w = self.board_w + self.leakage_at(clock_hz)
@@ -285,13 +286,12 @@ class PowerModel:
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
         """Split the energy of N launches into parts that add up to `limited.energy_j`.
 
+        Return joules of each part, (N,). The keys are `static`, `clock` (the clock tree), and first words of events,
+        such as `issue`.
+
         Args:
             events: Number of events of each launch, (N,), keyed by event.
             limited: Costs of the launches.
-
-        Returns:
-            Energy of each part in joules, (N,). The keys are `static`, `clock` (the clock tree), and the first words of
-            the events, such as `issue`.
         """
         squared = self.voltage(limited.clock_hz) ** 2
         parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}
@@ -325,8 +325,12 @@ class PowerModel:
 
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:
-    """Return the energy in joules of each event at nominal voltage. `volts` is the nominal core voltage as a fraction
-    of the voltage at the knee. `zeros` states whether the input data are constant, which takes less energy."""
+    """Return the energy in joules of each event at nominal voltage.
+
+    Args:
+        volts: Nominal core voltage, as a fraction of the voltage at the knee.
+        zeros: Whether the input data are constant, which takes less energy.
+    """
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
     # A tensor core at half rate holds its operands for twice the clocks, so each operation takes more energy.
     full_rate = chip.get("full_rate", 0)

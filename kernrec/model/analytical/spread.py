@@ -1,12 +1,11 @@
 """Estimates with 90 % intervals, and the errors of the analytical model that determine the intervals.
 
-The error of a predicted cost has a common part and an individual part. The common part (such as the GPU's clock or the
-compiler) changes the costs of all configs of a kernel on a problem by about the same factor. The individual part
-differs between configs. The interval of a cost covers both parts. The interval of the ratio of two costs covers only
-the individual parts, if both configs belong to the same kernel, problem and GPU.
+The error of a predicted cost has a common part and an individual part. The common part changes the costs of all configs
+of a kernel on a problem by about the same factor. The individual part differs between configs. Intervals of costs
+include both parts. Intervals for comparing two configs of a kernel include only the individual parts.
 
 `tools/evidence intervals` computes the widths from published recordings. Few of them contain energy, so the error of
-energy combines the errors of time with the errors of power for a known time.
+energy combines errors of time with errors of power for a known time.
 """
 
 import math
@@ -18,7 +17,7 @@ from kernrec.util.light_dataclass import dataclass
 
 INTERVAL = 2.0
 """Half-width of the default 90 % interval, as a factor: value / 2 to value * 2. `tools/evidence library` derives it
-from the errors of predictions for the anchors (published measurements)."""
+from published measurements."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +33,22 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width for one latency's individual error. `ratio` covers two such errors."""
+        """Return the logarithmic half-width for the individual error of one latency."""
+        # The ratio of two latencies has two individual errors.
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
     def own_energy(self) -> float:
-        """Return the logarithmic half-width for one energy's individual error. `energy_ratio` covers two of them."""
+        """Return the logarithmic half-width for the individual error of one energy."""
         return math.log(self.energy_ratio) / math.sqrt(2.0)
 
 
 SPREAD = Spread(1.43, 1.41, 1.41, 1.44)
-"""Half-widths of intervals for any bottleneck, from 17 kernels on 9 GPUs. Predictions use the clock of each recording.
-If a recording does not state its clock, the half-widths include the error of an assumed clock.
-`docs/accuracy/your-kernels.md` states the coverage.
+"""Half-widths of intervals, from 17 kernels on 9 GPUs. If a recording does not state its clock, they include the error
+of an assumed clock. `docs/accuracy/your-kernels.md` states the coverage.
 
-The half-widths of energies also use recorded power of 12 loads on 14 GPUs, predicted with coefficients that were fitted
-to other GPUs. The half-widths of energy ratios come from pairs of different loads, which differ more than two configs
-do.
+Half-widths of energy also use recorded power of 12 loads on 14 GPUs, predicted with coefficients fitted to other GPUs.
+Half-widths of energy ratios come from pairs of different loads, which differ more than two configs do.
 """
 
 
@@ -69,15 +67,16 @@ SOURCES = tuple(Source)
 
 @dataclass(frozen=True)
 class Estimate(float):
-    """Estimate of one quantity in SI units with a 90 % interval from `low` to `high`. As a float, it is `value`."""
+    """Estimate of one quantity in SI units with a 90 % interval from `low` to `high`. An estimate can be used as a
+    float."""
 
     value: float
     low: float
     high: float
     source: str
-    """Source of the estimate: a `Source`, or for a baseline `published`, `learned`, `transferred` or `predicted`."""
+    """Source of the estimate: `measured`, `published`, `learned`, `transferred` or `predicted`."""
     own: float | None = None
-    """Logarithmic half-width of the interval for the config's individual error, or None if unknown."""
+    """Logarithmic half-width of the interval for comparing configs of one kernel, or None if unknown."""
 
     __hash__ = float.__hash__
     # Without this line, `!=` would be the inherited `float.__ne__` and contradict this class's `__eq__`.
@@ -106,16 +105,16 @@ class Estimate(float):
 
     @property
     def own_interval(self) -> tuple[float, float]:
-        """Return (low, high) of the interval for comparing configs of the same kernel on the same problem. It covers
-        only the individual error, or the whole error if the individual error is unknown."""
+        """Return (low, high) of the interval for comparing configs of the same kernel on the same problem. Return the
+        whole interval if the narrower one is unknown."""
         if self.own is None:
             return self.low, self.high
         factor = math.exp(self.own)
         return self.value / factor, self.value * factor
 
     def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """Return the value and its intervals with keys such as `latency_s`, `latency_interval_s`,
-        `latency_own_interval_s`."""
+        """Return the value and its intervals as JSON values. The keys contain the quantity and unit, as in
+        `latency_s`."""
         whole: dict[str, float | list[float]] = {
             f"{quantity}_{unit}": self.value,
             f"{quantity}_interval_{unit}": [self.low, self.high],

@@ -1,8 +1,7 @@
 """Times that a power limit sustains: the minimum time for a problem, and the time of a launch in long runs.
 
-The minimum time is that of an ideal launch, which performs only the problem's operations, at the peak rate, and moves
-each byte only once. Bytes that fit in L2 cause no DRAM traffic. A power limit lowers the clock of the ideal launch as
-it lowers the clock of real kernels.
+The minimum time is that of an ideal launch. It performs only the problem's operations, at the peak rate, and moves each
+byte once. Bytes that fit in L2 cause no DRAM traffic. A power limit lowers the clock of the ideal launch, too.
 """
 
 from functools import lru_cache
@@ -19,7 +18,7 @@ _THREADS = 32
 _WIDE = ("f16", "tf32")
 """Data types whose multiplications take more energy than those of bf16, because their significands are wider."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops whose number of operations no algorithm reduces. Winograd's algorithm and FFTs reduce the number of operations of
+"""Ops whose number of operations no algorithm reduces. For example, Winograd's algorithm reduces that of
 convolutions."""
 
 
@@ -41,25 +40,24 @@ class IdealLaunch:
 
 @lru_cache(maxsize=64)
 def ideal_launch(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
-    """Return the rates and energies of an ideal launch on a GPU. In two cases, the launch's time depends only on its
-    bytes: an algorithm needs fewer operations than the op defines, or the GPU has no arithmetic in the data type."""
+    """Return the rates and energies of an ideal launch on a GPU."""
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, dtype)
+    # Without a minimum number of operations, or without arithmetic in the data type, only bytes bound the time.
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0
     return IdealLaunch(peak, joules, gpu.l2_bytes, gpu.memory_bandwidth, power.event_j("dram.bytes"))
 
 
 def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
-    """Return (rate, energy) of a GPU's fastest arithmetic in a data type. The rate is in operations per second at the
-    boost clock, or 0 if the GPU has no such arithmetic. The energy is in joules per operation at nominal voltage.
+    """Return (operations per second, joules per operation) of a GPU's fastest arithmetic in a data type.
 
-    Tensor cores at their peak rate are assumed to draw the same power in every data type. Only f16 and tf32 draw more,
-    because their significands are wider.
+    The rate is at the boost clock, and 0 if the GPU has no such arithmetic. The energy is at nominal voltage.
     """
     dtype = "i8" if dtype == "u8" else math_dtype(dtype)
     if tensor := gpu.peak_flops(dtype, tensor=True):
         tensor *= gpu.boost_clock_hz / gpu.tensor_clock_hz
+        # Tensor cores at their peak rate are assumed to draw the same power in every data type except f16 and tf32.
         kind = "mma.f16" if dtype in _WIDE else "mma.bf16"
         return tensor, power.event_j(kind) * gpu.tensor_rate("f16") / gpu.tensor_rate(dtype)
     return gpu.peak_flops(dtype), power.event_j("issue.fma32") / (2 * _THREADS)
@@ -68,11 +66,13 @@ def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
 def long_run_s(
     gpu: GPU, power: PowerModel, problem: Problem, limit_w: float, latency_s: float, power_w: float, clock_hz: float
 ) -> float:
-    """Return the latency in seconds of a launch that is repeated for a second or longer at a power limit. The arguments
-    `latency_s`, `power_w` and `clock_hz` are the predictions for a short run under this limit.
+    """Return the latency in seconds of a launch that is repeated for a second or longer under a power limit.
 
-    The result exceeds `latency_s` only for tensor-core kernels on GPUs whose energies were fitted to short runs
-    (`PowerModel.long_run`). All time is assumed to scale with the clock.
+    Args:
+        limit_w: Power limit in watts.
+        latency_s: Predicted latency in a short run, in seconds.
+        power_w: Predicted power in a short run, in watts.
+        clock_hz: Predicted clock in a short run, in hertz.
     """
     dtype = math_dtype(problem.dtype)
     if power.long_run == 1.0 or problem.flops / latency_s <= gpu.peak_flops(dtype) * clock_hz / gpu.boost_clock_hz:
@@ -80,6 +80,7 @@ def long_run_s(
     # Clip, because rounding may move the predicted clock outside of the GPU's range.
     clock_hz = min(max(clock_hz, power.minimum_hz), power.maximum_hz)
     _, flop_j = arithmetic(gpu, power, problem.dtype)
+    # All time is assumed to scale with the clock.
     cycles = clock_hz / power.boost_hz
     core_w = (power_w - power.board_w - float(power.leakage_at(clock_hz))) / float(power.voltage(clock_hz)) ** 2
     core_j = (core_w - power.clock_w * cycles) * latency_s + (power.long_run - 1.0) * problem.flops * flop_j

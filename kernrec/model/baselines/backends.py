@@ -20,14 +20,14 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
-"""Release dates, keyed by backend, then by version. A date is that of the version's first wheel on PyPI (looked up on
-28 November 2026), or empty if there is no wheel."""
+"""Release dates, keyed by backend, then by version. A date is that of the first wheel on PyPI (looked up on 28 November
+2026), or empty if there is no wheel."""
 _TO = " to "
 
 
 def released(backend: str, version: str | None) -> str | None:
-    """Return the release date of a version of a backend, such as `2026-06-30`, or None if it is unknown. If `version`
-    is a range from `versions_text`, return the dates of both ends."""
+    """Return the release date of a version, such as `2026-06-30`, or None if the date is unknown. Return two dates if
+    `version` is a range from `versions_text`."""
     dates = _RELEASED.get(backend.partition(" (")[0], {})
     end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
     known_dates = [date for date in end_dates if date]
@@ -40,13 +40,13 @@ def known_versions(backend: str) -> tuple[str, ...]:
 
 
 def versions_text(versions: Iterable[str | None]) -> str | None:
-    """Return the oldest and the newest version, such as `0.14.0 to 0.24.0`, or None if all versions are None."""
+    """Return the range of versions as a text, such as `0.14.0 to 0.24.0`, or None if all versions are None."""
     ordered = sorted({version for version in versions if version}, key=by_number)
     return _TO.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else None
 
 
 def by_number(version: str) -> list[tuple[int, str]]:
-    """Return a sort key that compares the numbers in a version, so that 0.5.9 comes before 0.5.10."""
+    """Return a sort key for a version, so that 0.5.9 comes before 0.5.10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", version)]
 
 
@@ -66,8 +66,8 @@ _SPELLINGS = {fold(name): name for name in BACKENDS} | {
 
 
 def known_backends(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the official names of backends. `names` is a sequence, a comma-separated text, or None (no backends). A
-    name may end in `@` and a version. Raise `UsageError` if a backend or version is unknown."""
+    """Return the official names of backends, given as a sequence or a comma-separated text. A name may end in `@` and a
+    version. Raise `UsageError` if a name is unknown."""
     texts = [names] if isinstance(names, str) else list(names or ())
     typed = [part.strip() for text in texts for part in str(text).split(",")]
     return tuple(dict.fromkeys(map(_named, typed)))
@@ -88,13 +88,13 @@ def backend_of(backend: str) -> str:
 
 
 def supports(backend: str, sm: int) -> bool:
-    """Return whether a backend runs on GPUs of compute capability `sm` (75 stands for 7.5)."""
+    """Return whether a backend runs on GPUs of compute capability `sm`, such as 75 for 7.5."""
     return sm >= _LEAST_SM.get(backend_of(backend), 0)
 
 
 def is_wanted(backend: str, wanted: Collection[str], version: str | None = None) -> bool:
-    """Return whether `wanted` requests a backend. An empty `wanted` requests every backend. `vLLM@0.14.0` requests only
-    one version. `SGLang` also requests `SGLang (static scales)`."""
+    """Return whether the user requested a backend. An empty `wanted` requests every backend."""
+    # `SGLang` also requests variants, such as `SGLang (static scales)`. `vLLM@0.14.0` requests only one version.
     names = backend, backend.partition(" (")[0]
     if not wanted or any(name in wanted for name in names):
         return True

@@ -36,8 +36,8 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
-"""Energy of all core events divided by the energy of the arithmetic, in large matmuls (median of ten GPUs). The key
-states whether the matmuls use tensor cores."""
+"""Energy of all core events divided by the energy of the arithmetic, in large matmuls (median of ten GPUs). The key is
+True on tensor cores."""
 _FLOPS = 2.0 * 8192.0**3
 
 
@@ -52,20 +52,20 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Data types outside `FORMATS` whose activations arrive in 16 bits, so that backends quantize them in each call."""
+"""Data types outside `FORMATS` whose activations backends quantize in each call."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Sizes in bytes of the elements of a matmul's operands and result."""
+    """Bytes per element of a matmul's operands and result."""
 
     a_bytes: float
-    """Bytes of an activation element as the matmul reads it, after any quantization."""
+    """Bytes per activation, after any quantization."""
     b_bytes: float
-    """Bytes of a weight element, including its part of the scales."""
+    """Bytes per weight, including scales."""
     c_bytes: float
     quantising_bytes: float
-    """Bytes that quantization reads and writes per activation element."""
+    """Bytes that quantization reads and writes per activation."""
 
 
 def precision_of(dtype: str) -> Precision:
@@ -76,7 +76,7 @@ def precision_of(dtype: str) -> Precision:
 
 
 def rate_of(gpu: GPU, dtype: str) -> float:
-    """Return the data sheet's FLOP/s of the arithmetic that backends use for a data type, or 0 if the GPU has none."""
+    """Return the FLOP/s in a data type according to the data sheet, or 0 if the GPU has no such arithmetic."""
     rate = math_dtype(dtype)
     return gpu.peak_flops(rate, tensor=True) or gpu.peak_flops(rate)
 
@@ -93,16 +93,17 @@ PARTS = ("math", "dram", "l2", "launch")
 
 @dataclass(frozen=True)
 class Timing:
-    """Way in which a recorder timed a backend."""
+    """Method by which a recorder timed a backend."""
 
     launch_clk: float
-    """Clocks of an empty launch that is timed in this way."""
+    """Clocks of an empty launch with this timing."""
     working_sets: float
-    """Number of copies of the weights that the timed loop reads in turn, or infinity if it flushed L2 between calls."""
+    """Number of copies of the weights that the timed loop reads in turn. Infinity means that L2 was flushed between
+    calls."""
     sustained: bool = False
-    """Whether the bound assumes the clock that large matmuls sustain under the power limit (`sustained_flops`)."""
+    """Whether the bound assumes the clock that large matmuls sustain under the power limit."""
     alone: bool = False
-    """Whether calls were timed one at a time, so that times include the host's time."""
+    """Whether calls were timed one at a time. Their times include the host's time."""
 
 
 GRAPH = Timing(3400.0, 10.0)
@@ -122,25 +123,25 @@ TILE_CLK = 2200.0
 
 @dataclass(frozen=True)
 class Bound:
-    """Lower bound on the time of N problems, and their features. Arrays have the shape (N,) unless stated otherwise."""
+    """Lower bound on the time of N problems, and their features. Arrays are (N,) unless stated otherwise."""
 
     total_s: Array
     """Lower bound on the seconds of a call."""
     parts: Mapping[str, Array]
-    """Seconds that each resource in `PARTS` is busy at the data sheet's rates, as arrays of shape (N,)."""
+    """Seconds that each resource in `PARTS` is busy at the data sheet's rates."""
     names: tuple[str, ...]
     """Names of the features in `table`."""
     table: Array
-    """Features of the problems, (F, N)."""
+    """Features, (F, N)."""
     constants: Mapping[str, float]
     """Features that are equal for all problems, keyed by name."""
     log_sizes: Array
-    """Base-2 logarithms of the problems' sizes, as an array of shape (D, N) with one row for each of `DIMS`."""
+    """Base-2 logarithms of the problems' sizes, (D, N)."""
     work_s: Array | None = None
-    """Seconds of work on the GPU, without the host's time, or None if the op's calls were not timed one at a time."""
+    """Seconds of work on the GPU without the host's time, or None if calls were timed in a stream."""
 
     def at(self, numbers: Array) -> "Bound":
-        """Return a copy that contains only the problems with the indices `numbers`."""
+        """Return the bound of some problems. `numbers` contains their indices."""
         parts = {name: seconds.take(numbers) for name, seconds in self.parts.items()}
         work_s = None if self.work_s is None else self.work_s.take(numbers)
         table, log_sizes = self.table.take(numbers, axis=1), self.log_sizes.take(numbers, axis=1)
@@ -151,7 +152,7 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Create a bound, and fill its table of features. Arguments that are not listed are fields of `Bound`.
+    """Create a bound with its table of features. Other arguments are fields of `Bound`.
 
     Args:
         sizes: Sizes of the problems, (D, N), in the order of `dims`.
@@ -171,25 +172,25 @@ def bound_of(
 
 
 class Features(Protocol):
-    """Interface that each module in `kernrec.model.baselines.features` implements."""
+    """Interface of the modules in `kernrec.model.baselines.features`."""
 
     DIMS: tuple[str, ...]
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
 
     def bound(self, device: "Device", sizes: Array, layout: str) -> Bound:
-        """Return the lower bound and the features of N problems. `sizes` is an array of shape (D, N)."""
+        """Return the lower bound and the features of N problems. `sizes` has the shape (D, N)."""
 
 
 @cache
 def features_of(op: str) -> Features:
-    """Return the module of an op's features, or the op's entry in `rows.OPS`. Modules are imported on first use."""
+    """Return the module with an op's features, imported on first use."""
     rows = op in ("elementwise", "layernorm", "softmax")
     module: Any = import_module(f"kernrec.model.baselines.features.{'rows' if rows else op}")
     return module.OPS[op] if rows else module  # type: ignore[no-any-return]
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the kind of a problem: its data type, followed for some ops by the data type of another tensor."""
+    """Return a problem's data type. For some ops, the data type of another tensor follows."""
     kind = getattr(features_of(op), "kind", None)
     return dtype if kind is None else str(kind(dtype, sizes))
 
@@ -197,8 +198,8 @@ def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
-    """Return (lower bound, features) of N problems. The features are arrays of shape (N,), keyed by name. `dims`
-    contains the sizes of the problems as arrays of shape (N,), keyed by dimension."""
+    """Return (lower bound, features) of N problems. The features are arrays (N,), keyed by name. `dims` is the sizes of
+    each dimension, (N,) each."""
     module = features_of(op)
     sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
     bound = module.bound(device_of(gpu, dtype, timing), sizes, layout)
@@ -208,7 +209,7 @@ def features(
 
 @lru_cache(maxsize=64)
 def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
-    """Return the rates of a GPU for a data type. They depend on how the recorder timed backends."""
+    """Return the rates of a GPU for a data type."""
     tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
     peak = rate_of(gpu, dtype)
     if timing.sustained and tensor:
@@ -217,8 +218,8 @@ def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return the features that only trees for power use: log2 of the fraction of the latency for which each resource in
-    `PARTS` is busy. Each feature has the shape of `latency_s`."""
+    """Return the features that only trees for power use: log2 of the fraction of the latency for which each resource is
+    busy."""
     return {
         f"share.used.{name}": np.log2(np.maximum(seconds / latency_s, query.LEAST_SHARE))
         for name, seconds in bound.parts.items()
@@ -253,7 +254,7 @@ class Device:
 
     @cached_property
     def constants(self) -> dict[str, float]:
-        """Return the features that depend only on the data type and the GPU, keyed by name."""
+        """Return the features that are equal for all problems."""
         tensor = self.gpu.peak_flops(self.dtype, tensor=True) > 0
         block = self.dtype == "f8block"
         return {"dtype.bytes": self.precision.b_bytes, "dtype.block": float(block), "dtype.tensor": float(tensor)}
@@ -277,8 +278,8 @@ class Device:
         return self.gpu.memory_bandwidth * min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
 
     def parts(self, flops: Array, moved: Array) -> dict[str, Array]:
-        """Return the seconds that each resource in `PARTS` is busy at the data sheet's rates, as arrays of shape (N,).
-        The N problems need `flops` operations and move `moved` bytes."""
+        """Return the seconds that each resource in `PARTS` is busy at the data sheet's rates, (N,) each. `flops` and
+        `moved` are the operations and bytes of N problems."""
         launch_s = np.full(len(moved), self.launch_s)
         dram_s, l2_s = moved / self.gpu.memory_bandwidth, moved / self.l2
         return {"math": flops / self.peak_flops, "dram": dram_s, "l2": l2_s, "launch": launch_s}
@@ -290,32 +291,31 @@ class BaselinePrediction:
 
     backend: str
     version: str | None
-    """Version that was recorded on this GPU, or the range of versions that were recorded on other GPUs if there is
-    none, or None if unknown."""
+    """Version that was recorded on this GPU, or else the range of versions on other GPUs. None if unknown."""
     latency_s: Estimate
     power_w: Estimate | None
-    """Power in watts, or None if it was not recorded and `operating_point.at_point` has not computed it yet."""
+    """Power in watts, or None if `operating_point.at_point` must still compute it."""
     gpus: tuple[str, ...]
     """GPUs on whose recordings the trees for latency were trained."""
     recorded_as: str | None
-    """Data type and layout of the recordings, or None if they equal those of the problem."""
+    """Data type and layout of the recordings, or None if the problem has the same."""
     busy: Mapping[str, float]
     """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates. The times may overlap."""
 
 
 @dataclass(frozen=True)
 class PowerBase:
-    """Parts of a GPU's power in watts, from which the power of a problem is computed."""
+    """Parts of a GPU's power in watts."""
 
     running_w: float
-    """Power without arithmetic and memory traffic, at the clock that the GPU reaches without a power limit."""
+    """Power without arithmetic and memory traffic."""
     math_w: float
-    """Additional power if tensor cores run at the data sheet's rate, in any data type."""
+    """Additional power of tensor cores at the data sheet's rate."""
     dram_w: float
-    """Additional power at the data sheet's DRAM bandwidth, including the power of L2 and L1."""
+    """Additional power at the data sheet's DRAM bandwidth, including L2 and L1."""
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
-        """Return the power of N problems in watts, limited to `most_w`. The result has the shape of `latency_s`."""
+        """Return the power of N problems in watts, at most `most_w`."""
         events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
         return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
 

@@ -1,8 +1,8 @@
 """Compact boosted trees for shipped models: small files that load quickly.
 
-XGBoost splits a feature only at one of at most 255 histogram cuts, so a split is stored in two bytes: the indices of
-the feature and of the cut. A leaf is stored in one byte, as one of 256 values between the minimum and the maximum leaf
-of the tree. This rounding changes the sum of 200 trees by about 0.001.
+A split is stored in two bytes: the indices of the feature and of one of at most 256 thresholds. A leaf is stored in one
+byte, as one of 256 values between the minimum and the maximum leaf of the tree. This rounding changes the sum of 200
+trees by about 0.001.
 """
 
 import zlib
@@ -30,25 +30,25 @@ _MOST_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class CompactTrees:
-    """Ensemble of T boosted trees, which have N nodes in total and use F features."""
+    """Ensemble of T boosted trees with N nodes in total."""
 
     start: Array
-    """Index of the first node of each tree, (T,). The nodes of a tree are stored level by level."""
+    """Index of each tree's first node, (T,). The nodes of a tree are stored level by level."""
     left: Array
     """Index of each node's left child, (N,). The right child has the next index. A leaf has its own index."""
     feature: Array
     """Index of the feature that each split compares, (N,)."""
     threshold: Array
-    """Threshold of each split, (N,). A leaf has NaN. Values that are equal to the threshold or above it go right."""
+    """Threshold of each split, (N,), or NaN for a leaf. Values equal to the threshold go right."""
     leaf: Array
-    """Value that each leaf adds to the prediction, (N,). Splits have the value 0."""
+    """Value of each leaf, (N,). Splits have the value 0."""
     base: float
     """Constant added to the sum of leaves."""
     levels: int
     """Number of splits on the longest path from a root to a leaf."""
 
     def predict(self, matrix: Array) -> Array:
-        """Return the prediction for each row of a matrix (C, F) without missing values, as float64 (C,)."""
+        """Return the prediction for each row of a matrix (C, F) without missing values, (C,)."""
         predicted = np.empty(len(matrix))
         self.in_engine.predict(np.asarray(matrix, dtype=np.float32), predicted)
         return predicted
@@ -61,8 +61,8 @@ class CompactTrees:
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:
-    """Convert trees from XGBoost's JSON to the metadata and arrays that `expand` reads. Leaves are scaled by `share`,
-    and `base` is added to their sum. Raise `ValueError` for more than 256 features, or 256 cuts of a feature."""
+    """Convert trees from XGBoost's JSON to stored trees, with all leaves multiplied by `share`. Raise `ValueError` if
+    they have too many features or thresholds."""
     ordered = [_by_level(tree) for tree in trees]
     inner = np.concatenate([part["inner"] for part in ordered])
     column = np.concatenate([part["column"] for part in ordered])
@@ -103,7 +103,7 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
     before = np.cumsum(inner, dtype=np.int32)
     before -= inner
     start = np.cumsum(nodes) - nodes
-    # Index of each tree's first split, and number of splits of each tree
+    # `first` is the index of each tree's first split, and `of_tree` the number of its splits.
     first = np.append(before, len(splits)).take(start)
     of_tree = np.diff(first, append=len(splits))
     left = 2 * np.arange(len(splits)) + np.repeat(start + 1 - 2 * first, of_tree)
@@ -137,12 +137,12 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
 
 
 def compressed(trees: Trees) -> Array:
-    """Compress the result of `compact` to bytes, as a uint8 array."""
+    """Compress stored trees to bytes, as a uint8 array."""
     return np.frombuffer(zlib.compress(pack(*trees), 9), dtype=np.uint8)
 
 
 def decompressed(data: Array) -> Trees:
-    """Return the trees that were passed to `compressed`. Raise `ValueError` if the data is damaged or too large."""
+    """Return the stored trees from compressed bytes. Raise `ValueError` if the bytes are damaged or too large."""
     inflate = zlib.decompressobj()
     try:
         whole = inflate.decompress(data.tobytes(), _MOST_BYTES)

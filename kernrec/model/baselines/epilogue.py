@@ -1,8 +1,8 @@
-"""Derive baselines of matvecs, and of matmuls with bias, activation or padded rows, from those of plain matmuls.
+"""Baselines of matvecs, and of matmuls with bias, activation or padded rows, derived from those of plain matmuls.
 
-Backends are assumed to fuse a bias and an activation into the matmul's kernel, with the additional time that the
-analytical model predicts. The lower end of an interval assumes that the matmul hides this time completely. The upper
-end assumes that the backend does not fuse, so that the result is read and written once more.
+Backends are assumed to fuse a bias and an activation into the matmul's kernel. The additional time is that of the
+analytical model. The lower end of an interval assumes that the matmul hides this time. The upper end assumes a second
+kernel that reads and writes the result once more.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ _FUSED = {"bias": 0, "activation": 0}
 
 
 def as_recorded(problem: Problem) -> Problem:
-    """Return the problem to look up in recordings: convert a matvec to a matmul, and omit bias and activation."""
+    """Return the similar problem that was recorded: a matmul without bias and activation."""
     problem = as_matmul(problem)
     if not has_epilogue(problem):
         return problem
@@ -29,7 +29,7 @@ def as_recorded(problem: Problem) -> Problem:
 
 
 def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
-    """Add the time of a problem's bias and activation to the latency of its recorded form (`as_recorded`)."""
+    """Add the time of a problem's bias and activation to a latency without them."""
     fused_s, apart_s = _seconds(problem, gpu)
     if not fused_s:
         return latency
@@ -37,14 +37,12 @@ def with_epilogue(latency: Estimate, problem: Problem, gpu: GPU) -> Estimate:
 
 
 def has_epilogue(problem: Problem) -> bool:
-    """Return whether a problem has a bias or an activation."""
     return problem.layout != ANY_LAYOUT and any(map(problem.sizes.get, _FUSED))
 
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return the seconds that a bias and an activation add, as (seconds if the matmul's kernel computes them, further
-    seconds if a separate kernel does)."""
+    """Return (seconds that a fused bias and activation add, further seconds if a separate kernel computes them)."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
@@ -59,14 +57,13 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 _MULTIPLES = (8, 64)
-"""Alignments, in elements, to which the rows of a matmul can be padded. In 16-bit types, 8 elements are 16 bytes. A
-tile has 64."""
+"""Alignments, in elements, to which the rows of a matmul can be padded: 16 bytes in 16-bit types, and a tile."""
 
 
 @lru_cache(maxsize=256)
 def padded(problem: Problem) -> tuple[Problem, ...]:
-    """Return the matmuls that a backend could run for a matmul whose rows are not aligned: with the original rows, and
-    with rows padded to each of `_MULTIPLES`. The result is empty if all rows are aligned."""
+    """Return the matmuls that a backend could run for a matmul with unaligned rows: with and without padding. Return an
+    empty tuple if all rows are aligned."""
     sizes = problem.dim
     unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
     if not unaligned:

@@ -22,13 +22,13 @@ from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
 Latency = tuple[str, Estimate, float]
-"""Name of a backend, its latency, and the part of the latency, in seconds, that the launch takes."""
+"""Name of a backend, its latency, and the part of the latency in seconds that the launch takes."""
 
 _KEPT = 128
-"""Number of cached problems above which new problems replace the oldest ones: the size of a batch of candidates."""
+"""Maximum number of cached problems: the size of a batch of candidates."""
 
 _GPUS = 128
-"""Maximum number of GPUs whose models are cached: all of the catalog, and some that users define in files."""
+"""Maximum number of GPUs whose models are cached. The catalog is smaller."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,12 @@ class VendorModel:
 
     op: str
     sets: tuple[SetModel, ...]
-    """Recorded sets, in order of preference. For a problem and backend, the model uses the first set that covers the
-    problem and contains the GPU. If no set contains the GPU, the model uses one with another GPU of the same
-    architecture, or else the set with the most architectures."""
+    """Recorded sets, in order of preference."""
 
     _on: dict[GPU, "GpuVendorModel"] = field(default_factory=dict, repr=False, compare=False)
 
     def on(self, gpu: GPU) -> "GpuVendorModel":
-        """Return the model for one GPU. The result is cached, because it caches predictions."""
+        """Return the cached model for one GPU."""
         if (bound := self._on.get(gpu)) is None:
             if len(self._on) >= _GPUS:
                 self._on.clear()
@@ -60,15 +58,15 @@ class GpuVendorModel:
         self._nearest: dict[tuple[str, str], list[Kind]] = {}
         """Cached results of `_kinds`, keyed by data type and layout."""
         self._timed: OrderedDict[Problem, list[tuple[Timed, int]]] = OrderedDict()
-        """Cached times of problems. An entry has a pair for each recorded set that predicts the problem: (times of
-        several problems that were predicted together, index of this problem)."""
+        """Cached times, keyed by problem. Each pair contains the times of several problems, and the index of this
+        problem."""
 
     def superseded(self, problem: Problem) -> frozenset[str]:
-        """Return the backends whose recordings on the GPU belong to a superseded version, such as `vLLM@0.14.0`."""
+        """Return the superseded versions of backends that were recorded on the GPU, such as `vLLM@0.14.0`."""
         return frozenset(name for kind in self._kinds(problem) for name in kind.superseded)
 
     def predict_version(self, problem: Problem, backend: str) -> BaselinePrediction | None:
-        """Predict a superseded version's costs, or return None if its recordings do not cover the problem and GPU."""
+        """Predict the costs of a superseded version, or return None without suitable recordings."""
         plain = as_recorded(problem)
         for kind in self._kinds(plain):
             recorded = kind.chosen.recorded
@@ -79,8 +77,7 @@ class GpuVendorModel:
         return None
 
     def predict(self, problem: Problem) -> tuple[BaselinePrediction, ...]:
-        """Return a prediction for each backend that can run a problem, fastest first. If a recorded set contains this
-        GPU, the set's backends that were only recorded on other GPUs are excluded."""
+        """Return a prediction for each backend that can run a problem, fastest first."""
         plain = self._timed_form(problem)
         predictions = [each for timed, number in self._timed[plain] for each in timed.predictions(number)]
         predictions.sort(key=lambda each: each.latency_s.value)
@@ -89,7 +86,7 @@ class GpuVendorModel:
         return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, self.gpu)) for each in predictions)
 
     def fastest(self, problem: Problem) -> list[Latency]:
-        """Return the latency of the fastest backend of each recorded set. This takes less time than `predict`."""
+        """Return the fastest latency from each recorded set. This takes less time than `predict`."""
         plain = self._timed_form(problem)
         latencies = [timed.latency(timed.fastest(number), number) for timed, number in self._timed[plain]]
         if plain is problem:
@@ -97,18 +94,18 @@ class GpuVendorModel:
         return [(name, with_epilogue(latency, problem, self.gpu), launch_s) for name, latency, launch_s in latencies]
 
     def latencies(self, problem: Problem) -> Iterator[Latency]:
-        """Yield the latency of each backend for a problem without bias and activation. This needs no power model."""
+        """Yield the latency of each backend for a problem without bias and activation."""
         for timed, number in self._timed[self._timed_form(problem)]:
             yield from (timed.latency(place, number) for place in range(len(timed.seconds)))
 
     def _timed_form(self, problem: Problem) -> Problem:
-        """Return a problem's recorded form after predicting its times."""
+        """Predict the times of a problem's recorded form, and return this form."""
         if (plain := as_recorded(problem)) not in self._timed:
             self.time([plain])
         return plain
 
     def refusals(self, problem: Problem) -> Mapping[str, str]:
-        """Return why backends that were recorded for similar problems cannot run this problem, keyed by backend."""
+        """Return why some backends cannot run a problem, keyed by backend."""
         plain, able = as_recorded(problem), rate_of(self.gpu, problem.dtype)
         kinds = {id(kind.chosen): kind for kind in self._kinds(plain)}
         refused: dict[str, str] = {}
@@ -126,8 +123,8 @@ class GpuVendorModel:
         return {backend: reason for backend, reason in refused.items() if backend not in run}
 
     def time(self, problems: Iterable[Problem]) -> None:
-        """Predict the times of several problems in little more time than one, and cache them for later calls. The
-        problems must be results of `as_recorded`."""
+        """Predict and cache the times of several problems together, which is faster. The problems must be results of
+        `as_recorded`."""
         times = {problem: list[tuple[Timed, int]]() for problem in problems if problem not in self._timed}
         together: dict[tuple[Kind, tuple[str, ...]], list[Problem]] = {}
         for problem in times:
@@ -142,7 +139,7 @@ class GpuVendorModel:
         self._timed.update(times)
 
     def _chosen(self, problem: Problem) -> list[tuple[Kind, tuple[str, ...]]]:
-        """Return each recorded set that can predict a problem, as a `Kind`, and the backends that the set predicts."""
+        """Return the recorded sets that can predict a problem, and the backends that each set predicts."""
         taken: tuple[str, ...] = ()
         chosen: list[tuple[Kind, tuple[str, ...]]] = []
         sizes = problem.sizes
@@ -153,6 +150,7 @@ class GpuVendorModel:
             recorded = kind.chosen.recorded
             if not recorded.is_case(sizes):
                 continue
+            # If a set contains this GPU, leave out backends that were only recorded on other GPUs.
             if taken and not kind.on_gpu:
                 break
             here = runs = kind.backends_for(sizes)
@@ -164,12 +162,12 @@ class GpuVendorModel:
         return chosen
 
     def _kinds(self, problem: Problem) -> list[Kind]:
-        """Return a `Kind` for each recorded set that accepts a problem's data type and layout. Sets that contain the
-        GPU come first, then sets that contain its architecture. The list is empty if the GPU has no arithmetic in the
-        data type."""
+        """Return a `Kind` for each recorded set that accepts a data type and layout, best sets first."""
         key = dtype, layout = problem.dtype, problem.layout
         if (kinds := self._nearest.get(key)) is None:
             accepting = [entry for entry in self.sets if entry.recorded.accepts(dtype, layout)]
+            # Sets that contain the GPU come first, then sets that contain its architecture, then sets with the most
+            # architectures.
             accepting.sort(key=lambda entry: _farness(entry.recorded, self.gpu))
             kinds = [Kind(entry, self.gpu, dtype, layout) for entry in accepting] if rate_of(self.gpu, dtype) else []
             self._nearest[key] = kinds

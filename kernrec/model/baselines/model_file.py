@@ -1,6 +1,8 @@
-"""Files of a baseline model: a JSON card that describes the training data, and a file with compressed trees. The trees
-of each GPU are compressed separately, because a query needs the trees of only one GPU. The card is written last and
-contains the SHA-256 of the trees. Loading a model unpickles nothing."""
+"""Files of a baseline model: a JSON card that describes the training data, and a file with compressed trees.
+
+The trees of each GPU are compressed separately, because a query needs only one GPU. The card is written last and
+contains the SHA-256 of the trees. Loading a model unpickles nothing.
+"""
 
 import hashlib
 import json
@@ -27,8 +29,8 @@ _EXTENT = ("low", "high", "spread")
 
 
 def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folder: Path) -> Path:
-    """Write a model's trees and card to a folder, and return the path of the card. The fields `format` and `trees` are
-    added to the card. Trees may already be compressed, as `stored` returns them."""
+    """Write a model's trees and card to a folder, and return the path of the card. Arrays in `trees` are already
+    compressed."""
     content = pack({}, {name: f if isinstance(f, np.ndarray) else compressed(f) for name, f in trees.items()})
     file = f"{card['op']}.trees"
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +42,7 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
 
 
 def stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return (card, compressed trees) of a stored model. Raise `UsageError` for the same reasons as `load`."""
+    """Return (card, compressed trees) of a stored model. Raise `UsageError` if `load` does."""
     load(path)
     card = json.loads(_content(path))
     return card, unpack(_content(path.parent / card["trees"]["file"]))[1]

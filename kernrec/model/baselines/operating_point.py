@@ -1,13 +1,12 @@
-"""Transfer the prediction for a backend to another power limit or clock, with the GPU model that is used for kernels.
+"""Transfer the prediction for a backend to another power limit or clock.
 
-The predicted time is split in proportion to the parts of the roofline. Arithmetic and L2 follow the core clock, but
-DRAM and the start of a launch do not. `PowerModel.apply_power_limit` computes time and power of a launch with these
-parts at both operating points. Their ratios scale the prediction.
+The predicted time is split in proportion to the parts of the roofline. Arithmetic and L2 follow the core clock. DRAM
+and the start of a launch do not. `PowerModel.apply_power_limit` computes time and power of such a launch at both
+operating points. Their ratios scale the prediction.
 
-The energy of core events depends only on the problem and the GPU, so all backends share one value: the median over the
-backends of their energy without static power and DRAM. It is at least the energy of the arithmetic if the power limit
-slows down the arithmetic, or if no power is known. It is at most the energy that the power limit permits at the lowest
-clock that is fast enough for the arithmetic.
+All backends share one energy of core events for a problem: the median of their energies without static power and DRAM.
+It is at least the energy of the arithmetic if no power is known, or if the power limit slows down the arithmetic. It is
+at most the energy that the power limit permits at the lowest clock that is fast enough for the arithmetic.
 """
 
 from collections.abc import Iterable
@@ -38,8 +37,8 @@ CAPPED = 0.95
 REACHED = 0.9
 """Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach."""
 EXTRAPOLATED = 0.6
-"""Standard deviation of the error of log(time) after a transfer, as a fraction of the predicted change of log(time)
-(median of nine changes in matmul_tf32_limits_rtx3090.csv)."""
+"""Standard deviation of the error of a transfer, as a fraction of the change of log(time) (median of nine changes in
+matmul_tf32_limits_rtx3090.csv)."""
 MODELLED = 1.35
 """Half-width, as a factor, of the 90 % interval of a power from the power model (`tools/evidence power`)."""
 _ROUNDS = 40
@@ -57,18 +56,14 @@ class Point(Protocol):
 def at_point(
     predictions: "Iterable[BaselinePrediction]", gpu: GPU, point: Point, problem: Problem | None = None
 ) -> "list[BaselinePrediction]":
-    """Transfer predictions for a problem to a power limit and clock. The order of the predictions is kept. Raise
-    `UsageError` if the GPU does not support the power limit or clock.
-
-    A latency is at least the problem's minimum time, and a power is at most the power limit. The GPU's power model
-    computes powers that were not recorded.
+    """Transfer predictions for a problem to a power limit and clock. Raise `UsageError` if the GPU does not support
+    them.
 
     Args:
         predictions: Predictions for the default power limit and an unlocked clock. Pass all predictions that will be
-            compared together, because they share the energy of core events.
+            compared, because they share the energy of core events.
         point: Power limit and clock.
-        problem: Problem of the predictions, if known. It determines the minimum time. If the power limit slows down the
-            backends, it also determines the energy of core events.
+        problem: Problem of the predictions, or None if unknown. It determines the minimum time.
     """
     power, baselines = PowerModel.for_gpu(gpu), list(predictions)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
@@ -85,8 +80,7 @@ def at_point(
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a prediction for the default operating point, with a power of at most the GPU's power limit. The power
-    model computes the power if it was not recorded."""
+    """Return a prediction with a power of at most the GPU's power limit, at the default operating point."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
@@ -108,8 +102,8 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
 
 
 def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None) -> float:
-    """Return the minimum time in seconds that any backend needs for a problem. It is 0 if the problem fits into L2 and
-    only its bytes bound the time (see `ideal_launch`)."""
+    """Return the minimum time in seconds that any backend needs for a problem. It is 0 if only bytes bound the time,
+    and all bytes fit in L2."""
     setting = PowerModel.for_gpu(gpu).setting(((limit_w, clock_hz),))  # Check the limit and clock of every problem.
     costs = ideal_launch(gpu, problem.op, problem.dtype).costs(problem)
     seconds: float = setting.latency_s(costs) if any(costs) else 0.0
@@ -157,7 +151,7 @@ def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: Po
 def _core_energy(
     predictions: "Iterable[BaselinePrediction]", gpu: GPU, power: PowerModel, problem: Problem | None
 ) -> float:
-    """Return the energy of core events in joules at nominal voltage, which all backends share for a problem."""
+    """Return the energy of a problem's core events in joules at nominal voltage."""
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
@@ -200,7 +194,8 @@ def _without_core(power: PowerModel, clock_hz: float) -> float:
 
 
 def _clock_at_limit(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
-    """Return the clock in hertz at which a launch draws the default power limit, or the highest if it draws less."""
+    """Return the clock in hertz at which a launch draws the default power limit, or the highest clock if it draws
+    less."""
     low, high = power.minimum_hz, power.running_hz
 
     def drawn_w(clock_hz: float) -> float:
@@ -231,7 +226,7 @@ class Rates:
     """Highest rates of a GPU for problems in one data type."""
 
     flops: float
-    """FLOP/s at the boost clock, on the pipes that are fastest for the data type."""
+    """FLOP/s at the boost clock, on the fastest pipes for the data type."""
     dram: float
     """Bytes/s that the memory's pins transfer."""
     l2: float
@@ -248,18 +243,19 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
-    """Return the minimum seconds of each of N repeated calls, which need `flops` operations and move `moved` compulsory
-    bytes at a GPU's `rates`. L2 is assumed to keep as much data of the previous call as fits."""
+    """Return the minimum seconds of each of N repeated calls with `flops` operations and `moved` compulsory bytes,
+    (N,)."""
+    # L2 is assumed to keep as much data of the previous call as fits.
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
 
 
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
-    """Return (minimum number of operations, compulsory bytes) of a problem. If tokens are routed unevenly to experts,
-    the bytes include only the weights that the busiest GPU is expected to read. `kernel` is the names of the kernels
-    that ran, or None if unknown. Some kernels of cuDNN need fewer multiplications than others."""
+    """Return (minimum number of operations, compulsory bytes) of a problem. `kernel` is the names of the kernels that
+    ran, or None if unknown."""
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
+    # Some kernels of cuDNN need fewer multiplications than others.
     fewer = problem.op == "conv2d" and (kernel is None or any(name in kernel for name in _FEWER))
     return problem.flops / (WINOGRAD if fewer else 1.0), float(problem.bytes)
 
@@ -269,4 +265,5 @@ def _uneven(problem: Problem) -> tuple[float, float]:
 
     sizes = problem.sizes
     of_expert = (2 + sizes["gated"]) * sizes["hidden"] * sizes["columns"] * weight_bytes(problem.dtype)
+    # Count only the weights that the busiest GPU is expected to read.
     return float(problem.flops), active_experts(sizes) * of_expert + 4.0 * sizes["tokens"] * sizes["hidden"]

@@ -26,22 +26,22 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.util.light_dataclass import dataclass
 
 FACTOR = 2.0
-"""Half-width of the 90 % interval, as a factor. 92 % of DeepBench's 282 times on a V100 and a P100 are inside."""
+"""Half-width of the 90 % interval, as a factor. It covers 92 % of DeepBench's 282 times on a V100 and a P100."""
 _COLD = Timing(0.0, np.inf)
 _DRAM_SHARE = 0.9
 """Fraction of a copy's bandwidth that operators other than matrix-vector products reach."""
 _MATVEC_SHARE = 0.75
 """Fraction of a copy's bandwidth that matrix-vector products reach: 1,350 GB/s on an A100 and 2,200 GB/s on an H100."""
 _BLOCK_BYTES = {"layernorm": 128 * 16, "rmsnorm": 512 * 16, "softmax": 1024 * 16, "reduce": 512 * 16}
-"""Bytes that a block loads at the same time, keyed by op. Each thread loads 16 bytes and then waits."""
+"""Bytes that a block loads before it waits, keyed by op. Each thread loads 16 bytes."""
 _PASSES = {"layernorm": 2, "rmsnorm": 2, "softmax": 3, "reduce": 1}
-"""Number of times that a block reads a row that does not fit into registers, keyed by op."""
+"""Number of times that a block reads a long row, keyed by op."""
 _WAIT_S = 0.6e-6
 """Seconds that a block waits for a load from DRAM."""
 _ATTENTION_SHARE = {True: 0.55, False: 0.35}
-"""Fraction of the data sheet's rate that attention reaches, on tensor cores (True) and outside of them (False)."""
+"""Fraction of the data sheet's rate that attention reaches. The key is True on tensor cores."""
 _CONVOLUTION = {True: 1.2, False: 1.0}
-"""Time of a convolution relative to a plain matmul of the same size, keyed by use of tensor cores."""
+"""Time of a convolution relative to a plain matmul of the same size. The key is True on tensor cores."""
 _WINOGRAD = 0.55
 """Time of a 3x3 convolution by Winograd's algorithm relative to an implicit matmul, outside of tensor cores."""
 _WINOGRAD_CHANNELS = 32
@@ -49,7 +49,7 @@ _DEPTHWISE_SHARE = 0.25
 """Fraction of the rate outside of tensor cores that convolutions with few channels per group reach."""
 _FEW_CHANNELS = 8
 _CHANNELS_PER_LOAD = 8
-"""Number of channels of which an implicit matmul on tensor cores loads a multiple. Missing channels are zeros."""
+"""Number of channels that an implicit matmul on tensor cores loads at once. Missing channels are zeros."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Busy:
     """Times in seconds that determine the duration of a call."""
 
     math_s: float
-    """Time of the arithmetic at the rate that the kernel reaches."""
+    """Time of the arithmetic at the kernel's rate."""
     peak_s: float
     """Time of the arithmetic at the data sheet's rate."""
     block_s: float = 0.0
@@ -68,10 +68,10 @@ class Busy:
 
 @lru_cache(maxsize=1024)
 def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
-    """Return the predicted baseline of a problem at the default power limit, or None if the GPU has no arithmetic in
-    the data type. Operators over rows always compute in f32. The backend is cuDNN for convolutions, vLLM for 8-bit
-    attention (which PyTorch does not support), and PyTorch for all other problems."""
+    """Return the predicted baseline of a problem at the default power limit. Return None if the GPU has no arithmetic
+    in the data type."""
     problem = as_matmul(problem)
+    # Operators over rows always compute in f32.
     if problem.op in _BUSY and not rate_of(gpu, problem.dtype):
         return None
     busy = _BUSY.get(problem.op, _rows)(problem, gpu)
@@ -84,6 +84,7 @@ def derived(problem: Problem, gpu: GPU) -> BaselinePrediction | None:
     latency = Estimate(latency_s, latency_s / FACTOR, latency_s * FACTOR, Source.PREDICTED)
     library = "cuDNN" if problem.op == "conv2d" else "PyTorch"
     if problem.op == "attention" and ELEMENT_BYTES[problem.dtype] < 2:
+        # PyTorch does not support 8-bit attention.
         library = "vLLM"
     return BaselinePrediction(library, None, latency, None, (), None, parts)
 

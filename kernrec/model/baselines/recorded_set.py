@@ -8,8 +8,8 @@ tensors on A100, V100, T4 and P4).
     stream = start + max(call - floor**2 / call, work)
 
 Here, `start` is the start of a launch, and `work` is the lower bound times a ratio that was fitted to the recordings.
-If a call takes little longer than the floor, recordings do not show how long the GPU worked. The interval therefore
-extends from a time without the floor to the time of the single call.
+Short calls do not show how long the GPU worked, so the interval extends from a time without the floor to the time of
+the single call.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,12 +29,12 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 NORMAL_S = LAUNCH_S + START_S
-"""Seconds of a launch in a stream of launches, as assumed for kernrec's kernels."""
+"""Seconds that a launch takes in a stream of launches."""
 
 
 def in_a_stream(call: Estimate, floor_s: float, work_s: float) -> Estimate:
-    """Convert the latency of a call that was timed alone to the latency in a stream of calls, which is never longer.
-    `floor_s` is the seconds of an empty call, and `work_s` the expected seconds of work on the GPU."""
+    """Convert the latency of a call that was timed alone to the latency in a stream of calls. `floor_s` is the seconds
+    of an empty call, and `work_s` the expected seconds of work on the GPU."""
     value = min(NORMAL_S + max(call.value - floor_s * floor_s / call.value, work_s), call.value)
     low = min(value * call.low / call.value, NORMAL_S + max(call.low - floor_s, work_s / INTERVAL))
     return Estimate(value, low, call.high, call.source)
@@ -57,33 +57,33 @@ class RecordedSet:
     case: str
     """Case of the op that the set covers: a key of `CASES` in the op's module of features."""
     backends: Mapping[str, Mapping[str, str | None]]
-    """Versions of the recorded backends, keyed by backend, then by the GPU's catalog name. An unknown version is None.
-    A backend such as `vLLM@0.14.0` is a superseded version, which is used only on request."""
+    """Recorded versions, keyed by backend, then by the GPU's catalog name. An unknown version is None. A backend with a
+    version in its name, such as `vLLM@0.14.0`, is used only on request."""
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
-    """Unrecorded data types and layouts in which a backend takes about as long as in the recorded ones."""
+    """Unrecorded data types and layouts that take about as long as the recorded ones."""
     alike_width: float
-    """Logarithm of the factor within which 90 % of times in `alike` data types or layouts match recorded times."""
+    """Logarithmic half-width of the 90 % interval that `alike` data types and layouts add."""
     timing: Timing
     grid: tuple[str, ...]
     """Dimensions of which only a few sizes were recorded."""
     multiples: Mapping[str, Mapping[str, int]]
-    """Required divisor of a size for the backend to run it, keyed by backend, then by dimension."""
+    """Required divisor of a size, keyed by backend, then by dimension."""
     local: tuple[str, ...]
-    """Backends whose time depends on the host and not on the GPU. They are reported only on recorded GPUs."""
+    """Backends whose time depends on the host. They are reported only on recorded GPUs."""
     origin: Mapping[str, str]
     """Description of the recordings: `source`, `licence`, `library`, and the `recorded` problems."""
     kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """Recorded kinds of problems (`kind_of`), keyed by backend, then by GPU. A missing entry means all kinds."""
 
     def accepts(self, dtype: str, layout: str) -> bool:
-        """Return whether the set contains problems in this data type and layout, or in similar ones."""
+        """Return whether the set can predict problems in this data type and layout."""
         return dtype in self.dtypes + self.alike and layout in self.layouts + self.alike
 
     @cached_property
     def is_case(self) -> Callable[[Mapping[str, int]], bool]:
-        """Return the function that checks whether the set covers a problem's dimensions."""
+        """Return a function that checks whether the set covers a problem's dimensions."""
         return features_of(self.op).CASES[self.case]
 
     @cached_property
@@ -91,7 +91,7 @@ class RecordedSet:
         return tuple(sorted({gpu for devices in self.backends.values() for gpu in devices}))
 
     def misaligned(self, backend: str, problem: Problem) -> str | None:
-        """Return why a backend cannot run the problem's sizes on any GPU, or None if it can run them."""
+        """Return why a backend cannot run the problem's sizes, or None if it can."""
         for name, step in self.multiples.get(backend, {}).items():
             if problem.sizes[name] % step:
                 return f"{name} = {problem.sizes[name]} is not a multiple of {step}, as {problem.dtype} needs there"
@@ -100,21 +100,20 @@ class RecordedSet:
 
 @dataclass(frozen=True)
 class Head:
-    """Trees that predict one quantity on one GPU, on the GPUs of one architecture, or on all other GPUs."""
+    """Trees that predict one quantity on one GPU or several GPUs."""
 
     columns: tuple[str, ...]
-    """Names of the features, in the order in which the trees number them."""
+    """Names of the features, in the trees' order."""
     packed: Array = field(repr=False)
-    """Compressed trees, as stored in the model's file."""
+    """Compressed trees."""
     recorded: Interval
-    """Interval for recorded sizes, calibrated on held-out problems if the GPU was recorded, or else on held-out
-    GPUs."""
+    """Interval for problems with recorded sizes."""
     between: Interval
-    """Interval for problems with unrecorded sizes (`SetModel.off_grid`), calibrated on held-out problems."""
+    """Interval for problems with unrecorded sizes."""
     sustained: bool = False
     """Whether the trees correct a bound at the rate that the GPU can sustain (`Timing.sustained`)."""
     overheads_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that each backend adds to the bound before the trees correct it, such as those of further launches."""
+    """Seconds that each backend adds to the bound before the trees correct it, keyed by backend."""
 
     @cached_property
     def column(self) -> dict[str, int]:
@@ -122,7 +121,7 @@ class Head:
 
     @cached_property
     def trees(self) -> CompactTrees:
-        """Return the trees, which are decompressed on first use. Raise `UsageError` if they are damaged."""
+        """Return the trees, decompressed on first use. Raise `UsageError` if they are damaged."""
         try:
             trees = expand(*decompressed(self.packed))
         except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -140,21 +139,20 @@ class SetModel:
     sizes: Mapping[str, tuple[int, ...]]
     """Recorded sizes of each dimension in `RecordedSet.grid`."""
     extent: Extent
-    """Range of the recorded sizes, in logarithms to base 2."""
+    """Range of the recorded sizes as base-2 logarithms."""
     heads: Mapping[tuple[str, str], Head]
-    """Trees, keyed by (quantity, GPU). The quantity is `latency` or `power`. A key may contain an architecture (for its
-    unrecorded GPUs) or `OTHER` instead of a GPU."""
+    """Trees, keyed by quantity (`latency` or `power`) and GPU. Unrecorded GPUs use the key of their architecture or
+    `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """(Seconds of an empty call, ratio of work to lower bound), keyed by GPU. Empty if calls were timed in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """Power model that the trees correct, keyed by recorded GPU. If None, they correct the power limit."""
+    """Power model that the trees correct, keyed by recorded GPU. If None, trees correct the power limit."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether a problem has an unrecorded size in a dimension of `RecordedSet.grid`. If a set of matmuls has
-        no such dimension, return whether n or k is not a multiple of 8, so that 16-bit kernels cannot load 16 bytes at
-        a time."""
+        """Return whether a problem has an unrecorded size where only a few sizes were recorded."""
+        # This set has no grid. A matmul counts as unrecorded if 16-bit kernels cannot load 16 bytes at a time.
         if not self._grid and self.recorded.case == "product":
             return bool(sizes["n"] % 8 or sizes["k"] % 8)
         return any(sizes[name] not in recorded for name, recorded in self._grid)
@@ -164,8 +162,8 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, log_sizes: Array, work_s: Array | None) -> Array | None:
-        """Return the distance of each of N problems from the range of recorded sizes and work, or None if all problems
-        are within the range.
+        """Return the distance of each of N problems from the range of recorded problems, or None if all are within the
+        range.
 
         Args:
             log_sizes: Base-2 logarithms of the sizes, (N, D).
@@ -183,5 +181,5 @@ class SetModel:
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the base-2 logarithms of sizes as an array of shape (N, D), to compare them with `SetModel.extent`."""
+    """Return the base-2 logarithms of sizes, (N, D)."""
     return np.asarray(np.log2(np.maximum(np.stack(list(dims.values()), axis=1), query.LEAST_SIZE)))

@@ -49,26 +49,24 @@ class Reader:
     """Trees of one quantity, prepared for problems of one kind."""
 
     in_engine: Any
-    """Engine object with the trees and the features that are equal for all problems of the kind."""
+    """Engine object with the trees."""
     backends: tuple[str, ...]
     """Names of the S backends."""
     names: tuple[str, ...]
     """Names of the features in `Bound.table`."""
     own: tuple[str, ...]
-    """Names of the features from `bound.used` that the trees read. The values of these features differ between
-    backends."""
+    """Names of the features from `bound.used` that the trees read."""
     recorded: Interval
     between: Interval
-    """Interval for unrecorded sizes. `recorded` is the interval for recorded sizes. Both are wider if the data type or
-    layout was not recorded."""
+    """Interval for unrecorded sizes. `recorded` is the interval for recorded sizes."""
     transferred: bool
-    """Whether the trees come from other GPUs, because the quantity was not recorded on this GPU."""
+    """Whether the trees come from other GPUs."""
     overheads_s: Array
-    """`Head.overheads_s` of each backend, (S, 1)."""
+    """Seconds that each backend adds to the bound, (S, 1)."""
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor between a prediction and either end of its interval, for each problem. `distances` and
-        `off_grid` are those of `Timed`."""
+        """Return the factor between each problem's prediction and either end of its interval. The arguments are fields
+        of `Timed`."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -78,8 +76,7 @@ class Reader:
         return factors
 
     def predicted(self, value: float, factor: float, most: float) -> Estimate:
-        """Return an estimate with the interval from `value / factor` to `value * factor`. The upper end is at most
-        `most`."""
+        """Return an estimate with the interval from `value / factor` to `value * factor`, but at most `most`."""
         source = Source.TRANSFERRED if self.transferred else Source.LEARNED
         return Estimate(value, value / factor, min(value * factor, most), source)
 
@@ -99,10 +96,7 @@ class Kind:
         return self.gpu.name in self.chosen.recorded.gpus
 
     def backends_for(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the backends whose time for a problem the set can predict on the GPU.
-
-        On a recorded GPU, they have recordings of this kind of problem. An unrecorded GPU gets the backends that
-        support it and have such recordings on any GPU, without the backends in `local`."""
+        """Return the backends whose time the set can predict for a problem on the GPU."""
         recorded = self.chosen.recorded
         kind = kind_of(recorded.op, self.dtype if self.dtype in recorded.dtypes else recorded.dtypes[0], sizes)
         if (backends := self._backends_for.get(kind)) is None:
@@ -127,7 +121,7 @@ class Kind:
 
     @cached_property
     def superseded(self) -> tuple[str, ...]:
-        """Return the backends, with versions, whose recordings on the GPU belong to a superseded version."""
+        """Return the superseded versions that were recorded on the GPU, such as `vLLM@0.14.0`."""
         backends = self.chosen.recorded.backends.items()
         return tuple(backend for backend, devices in backends if AT in backend and self.gpu.name in devices)
 
@@ -143,8 +137,8 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return the index in `DIMS` of the dimension that counts items, for single and for batched problems, and the
-        largest number of items to evaluate. The index is -1 if no dimension counts items."""
+        """Return (index in `DIMS` of the number of items, the same index for batched problems, maximum number of
+        items). Items are rows, images or sequences. An index is -1 if the op has no items."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -159,15 +153,14 @@ class Kind:
 
     @cached_property
     def alike(self) -> float:
-        """Return the logarithm of the factor that widens intervals for unrecorded data types and layouts, or 0."""
+        """Return the logarithmic factor that widens intervals for unrecorded data types and layouts, or 0."""
         recorded = self.chosen.recorded
         exactly = self.dtype in recorded.dtypes and self.layout in recorded.layouts
         return 0.0 if exactly else recorded.alike_width
 
     @cached_property
     def versions(self) -> dict[str, str | None]:
-        """Return the version of each backend that was recorded on this GPU, or the range of its versions on other GPUs
-        if there is none."""
+        """Return the recorded version of each backend on this GPU, or else the range of its versions on other GPUs."""
         name = self.gpu.name
         return {
             backend: versions_text([devices[name]] if name in devices else devices.values())
@@ -176,14 +169,14 @@ class Kind:
 
     @cached_property
     def floor(self) -> tuple[float, float] | None:
-        """Return (seconds of an empty call, ratio of work to lower bound) if the set's calls were timed one at a time.
-        An unrecorded GPU gets the shortest recorded time of an empty call."""
+        """Return (seconds of an empty call, ratio of work to lower bound), or None if calls were timed in a stream."""
         floors = self.chosen.floors
+        # An unrecorded GPU gets the shortest recorded time of an empty call.
         return floors.get(self.gpu.name) or min(floors.values()) if floors else None
 
     @cached_property
     def math_share(self) -> float:
-        """Return the ratio between the rate of arithmetic in bounds and that of the data sheet."""
+        """Return the ratio between the rate of arithmetic in bounds and the data sheet's rate."""
         return self.device.peak_flops / rate_of(self.gpu, self.dtype) if self.device.timing.sustained else 1.0
 
     def head(self, quantity: str) -> Head:
@@ -193,12 +186,12 @@ class Kind:
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the recorded data type and layout, or None if the problems have a recorded data type and layout."""
+        """Return the data type and layout of the recordings, or None if the problems have them."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, backends: tuple[str, ...], bound: Bound) -> Reader:
-        """Return the trees of a quantity, prepared for a bound's table and cached while the features stay the same."""
+        """Return the cached trees of a quantity, prepared for the features of a bound."""
         reader = self._readers.get((quantity, backends))
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity, backends] = self._new_reader(quantity, backends, bound)
@@ -231,13 +224,13 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Timed:
-    """Predicted times of N problems of a kind for each of S backends. Powers are computed on demand."""
+    """Predicted times of N problems of one kind for each of S backends."""
 
     kind: Kind
     reader: Reader
     """Trees that predicted the times."""
     points: Bound
-    """Bound of the problems, and of problems with more items that limit their times."""
+    """Bound of the problems, and of the problems with more items that limit their times."""
     starts: Array
     """Index of each of the N problems in `points`."""
     distances: Array | None
@@ -245,7 +238,7 @@ class Timed:
     off_grid: list[bool]
     """Whether each problem has an unrecorded size in a dimension of `RecordedSet.grid`."""
     seconds: Array
-    """Seconds that the recorder would measure for each backend and problem, as predicted by the trees, (S, N)."""
+    """Seconds that the recorder would measure for each backend and problem, (S, N)."""
     factors: list[float]
     """Factor between each problem's time and either end of its interval."""
 
@@ -270,15 +263,14 @@ class Timed:
 
     @cached_property
     def bound(self) -> Bound:
-        """Return the bound of the N problems. Its times of arithmetic are converted to the data sheet's rate, because
-        predicted power uses them."""
+        """Return the bound of the N problems, with times of arithmetic at the data sheet's rate."""
         bound = self.points.at(self.starts)
         return replace(bound, parts={**bound.parts, "math": bound.parts["math"] * self.kind.math_share})
 
     @cached_property
     def power(self) -> tuple[Reader, Array, list[float]] | None:
-        """Return (trees, powers in watts (S, N), list of a factor for each problem), or None if no power was recorded.
-        The factor lies between a power and either end of its interval."""
+        """Return (trees, powers in watts (S, N), factor from a power to either end of its interval for each problem).
+        Return None if no power was recorded."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
@@ -293,13 +285,13 @@ class Timed:
         return reader, watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for problem `number`, also after a conversion by
-        `in_a_stream`."""
+        """Return the index of the fastest backend for problem `number`."""
+        # `in_a_stream` keeps the order of the backends.
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
-        """Return (name, latency, launch time) of the backend with index `place` for the problem with index `number`.
-        The launch time is the part of the latency, in seconds, that the launch takes."""
+        """Return (name of a backend, latency, seconds of the launch). `place` is the index of the backend, and `number`
+        the index of the problem."""
         reader, floor, start = self.reader, self.kind.floor, self.starts.item(number)
         call = reader.predicted(self.seconds.item(place, number), self.factors[number], inf)
         if floor is None:

@@ -38,13 +38,13 @@ class Adaptation:
     """Correction of logarithmic predictions, fitted to M measurements of configs with F features."""
 
     offset: float
-    """Mean correction, as a logarithm. It applies to candidates that are far from all measured configs."""
+    """Mean correction of log predictions. It also applies to candidates that are far from all measured configs."""
     center: Array
     """Mean of each feature over the measured configs, (F,)."""
     scale: Array
     """Standard deviation of each feature divided by its relevance, (F,). Infinity marks an unused feature."""
     rows: Array
-    """Standardized features of the measured configs, (M, number of used features)."""
+    """Standardized features of the measured configs, (M, used features)."""
     weights: Array
     """Weight of each measured config in the Gaussian process, (M,)."""
     length: float
@@ -102,12 +102,12 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 
 def _relevance(rows: Array, error: Array) -> Array:
-    """Return the factor by which to multiply each feature, (F,). The relevances maximize the posterior probability.
-    Rprop (Riedmiller and Braun, 1993) optimizes the logarithms of the parameters."""
+    """Return the most probable factor by which to multiply each feature, (F,)."""
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
         rows, error = rows[keep], error[keep]
     apart = np.square(rows.T[:, :, None] - rows.T[:, None, :], dtype=np.float32).reshape(rows.shape[1], -1)
+    # Rprop (Riedmiller and Braun, 1993) optimizes the logarithms of the parameters.
     parameters = np.concatenate([np.log([0.1, 1.5]), np.zeros(rows.shape[1])])
     step, before, best = np.full(len(parameters), 0.1), np.zeros(len(parameters)), (np.inf, parameters)
     for _ in range(_STEPS):
@@ -146,8 +146,8 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return (mean, standard deviation) of each feature, (F,) each. The standard deviation is infinity if a feature is
-    constant or unknown."""
+    """Return (mean, standard deviation) of each feature, (F,) each. The standard deviation of an unused feature is
+    infinity."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)
@@ -162,13 +162,13 @@ def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
 
 
 def matern(a: Array, b: Array, length: float) -> Array:
-    """Return the Matern 3/2 kernel of the rows of a (N, F) and b (M, F), (N, M). `length` is the length scale."""
+    """Return the Matern 3/2 kernel (N, M) of the rows of a (N, F) and b (M, F). `length` is the length scale."""
     distance = np.sqrt(3.0 * squared_distances(a, b)) / length
     return np.asarray((1.0 + distance) * np.exp(-distance))
 
 
 def squared_distances(a: Array, b: Array) -> Array:
-    """Return the squared distances between the rows of a (N, F) and of b (M, F), as an array of shape (N, M). An array
-    of shape (N, M, F) is never created."""
+    """Return the squared distances (N, M) between the rows of a (N, F) and of b (M, F)."""
+    # An array of shape (N, M, F) would take too much memory.
     squared = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2.0 * a @ b.T
     return np.asarray(np.maximum(squared, 0.0))  # Rounding can make a squared distance negative.

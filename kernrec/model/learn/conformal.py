@@ -5,8 +5,8 @@ the unit is the GPU or kernel. The residual of a row comes from a model whose tr
 group. The logarithm of the interval's factor is a quantile of |log(measured / predicted)| over all groups, which have
 equal weights, and one additional group (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman, Ramdas,
 "Distribution-free prediction sets for two-layer hierarchical models", JASA 2022, section 3.2). In the paper, the
-additional group has unbounded errors. Here, it has the analytical model's errors, which are half-normal and exceed that
-model's interval in one of ten cases. With a dozen groups, unbounded errors would make intervals too wide.
+additional group has unbounded errors. Here, it has the analytical model's errors, which are half-normal. With a dozen
+groups, unbounded errors would make intervals too wide.
 
 A 90 % interval needs 9 groups and the additional group. Missing groups are assumed to have the errors of the analytical
 model. Reports mark such an interval as `pooled`.
@@ -38,25 +38,25 @@ Array = np.ndarray
 _LEAST_SPREAD = 0.05
 """Standard deviation below which a feature counts as constant."""
 _UNIT_SPREAD = 1.0
-"""Standard deviation assumed for a constant feature. For a feature that is a log2, this is a factor of two."""
+"""Standard deviation assumed for a constant feature. For a base-2 logarithm, this is a factor of two."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Range and spread of each of F features in the training data. Arrays have the shape (F,)."""
+    """Range and spread of each of F features in the training data, (F,) each."""
 
     low: Array
     high: Array
-    """99th percentile of each feature. The field `low` is the first percentile."""
+    """99th percentile of each feature. `low` is the first percentile."""
     spread: Array
-    """Standard deviation of each feature, or infinity for a feature without known values."""
+    """Standard deviation of each feature. Infinity marks a feature without known values."""
     part: Array
     """Index of each feature's group in `features.GROUPS`."""
 
     @classmethod
     def of(cls, matrix: Array, part: Array | None = None) -> "Extent":
-        """Return the extent of training rows with features `matrix` (N, F). `part` (F,) is the index of each feature's
-        group. If it is None, all features form one group."""
+        """Return the extent of training rows with features `matrix` (N, F). `part` (F,) is the group of each feature,
+        or None for a single group."""
         with np.errstate(all="ignore"):
             finite = np.isfinite(matrix)
             filled = np.where(finite, matrix, np.nan).astype(np.float64)
@@ -70,7 +70,7 @@ class Extent:
         return cls(low, high, np.where(some, spread, np.inf), part)
 
     def has(self, values: Sequence[float]) -> bool:
-        """Return whether all features of a candidate are within their ranges. `values` contains the F features."""
+        """Return whether all features of a candidate are within their ranges."""
         for (low, high), value in zip(self._ranges, values, strict=True):  # noqa: SIM110 - `all` takes twice as long
             if not low <= value <= high:
                 return False
@@ -81,13 +81,14 @@ class Extent:
         return list(zip(self.low.tolist(), self.high.tolist(), strict=True))
 
     def distance(self, matrix: Array) -> Array:
-        """Return the distance of C candidates with features (C, F) from the training data, as an array of shape (C,).
+        """Return the distance of C candidates with features (C, F) from the training data, (C,).
 
-        The distance is 0 for a candidate within all ranges. For other candidates, it is log(1 + r) / 2. A feature's
-        excess is its distance from its range in standard deviations. Each group of features has a root mean square of
-        excesses, and r is the largest of them, because another problem size changes few features.
+        A candidate within all ranges has the distance 0. Other candidates have the distance log(1 + r) / 2. Here, r is
+        the distance of the features from their ranges in standard deviations, as a root mean square over a group of
+        features.
         """
         distances = np.empty(len(matrix))
+        # Use the largest group, because another problem size changes few features.
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
         return distances
 
@@ -115,31 +116,32 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and a kind of rows. The key omits an empty kind."""
+    """Return the key of a model's interval for a GPU, a data type and a kind of tensor rows."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Calibrated interval: a fraction `level` of the true values is within a factor exp(`width`) of the prediction. The
-    factor grows with a candidate's distance from the training data."""
+    """Calibrated interval around a prediction. The fraction `level` of the true values is within a factor
+    exp(`width`)."""
 
     width: float
     """Logarithm of the factor for candidates inside the training data."""
     groups: int
-    """Number of held-out groups that the interval was calibrated on."""
+    """Number of held-out groups behind the interval."""
     kind: str
     """Kind of the held-out groups: `problem`, `GPU` or `kernel`, or `config` after an adaptation."""
     level: float = LEVEL
 
     @property
     def pooled(self) -> bool:
-        """Return whether the analytical model's interval was used as well, because too few groups were held out."""
+        """Return whether too few groups were held out, so that the interval also uses errors of the analytical
+        model."""
         return self.groups < groups_needed(self.level)
 
     @property
     def summary(self) -> str:
-        """Return a text that describes the held-out data on which the interval was calibrated."""
+        """Return a text that describes the held-out data behind the interval."""
         if not self.groups:
             return f"the analytical model: no {self.kind} was held out"
         held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"
@@ -148,15 +150,13 @@ class Interval:
         return f"{held_out} and the analytical model; {groups_needed(self.level)} would be enough without it"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
-        """Return (lower ends, upper ends) of the intervals around C predictions, as arrays of shape (C,). `distance` is
-        the distance of each candidate from the training data, or one number for all candidates."""
+        """Return (lower ends, upper ends) of the intervals around C predictions, (C,) each."""
         factor = factor_at(self.width, distance)
         return value / factor, value * factor
 
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the factor between a prediction and either end of its interval, given an `Interval.width` and the
-    candidate's distance from the training data."""
+    """Return the factor between a prediction and either end of its interval, at a distance from the training data."""
     hypotenuse = math.hypot(width, _PRIOR) if isinstance(width, float) else np.hypot(width, _PRIOR)
     return np.asarray(np.exp(width + _prior_share(np.asarray(distance)) * (hypotenuse - width)))
 
@@ -170,12 +170,12 @@ def interval_from(entry: Mapping[str, Any]) -> Interval:
 
 
 def unknown_interval(kind: str) -> Interval:
-    """Return the analytical model's interval, which is used if no group of this kind was held out."""
+    """Return the analytical model's interval, for use if no group of this kind was held out."""
     return Interval(_PRIOR, 0, kind)
 
 
 def groups_needed(level: float = LEVEL) -> int:
-    """Return the minimum number of held-out groups that makes an interval independent of the analytical model."""
+    """Return the number of held-out groups from which an interval does not need the analytical model."""
     return math.ceil(round(level / (1.0 - level), 9))
 
 
@@ -186,7 +186,7 @@ def calibrate(
 
     Args:
         residual: log(measured / predicted) of each row, (N,).
-        group: Number that identifies each row's group, (N,).
+        group: Number of each row's group, (N,).
         kind: Kind of the groups: `problem`, `GPU` or `kernel`.
         distance: Distance of each row from the training data, (N,) or one number.
         level: Fraction of true values that the interval must cover.
@@ -203,13 +203,12 @@ def calibrate(
 
 
 def _prior_share(distance: Array) -> Array:
-    """Return the weight of the analytical model's error: 0 at distance 0 from the training data, 1/2 at distance 1."""
     squared = distance * distance
     return np.asarray(squared / (1.0 + squared))
 
 
 def _width_needed(error: Array, distance: Array) -> Array:
-    """Return the smallest non-negative `Interval.width` that covers `error` at `distance` from the training data."""
+    """Return the smallest `Interval.width` that covers an error."""
     s = _prior_share(distance)
     # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
@@ -218,9 +217,8 @@ def _width_needed(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the smallest width that covers the fraction `level` of a mixture of rows and errors of the analytical
-    model. `score` (N,) is the width that each row needs, ascending. `share` (N,) is the cumulative weight of the rows.
-    `prior_weight` is the fraction of the analytical model's errors."""
+    """Return the smallest width that covers the fraction `level` of the rows and errors of the analytical model.
+    `score` (N,) is the width that each row needs, ascending, and `share` (N,) the cumulative weight of the rows."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

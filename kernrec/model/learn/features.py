@@ -1,8 +1,7 @@
 """Features of a candidate for trained models: ratios that have the same meaning on every GPU and for every shape.
 
-Models would memorize absolute times, counts and sizes, which identify a GPU or a shape. Therefore, times are divided by
-the roofline or by other parts of the analytical model, work is per output or per thread, and resources are fractions of
-the GPU's resources.
+Models would memorize absolute times, counts and sizes, which identify a GPU or a shape. So times are divided by the
+roofline or by other times, work is per output or per thread, and resources are fractions of the GPU's resources.
 
 `FEATURES` documents all columns except those of tunables, which come last:
 
@@ -34,7 +33,7 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class Feature:
-    """Column of the feature matrix: the ratio of two of `QUANTITIES`, `above` and `below`."""
+    """Column of the feature matrix: the ratio of two quantities, `above` and `below`."""
 
     name: str
     group: str
@@ -44,7 +43,7 @@ class Feature:
     above: str
     below: str = "1"
     bounded: bool = False
-    """Whether to limit the ratio to the range from 1e-6 to 1e6, because one of its quantities can be 0."""
+    """Whether to limit the ratio to the range from 1e-6 to 1e6, because a quantity can be 0."""
 
     @property
     def logarithmic(self) -> bool:
@@ -81,8 +80,8 @@ QUANTITIES = (
     "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps", "lanes", "all_threads",
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
-"""Names of the inputs, properties of the GPU, and derived quantities whose ratios are features. Seconds, joules and
-watts are those of the analytical model for all launches, and other inputs those of the longest launch:
+"""Names of the inputs, properties of the GPU, and derived quantities. Features are ratios of these quantities. Times,
+energies and powers come from the analytical model for all launches. Other inputs describe the longest launch.
 
 - `clocked_j` (under the power limit) and `core_j` (at nominal voltage) are energies of core events. `wait_s` is the
   time that blocks wait for latencies. `l2_s` and `dram_s` are the times of the traffic at full bandwidth. `core_s`
@@ -91,20 +90,19 @@ watts are those of the analytical model for all launches, and other inputs those
   an SM can hold at the same time.
 - `compute_s` (at the f32 peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel.
   `roofline_s` is the larger of the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of
-  rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer."""
+  rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer.
+"""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 _ROWS: Mapping[str, int | slice] = {**_ROW, "pipe_s": slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))}
 
 
 @dataclass(frozen=True, eq=False)
 class ModelInputs:
-    """Quantities of C candidates on one GPU from the analytical model. Each of `QUANTITIES` is an attribute, such as
-    `latency_s` (C,). `pipe_s` is the time of each of P pipes, (P, C)."""
+    """Quantities of C candidates on one GPU from the analytical model. Each of `QUANTITIES` is an attribute, (C,)."""
 
     gpu: GPU
     quantities: Array
-    """Array (Q, C) with a row for each of `QUANTITIES`. Unknown quantities are NaN. Evaluating features overwrites the
-    derived quantities."""
+    """Values of `QUANTITIES`, (Q, C). Unknown values are NaN. Evaluating features overwrites derived quantities."""
     tunables: Mapping[str, Array]
     """Values of each tunable, (C,)."""
 
@@ -166,8 +164,7 @@ FEATURES: tuple[Feature, ...] = (
 
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """Return the names of the features of `groups`. If `groups` contains `schedule`, the names of the tunables' columns
-    follow."""
+    """Return the names of the features of some groups. The group `schedule` includes the features of tunables."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed
@@ -178,28 +175,26 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 
 def parts(columns: Sequence[str]) -> Array:
-    """Return the group of each of F columns, as an index in `GROUPS`."""
+    """Return each column's index in `GROUPS`, (F,)."""
     return np.array([GROUPS.index(_BY_NAME[name].group if name in _BY_NAME else "schedule") for name in columns])
 
 
 def _alignment(values: Array) -> Array:
-    """Return log2 of the largest power of two that divides each value: 0 for values below 1, NaN for unknown values."""
+    """Return log2 of the largest power of two that divides each value."""
     whole = np.nan_to_num(values).astype(np.int64)
     power = np.log2(np.where(whole > 0, whole & -whole, 1))
     return np.where(np.isnan(values), np.nan, power)
 
 
 def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
-    """Return the features of C candidates as a float32 array (C, F). `columns` contains the F names from `names`. A
-    feature is NaN if an input is unknown or the kernel does not have the tunable."""
+    """Return the features of C candidates, (C, F), float32. Unknown features are NaN."""
     filled = of_tunables(inputs.tunables, columns, len(inputs))
     plan_of(inputs.gpu, columns).fill(inputs.quantities, filled)
     return filled
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return an array of shape (C, F) that contains only the features of tunables. All other columns are NaN.
-    `tunables` contains the values of each tunable as an array of shape (C,)."""
+    """Return only the features of tunables, (C, F). All other columns are NaN."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")
@@ -233,7 +228,7 @@ OTHER_ROWS = "other rows"
 
 
 def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
-    """Return the kind of tensor rows that config number `row` is made for: a value of `ROW_KINDS`, or `OTHER_ROWS`.
-    Return an empty text if `tunables` does not state the kind."""
+    """Return the kind of tensor rows that a config is made for, or an empty text if the tunables do not state the
+    kind."""
     values = tunables.get(_TUNABLE)
     return "" if values is None or row >= len(values) else ROW_KINDS.get(int(values[row]), OTHER_ROWS)

@@ -1,5 +1,5 @@
 """Evaluate boosted trees without XGBoost, because importing XGBoost takes longer than a whole recommendation. Training
-converts each tree to a complete binary tree in arrays. Each level costs one comparison, and no pointers are needed."""
+converts each tree to a complete binary tree in arrays, which needs one comparison per level and no pointers."""
 
 import json
 import mmap
@@ -25,27 +25,25 @@ _MOST_FEATURES = (1 << 15) - 1  # A column index has two bytes, one bit of which
 
 @dataclass(frozen=True)
 class Forest:
-    """Complete binary trees with L levels of splits, over F features. T is the number of trees, rounded up to a
-    multiple of eight with empty trees. Nodes are stored level by level, and tree by tree within a level: the root of
-    tree t is node t, and the children of node n are nodes 2 n + T and 2 n + T + 1."""
+    """Complete binary trees with L levels of splits over F features. T is the number of trees, rounded up to a multiple
+    of eight with empty trees. Nodes are stored level by level, and tree by tree within a level. The root of tree t is
+    node t. The children of node n are nodes 2 n + T and 2 n + T + 1."""
 
     features: int
     trees: int
     """Number of trees, without the empty trees."""
     levels: int
     column: Array
-    """Index of the feature that each split compares. F is added to the index if missing values go right. The array is
-    uint16 and has the shape (T (2**L - 1),)."""
+    """Index of each split's feature, plus F if missing values go right. The array is uint16, (T (2**L - 1),)."""
     value: Array
-    """Thresholds of all splits, followed by all leaves. The array is float32 and has the shape (T (2**(L + 1) - 1),). A
-    feature that equals its threshold goes right."""
+    """Thresholds of all splits, followed by all leaves. The array is float32, (T (2**(L + 1) - 1),). A feature that
+    equals its threshold goes right."""
     base: float
     """Constant added to the sum of leaves."""
 
     @classmethod
     def of_booster(cls, booster: Any) -> "Forest":
-        """Convert an `xgboost.Booster` that was trained with squared errors. Raise `ValueError` if a tree is too deep,
-        or contains an implausible number."""
+        """Convert an `xgboost.Booster`. Raise `ValueError` if a tree is too deep, or contains an implausible number."""
         learner = json.loads(booster.save_raw("json"))["learner"]
         shape = learner["learner_model_param"]
         trees = learner["gradient_booster"]["model"]["trees"]
@@ -106,13 +104,13 @@ class Forest:
         return query.Trees(self.features, _width(self.trees), self.levels, self.column, self.value, self.base)
 
     def packed(self) -> bytes:
-        """Return the trees as bytes in the format of `kernrec.util.array_file`."""
+        """Return the trees as bytes for a file."""
         header = {"features": self.features, "trees": self.trees, "levels": self.levels, "base": self.base}
         return pack(header, {"column": self.column, "value": self.value})
 
     @classmethod
     def unpacked(cls, data: bytes | mmap.mmap) -> "Forest":
-        """Create a forest from the verified bytes of `packed`. Raise `ValueError` if the data is damaged."""
+        """Create a forest from the result of `packed`. Raise `ValueError` if the bytes are damaged."""
         header, arrays = unpack(data, intact=True)
         try:
             column, value = arrays["column"], arrays["value"]

@@ -25,10 +25,10 @@ def loss_weights(
 
     Args:
         cost: Measured cost of each row, (N,). Rows whose cost is NaN get weight 0.
-        problem: Number that identifies each row's problem, (N,).
+        problem: Number of each row's problem, (N,).
         sharpness: Exponent of the weights.
-        trust: Additional relative weight of each row, (N,), or None. The best cost of a problem is that of its rows
-            with the largest `trust`.
+        trust: Additional relative weight of each row, (N,), or None. Only rows with the largest `trust` of a problem
+            determine its best cost.
     """
     measured = np.isfinite(cost)
     weights = np.zeros(len(cost))

@@ -1,9 +1,8 @@
 """Trained model for queries: boosted trees that correct the analytical model, with intervals and scores.
 
-A correction can make a config faster than the analytical model predicts. On GPUs without recordings, only a physical
-minimum limits the correction (`least_seconds`): every SM must do the arithmetic of its blocks at the rate of its pipes,
-the compulsory bytes must pass once between DRAM and L2, and a launch has an overhead. The fastest recorded config of
-each Triton matmul on an A100 and an H100 took at least 0.95 times this minimum.
+On GPUs without recordings, a correction is limited by a physical minimum time (`least_seconds`): every SM must do the
+arithmetic of its blocks, the compulsory bytes must pass once between DRAM and L2, and a launch has an overhead. The
+fastest recorded config of each Triton matmul on an A100 and an H100 took at least 0.95 times this minimum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +23,10 @@ Array = np.ndarray
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
-    """Return the minimum time of each of C candidates in seconds. Blocks are assumed to run in the modeled number of
-    rounds, and arithmetic at the clock under the power limit. Unknown parts of the time count as zero."""
+    """Return the minimum time of each of C candidates in seconds, (C,)."""
     gpu, seconds = inputs.gpu, np.empty(len(inputs))
+    # Blocks run in the modeled number of rounds, and arithmetic at the clock under the power limit. Unknown parts of
+    # the time count as zero.
     query.least_seconds(inputs.quantities, gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
     return seconds
 
@@ -47,7 +47,7 @@ _NO_WIDTHS = np.zeros((1, 2))
 HEADS = ("latency", "power")
 """Quantities that a model corrects. The trees of each quantity predict log(measured / analytical)."""
 SHAPE = "shape"
-"""Key of the trees for GPUs without measurements, which predict how latencies differ between a problem's configs."""
+"""Key of the trees for GPUs without measurements. They predict how latencies differ between a problem's configs."""
 
 
 @dataclass(frozen=True)
@@ -55,36 +55,35 @@ class Model:
     """Boosted trees for latency and power, with intervals and with scores on held-out data."""
 
     columns: tuple[str, ...]
-    """Names of the features, in the order in which the trees number them."""
+    """Names of the features, in the trees' order."""
     extent: Extent
-    """Region of feature space that the training data covers."""
+    """Range of the features in the training data."""
     intervals: Mapping[str, Mapping[str, Interval]]
-    """Intervals, keyed by quantity (`latency` or `energy`), then by scope. A scope is `*` (all GPUs), a GPU, a GPU with
-    a data type (`conformal.on_dtype`), a GPU with a data type and a kind of rows (`conformal.on_rows`),
-    `conformal.NEW_GPU`, or `conformal.NEW_KERNEL`."""
+    """Intervals, keyed by quantity (`latency` or `energy`), then by scope. A scope is `*` (all GPUs), a GPU, a key from
+    `conformal.on_dtype` or `conformal.on_rows`, `conformal.NEW_GPU`, or `conformal.NEW_KERNEL`."""
     scores: Mapping[str, float | str]
     """Scores of the model on held-out groups, keyed by name."""
     gpus: tuple[str, ...]
-    """GPUs in the training data. `ops` contains its ops, and `kernels` the source hashes of its kernels."""
+    """GPUs in the training data. `kernels` maps the kernels in the training data to hashes of their sources."""
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
     helps_new_kernels: bool = False
-    """Whether the model had smaller errors than the analytical model on each of two or more held-out kernels."""
+    """Whether the model was more accurate than the analytical model on each of two or more held-out kernels."""
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
-    """Trees of each quantity, keyed by a member of `HEADS` or by `SHAPE`."""
+    """Trees, keyed by a member of `HEADS` or by `SHAPE`."""
 
     @property
     def helps_new_gpus(self) -> bool:
-        """Return whether the model was at least as good as the analytical model on held-out GPUs, or True if no GPU was
-        held out. Both its median error and its top recommendations must be at least as good. The median error is that
-        of latencies or, if the model has `SHAPE` trees, of latency differences between a problem's configs."""
+        """Return whether the model was at least as good as the analytical model on held-out GPUs. Return True if no GPU
+        was held out."""
         judged = self._judged
+        # Both the median error and the top recommendations must be at least as good.
         ascending = (judged("GPU"), judged("GPU", ANALYTICAL)), (top1_score(ANALYTICAL), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
 
     @property
     def tried_on_new_gpus(self) -> bool:
-        """Return whether the model was tested on held-out GPUs. Without a test, `helps_new_gpus` is only assumed."""
+        """Return whether the model was tested on held-out GPUs."""
         return self._judged("GPU") in self.scores
 
     @property
@@ -92,23 +91,15 @@ class Model:
         return difference_score if SHAPE in self.forests else transfer_score
 
     def log_ratio(self, inputs: ModelInputs, gpu_known: bool = True) -> tuple[dict[str, Array], Array]:
-        """Predict the correction of each of C candidates' latency and power.
-
-        Args:
-            gpu_known: Whether the GPU is in the training data. For other GPUs, `SHAPE` trees only correct the
-                differences between the configs of a problem. This correction shrinks with the distance from the
-                training data, and `least_seconds` limits it.
-
-        Returns:
-            Two values: log(corrected / analytical) as arrays of shape (C,), keyed by quantity, and the distances from
-            the training data, (C,).
-        """
+        """Predict the corrections of C candidates. Return (log(corrected / analytical), keyed by quantity, distance
+        from the training data), (C,) each. `gpu_known` states whether the GPU is in the training data."""
+        # On unknown GPUs, corrections shrink with the distance from the training data, and `least_seconds` limits them.
         in_engine = learned_model([(self, gpu_known)], inputs.gpu, inputs.tunables, [0] * len(inputs))
         latency, power, distance = in_engine.predict(inputs.quantities)
         return {"latency": latency} | ({"power": power} if "power" in self.parts(gpu_known) else {}), distance
 
     def parts(self, gpu_known: bool) -> tuple[str, ...]:
-        """Return the keys of the trees in `forests` that `log_ratio` uses if `gpu_known` has this value."""
+        """Return the keys of the trees that `log_ratio` uses."""
         return self._parts[0 if gpu_known else 1]
 
     @cached_property
@@ -158,18 +149,16 @@ def learned_model(
 
 
 def transfer_score(kind: str, by: str = "") -> str:
-    """Return the name of the score for the median latency error on held-out GPUs or kernels (`kind`). `by` is
-    `ANALYTICAL` for the analytical model, or empty for the trained model."""
+    """Return the name of the score for the median latency error on held-out GPUs or kernels. `by` is `ANALYTICAL` for
+    the analytical model, or empty for the trained model."""
     return f"median latency error{by} on held-out {kind}s"
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the score for the median error of latency differences between a problem's configs. The
-    arguments are those of `transfer_score`."""
+    """Return the name of the score for the median error of latency differences between a problem's configs."""
     return f"median error of differences{by} on held-out {kind}s"
 
 
 def top1_score(by: str) -> str:
-    """Return the name of the score for the efficiency of the top recommendation on held-out GPUs. The argument `by` is
-    that of `transfer_score`."""
+    """Return the name of the score for the efficiency of the top recommendation on held-out GPUs."""
     return f"efficiency@1{by} on held-out GPUs"

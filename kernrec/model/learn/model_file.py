@@ -39,9 +39,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
 
 def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> Path:
-    """Write a model, and return the path of its card. A model of the same name, such as `matmul` or `matmul@rtx4090`,
-    is replaced, and a missing folder is created. The card stores `training`, a description of the training data. Raise
-    `KernrecError` if a file cannot be written."""
+    """Write a model to a folder, and return the path of its card. `name` is an op such as `matmul`, or
+    `matmul@rtx4090`. The card stores `training`, a description of the training data. Raise `KernrecError` if a file
+    cannot be written."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"invalid model name {name!r:.60}: lower-case letters, digits and _ @ . + - are allowed")
     xgboost = import_optional("xgboost", "training a model", "train")
@@ -95,7 +95,7 @@ def _only_writer(folder: Path) -> Iterator[None]:
 
 
 def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
-    """Delete a model's tree files that are not in `current`, and temporary files of killed training processes."""
+    """Delete a model's unused tree files, and temporary files of killed training processes."""
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
     left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Left by interrupted saves
     for path in folder.iterdir():
@@ -104,8 +104,8 @@ def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
 
 
 def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
-    """Return a model and its card. Raise `UsageError` if a file cannot be read, is damaged, or does not fit this
-    version of kernrec. If `trees` is false, the trees are read on first use, which can raise `UsageError` later."""
+    """Return a model and its card. If `trees` is false, read the trees on first use. Raise `UsageError` if a file is
+    unreadable, damaged, or from another version of kernrec."""
     card = _json(path)
     if "format" in card and card["format"] != FORMAT:
         raise UsageError(
@@ -169,8 +169,8 @@ _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
 
 
 def problem_count(training: Mapping[str, Any]) -> int:
-    """Return the number of training problems, given a card's `training` entry. The entry contains either a list of the
-    problems or only their number."""
+    """Return the number of training problems, given a card's `training` entry."""
+    # The entry contains either a list of the problems or only their number.
     problems = training["problems"]
     return problems if isinstance(problems, int) else len(problems)
 
@@ -240,8 +240,8 @@ def _first_line(error: Exception) -> str:
 
 
 def read_trees(card: Path, file: str, digest: str) -> bytes | mmap.mmap:
-    """Map the file with a model's trees, which is in the folder of the model's card. Raise `UsageError` if the file
-    cannot be read, or if its SHA-256 is not `digest`."""
+    """Map the file with a model's trees into memory. Raise `UsageError` if the file is unreadable, or if its SHA-256 is
+    not `digest`."""
     if Path(file).name != file:
         raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")
     path, read = card.parent / file, hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Search for the config of lowest cost, and measure energy only if it may change the result.
+"""Search for the config of lowest cost with few energy measurements.
 
 Energy takes much longer to measure than latency. So a Gaussian process predicts the power from the config and its
 measured latency. The predicted intervals are widened until they contain the fraction `LEVEL` of the leave-one-out
@@ -18,29 +18,28 @@ from kernrec.util.normal import DEVIATIONS
 Array = np.ndarray
 
 FIRST_ENERGY = 10
-"""Number of energy measurements in the first round, which has no model of power yet."""
+"""Number of energy measurements in the first round."""
 ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
-"""Maximum number of energy measurements in a later round: the larger of `ENERGY_ROUND` and the fraction `_ROUND_SHARE`
-of all energies measured so far."""
+"""Maximum number of energy measurements in a later round, and the same limit as a fraction of all measured energies.
+The larger limit applies."""
 _RISK_FACTOR = 1.5
-"""Number of interval half-widths by which a config's expected cost may exceed the best cost. The search does not
-measure the energy of configs beyond this limit. With 1, the search often misses the config of lowest energy
-(`tools/evidence search`)."""
+"""Number of interval half-widths by which a config's expected cost may exceed the best cost. Configs beyond this limit
+are not measured. With 1, the search often misses the config of lowest energy (`tools/evidence search`)."""
 
 
 LEVEL = 0.9
 """Confidence of the intervals of power."""
 _PRIOR_WEIGHT = 10.0
-"""Weight of the prior assumption that errors are normally distributed, as a number of measurements."""
+"""Weight of the assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Weight of latency as a coordinate: two random configs differ as much in it as in all tunables together."""
+"""Weight of latency as a coordinate: two random configs differ in latency as much as in all tunables together."""
 
 
 class PowerModel:
-    """Model that predicts the logarithm of a config's power from the config and its latency."""
+    """Model that predicts a config's power from the config and its latency. Powers and latencies are logarithms."""
 
     def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
-        """Train the model on at least two configs, with the logarithms of their latencies and powers, (N,) each."""
+        """Train the model on at least two configs with log latencies and log powers, (N,) each."""
         self._middle, self._spread = float(log_s.mean()), max(float(log_s.std()), 1e-3)
         self._process = GaussianProcess(self._placed(points, log_s), log_w)
         error, deviation = self._process.leave_one_out()
@@ -48,8 +47,7 @@ class PowerModel:
         """Half-width of the intervals, in standard deviations of the Gaussian process."""
 
     def predict(self, points: Points, log_s: Array) -> tuple[Array, Array]:
-        """Return (logarithms of the expected powers, half-widths of their intervals) of C configs, as arrays of shape
-        (C,)."""
+        """Return (expected log powers, half-widths of their intervals) of C configs, (C,) each."""
         mean, variance = self._process.predict(self._placed(points, log_s))
         return mean, self.deviations * np.sqrt(variance + self._process.noise)
 
@@ -58,8 +56,8 @@ class PowerModel:
 
 
 def _conformal(scores: Array) -> float:
-    """Return the quantile `LEVEL` of absolute errors: the measured errors `scores`, and `_PRIOR_WEIGHT` assumed errors
-    with a half-normal distribution."""
+    """Return the quantile `LEVEL` of absolute errors. The errors are `scores` and a few assumed errors with a
+    half-normal distribution."""
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
     # For each score, compute the fraction of all errors that are at most as large, assumed errors included.
@@ -73,7 +71,7 @@ class EnergyGuide(ObjectiveSearch):
     """Search by expected improvement for the config of lowest cost in one space, with few energy measurements."""
 
     def __init__(self, search: ExpectedImprovement, weights: tuple[float, float] | None, seed: int = 0) -> None:
-        """Begin a search in the space of `search`, which selects the configs. `seed` is that of random exponents."""
+        """Begin a search in the space of `search`, which selects the configs. `seed` is the seed of random choices."""
         super().__init__(search.space, weights)
         self._search = search
         self._draw = np.random.default_rng(seed)
@@ -110,8 +108,7 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """Return the log cost that each config must beat, (C,). In a search for a Pareto front, it combines the
-        config's own latency with the lowest energy that was measured at this latency or less."""
+        """Return the log cost that each config must beat, (C,)."""
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])
         if not self.front:
@@ -122,12 +119,13 @@ class EnergyGuide(ObjectiveSearch):
         seconds = np.array([self.log_latency(rival) for rival in rivals])
         energies = costs - of_latency * seconds
         latency = np.array([self.log_latency(config) for config in configs])
+        # On a Pareto front, a config must beat the lowest energy that was measured at its latency or less.
         no_slower = seconds <= latency[:, None]
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return (log costs, half-widths of their intervals) of C configs, as arrays of shape (C,). A cost is predicted
-        if it was not measured."""
+        """Return (log costs, half-widths of their intervals) of C configs, (C,) each. Measured costs have the
+        half-width 0."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))

@@ -18,33 +18,30 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST, FIRST_COLD = 15, 10
-"""Number of measurements before the first Gaussian process is fitted: `FIRST` with predicted latencies, and
-`FIRST_COLD` without. Without predictions, 10 random configs led to the best results (`tools/evidence search`)."""
+"""Number of measurements before the first fit, with and without predicted latencies. Without predictions, 10 random
+configs led to the best results (`tools/evidence search`)."""
 _BATCH, _BATCH_SHARE = 5, 0.1
-"""Number of configs in a batch: the larger of `_BATCH` and the fraction `_BATCH_SHARE` of the measured configs. Smaller
-batches did not find the best config sooner (`tools/evidence search`), and larger batches can be compiled ahead."""
+"""Minimum number of configs in a batch, and size of a batch as a fraction of the measured configs. Smaller batches did
+not find the best config sooner (`tools/evidence search`), and larger batches can be compiled ahead."""
 _FITTED = 256
-"""Maximum number of measurements for a fit. Half of them are the fastest configs, the others are random."""
+"""Maximum number of measurements for a fit. Half of them are the fastest configs, and the others are random."""
 SCORED = 20_000
 """Maximum number of configs to score for a batch. If more configs are unmeasured, only offspring are scored."""
 _PROMISING = 512
-"""Number of configs of greatest expected improvement from which a batch is chosen."""
+"""Number of most promising configs from which a batch is chosen."""
 PARENTS = 30
-"""Number of configs, fastest first, from which offspring are bred."""
+"""Number of fastest configs from which offspring are bred."""
 _LEARNED_EVERY = 1.15
 """Factor by which the number of measurements grows before hyperparameters are learned again."""
 _LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative, so raise it to this.
 
 
 class ExpectedImprovement:
-    """Search of a space of C configs for the fastest. It stores no measurements, so each call gets all of them.
-
-    Raises:
-        KernrecError: SciPy is not installed.
-    """
+    """Search of a space of C configs for the fastest config. The search stores no measurements: each call receives all
+    of them. The constructor raises `KernrecError` if SciPy is not installed."""
 
     def __init__(self, tunables: Array, predicted_s: Array | None = None, seed: int = 0) -> None:
-        """Prepare a space. The arguments are those of `SearchSpace`. `seed` is the seed of all random choices."""
+        """Prepare a space. The arguments are those of `SearchSpace`."""
         # Import SciPy now, so that a missing library raises an error before any measurement.
         import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
@@ -54,14 +51,12 @@ class ExpectedImprovement:
         self.space = SearchSpace(tunables, predicted_s, seed)
 
     def batch(self, measured: int) -> int:
-        """Return how many configs to measure before the next call of `order`, given the number of tried configs."""
+        """Return how many configs to measure next. `measured` is the number of configs tried so far."""
         left = self._first - measured
         return left if left > 0 else max(_BATCH, int(_BATCH_SHARE * measured))
 
     def order(self, tried: Array, latency_s: Array) -> Array:
         """Return the indices of all configs that were not tried yet, the most promising first.
-
-        The first `batch(M)` configs are chosen jointly, so that their measurements complement each other.
 
         Args:
             tried: Indices of the M configs that were tried.
@@ -84,6 +79,7 @@ class ExpectedImprovement:
         hyperparameters = self._hyperparameters(rows, residual)
         sample = _thinned(log_s, draw)
         process = GaussianProcess(self.space.points[rows[sample]], residual[sample], hyperparameters)
+        # Choose a batch jointly, so that its measurements complement each other.
         chosen = self._chosen(process, scored, float(log_s.min()), self.batch(len(tried)))
         return self._completed(scored[chosen], left)
 
@@ -133,7 +129,8 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
-    """Return the expected improvement on `best` of each of C configs. `spread` contains their standard deviations."""
+    """Return the expected improvement of each of C configs over `best`. `spread` is the standard deviation of each
+    config."""
     from scipy.special import ndtr
 
     z = (best - expected) / spread
@@ -153,15 +150,15 @@ class ObjectiveSearch(ABC):
 
         Args:
             space: The configs.
-            weights: Exponents of latency and energy in the cost. For example, (1, 1) is the energy-delay product. If
-                None, search for the Pareto front with random exponents in each round (Knowles, "ParEGO", 2006).
+            weights: Exponents of latency and energy in the cost, such as (1, 1) for the energy-delay product. If None,
+                search for the Pareto front with random exponents in each round (Knowles, "ParEGO", 2006).
         """
         self.space = space
         self.front = weights is None
         self.weights = weights or (1.0, 1.0)
         """Current exponents of latency and energy in the cost."""
         self.latency_s: dict[int, float | None] = {}
-        """Measured latency in seconds, keyed by config, or None for a config that failed or has no measurement yet."""
+        """Measured latency in seconds, keyed by config. None means that the config failed or is not measured yet."""
         self.energy_j: dict[int, float] = {}
         """Measured energy in joules, keyed by config."""
         self._asked: set[int] = set()  # Configs whose energy was requested or reported
@@ -173,25 +170,24 @@ class ObjectiveSearch(ABC):
 
     @abstractmethod
     def latency_round(self) -> list[int]:
-        """Return the configs for which latency is measured next. The list is empty if no config is left."""
+        """Return the configs whose latency to measure next, or an empty list at the end of the search."""
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return the configs for which energy is measured next, most important first. Each config has a measured
-        latency and is returned at most once."""
+        """Return the configs whose energy to measure next, most important first."""
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
-        """Record the measured latency of a config in seconds. `latency_s` is None if the config failed."""
+        """Record the measured latency of a config in seconds, or None if the config failed."""
         self.latency_s[config] = latency_s
 
     def tell_energy(self, config: int, energy_j: float | None) -> None:
-        """Record the measured energy of a config in joules. `energy_j` is None if it could not be measured."""
+        """Record the measured energy of a config in joules, or None if it could not be measured."""
         self._asked.add(config)
         if energy_j is not None:
             self.energy_j[config] = energy_j
 
     def ran(self) -> list[int]:
-        """Return the configs with a measured latency, in the order in which they were requested or reported."""
+        """Return the configs with a measured latency."""
         return [config for config, latency_s in self.latency_s.items() if latency_s]
 
     def log_latency(self, config: int) -> float:
@@ -200,12 +196,12 @@ class ObjectiveSearch(ABC):
         return math.log(latency_s)
 
     def log_cost(self, config: int) -> float:
-        """Return the logarithm of the cost of a config whose latency, and energy if it counts, were measured."""
+        """Return the logarithm of a config's measured cost."""
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:
-        """Return the config of lowest measured cost, or None if no cost was measured. In a search for a Pareto front,
-        the cost is the energy-delay product."""
+        """Return the config of lowest measured cost, or None if no cost was measured."""
         if self.front:
+            # In a search for a Pareto front, the best config is that of lowest energy-delay product.
             self.weights = 1.0, 1.0
         return min(self.energy_j if self.with_energy else self.ran(), key=self.log_cost, default=None)

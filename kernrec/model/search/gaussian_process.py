@@ -1,9 +1,10 @@
-"""Gaussian process over configs that learns which tunables matter, and the space of configs that a search explores.
+"""Gaussian process over configs, and the space of configs that a search explores.
 
     covariance   signal * Matern 5/2 of the distance r, with r^2 = sum over tunables of relevance * squared distance
 
-The hyperparameters are those of greatest posterior probability (Rasmussen and Williams, "Gaussian Processes for Machine
-Learning", 2006, section 5.4.1). They have log-normal priors, so that a few measurements suffice.
+The process learns which tunables matter. Its hyperparameters maximize the posterior probability (Rasmussen and
+Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.1). They have log-normal priors, so that a few
+measurements suffice.
 """
 
 import math
@@ -19,13 +20,13 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 _RELEVANCE_SPREAD = 2.0
-"""Prior standard deviation of the logarithm of a relevance. The prior medians are equal and add up to one."""
+"""Prior standard deviation of the logarithm of a relevance. The prior medians are equal and add up to 1."""
 _NOISE, _NOISE_SPREAD = 0.01, 1.0
-"""Prior of `Hyperparameters.noise`: its median, and the standard deviation of its logarithm."""
+"""Prior median of `Hyperparameters.noise`, and prior standard deviation of its logarithm."""
 _SIGNAL_SPREAD = 1.0
-"""Prior standard deviation of the logarithm of `Hyperparameters.signal`, whose prior median is 1."""
+"""Prior standard deviation of the logarithm of `Hyperparameters.signal`. The prior median is 1."""
 _WITHIN = 3.0
-"""Maximum distance of the logarithm of a hyperparameter from its prior median, in prior standard deviations."""
+"""Maximum distance of a log hyperparameter from its prior median, in prior standard deviations."""
 _STEPS = 25
 _JITTER = 1e-8  # Added to the noise, so that the covariance matrix stays positive definite
 _LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative, so raise it to this.
@@ -33,7 +34,7 @@ _LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative, so rai
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Hyperparameters of a Gaussian process: relevances, noise and signal."""
+    """Hyperparameters of a Gaussian process."""
 
     relevance: Array
     """Relevance of each group of coordinates, (G,)."""
@@ -45,18 +46,18 @@ class Hyperparameters:
 
 @dataclass(frozen=True)
 class Points:
-    """N points that represent configs. Their coordinates form groups, such as one group for each tunable."""
+    """N points that represent configs. Their D coordinates form groups, usually one for each tunable."""
 
     coordinates: Array
-    """Coordinates, (N, D). In each group, the squared distance between two random points of a space is about 1."""
+    """Coordinates, (N, D). In each group, the squared distance between two random points is about 1."""
     groups: Array
-    """Group of each coordinate, (D,), counted from 0."""
+    """Group number of each coordinate, (D,)."""
 
     def __getitem__(self, rows: Any) -> "Points":
         return Points(self.coordinates[rows], self.groups)
 
     def with_coordinate(self, values: Array) -> "Points":
-        """Return the points with an additional coordinate, which forms a new group. `values` has the shape (N,)."""
+        """Return the points with an additional coordinate as a new group. `values` has the shape (N,)."""
         number = self.groups.max(initial=-1) + 1
         return Points(np.column_stack((self.coordinates, values)), np.append(self.groups, number))
 
@@ -65,7 +66,7 @@ class GaussianProcess:
     """Gaussian process, given known values. The constructor raises `KernrecError` if SciPy is not installed."""
 
     def __init__(self, points: Points, values: Array, hyperparameters: Hyperparameters | None = None) -> None:
-        """Condition the process on known values at M points. Learn the hyperparameters if `hyperparameters` is None."""
+        """Condition the process on known values at M points. Learn the hyperparameters if they are None."""
         self._linear = import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._offset, self._scale = float(values.mean()), max(float(values.std()), 1e-6)
         scaled = (values - self._offset) / self._scale
@@ -84,14 +85,14 @@ class GaussianProcess:
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
         """Return (scaled coordinates of C points, their covariance (C, M) with the known values, solution (M, C) of
-        this covariance with the Cholesky factor of the known values)."""
+        this covariance with the Cholesky factor)."""
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
         solved = self._linear.solve_triangular(self._factor, across.T, lower=True, check_finite=False)
         return embedded, across, solved
 
     def predict(self, points: Points) -> tuple[Array, Array]:
-        """Return (expected values, variances without measurement noise) at C points, as arrays of shape (C,)."""
+        """Return (expected values, variances without measurement noise) at C points, (C,) each."""
         _, across, solved = self._across(points)
         variance = np.maximum(self.hyperparameters.signal - (solved * solved).sum(axis=0), _LEAST_VARIANCE)
         return self._offset + self._scale * (across @ self._pulls), self._scale**2 * variance
@@ -102,8 +103,8 @@ class GaussianProcess:
         return np.asarray(self._scale**2 * (self._between(embedded, embedded) - solved.T @ solved))
 
     def leave_one_out(self) -> tuple[Array, Array]:
-        """Predict each of M known values from all others. Return (errors, standard deviations of the errors), as arrays
-        of shape (M,)."""
+        """Predict each of M known values from all others. Return (errors, standard deviations of the errors), (M,)
+        each."""
         inverse = np.diagonal(self._linear.cho_solve((self._factor, True), np.eye(len(self._factor))))
         return self._scale * self._pulls / inverse, self._scale / np.sqrt(inverse)
 
@@ -115,8 +116,7 @@ def _matern(squared: Array) -> tuple[Array, Array]:
 
 
 def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
-    """Return the most probable hyperparameters for the values at M points. `values` has the shape (M,), mean 0 and
-    variance 1."""
+    """Return the most probable hyperparameters for standardized values (M,) at M points."""
     optimize = import_optional("scipy.optimize", "choosing which configs to measure", "measure")
     count, unit = int(points.groups.max(initial=-1)) + 1, np.eye(len(values))
     of_groups = [points.coordinates[:, points.groups == group] for group in range(count)]
@@ -125,7 +125,7 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
     spread = np.append(np.full(count, _RELEVANCE_SPREAD), (_NOISE_SPREAD, _SIGNAL_SPREAD))
 
     def improbability(logs: Array) -> tuple[float, Array]:
-        """Return the negative log posterior and its gradient, as a function of the hyperparameters' logarithms."""
+        """Return the negative log posterior and its gradient. `logs` contains the logarithms of the hyperparameters."""
         relevance, noise, signal = np.exp(logs[:-2]), math.exp(logs[-2]), math.exp(logs[-1])
         matern, slope = _matern(np.tensordot(relevance, apart, 1))
         within = signal * (matern + (noise + _JITTER) * unit)
@@ -147,15 +147,15 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
 _OFFSPRING, _MUTATIONS = 2000, 1.5
 """Number of distinct offspring to breed, and mean number of mutated tunables per child."""
 _MOST_CHOICES = 32
-"""Maximum number of values of a categorical tunable. A tunable with more values counts as a quantity."""
+"""Maximum number of values of a categorical tunable. A tunable with more values is numerical."""
 _GENERATIONS = 8
-"""Maximum number of attempts to breed enough offspring, because many children may not be configs of the space."""
+"""Maximum number of attempts to breed enough offspring. Many children may not be configs of the space."""
 FEWEST = 20
-"""Minimum number of existing predictions from which `completed_predictions` predicts the other configs."""
+"""Minimum number of predictions from which `completed_predictions` fills gaps."""
 _FITTED = 300
 """Maximum number of predictions that `completed_predictions` learns from."""
 _CHUNK = 4096
-"""Number of configs that are predicted at once, which limits memory to about `_CHUNK * _FITTED` numbers."""
+"""Number of configs that are predicted at once. This limits memory to about `_CHUNK * _FITTED` numbers."""
 
 
 class SearchSpace:
@@ -166,8 +166,7 @@ class SearchSpace:
 
         Args:
             tunables: Values of the T tunables of each config, (C, T). NaN marks a tunable that a config lacks.
-            predicted_s: Predicted latencies in seconds, (C,), or None if no config has a prediction. NaN marks a config
-                without a prediction.
+            predicted_s: Predicted latencies in seconds, (C,), or None. NaN marks a config without a prediction.
             seed: Seed of the random order of configs without predictions.
         """
         count = len(tunables)
@@ -186,15 +185,14 @@ class SearchSpace:
         self.points = _points(tunables, self.log_s, self._genes)
         """Points of the configs, with a group for each tunable and a group for the predicted latency."""
         self.features = np.column_stack((np.log2(1.0 + np.maximum(np.nan_to_num(tunables), 0.0)), self.log_s))
-        """Inputs of boosted trees, (C, T + 1): logarithms of the tunables, and log predicted latency."""
+        """Inputs of boosted trees, (C, T + 1): log tunables and log predicted latency."""
 
     def __len__(self) -> int:
         return len(self.log_s)
 
     @cached_property
     def covering(self) -> Array:
-        """Return configs that cover each value of each tunable: for each value, the index of the config of lowest
-        predicted latency."""
+        """Return the indices of fast configs that together have each value of each tunable."""
         covering: dict[int, None] = {}
         for column in self._genes[self.by_prediction].T:
             covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
@@ -241,14 +239,14 @@ def _mixed_radix(genes: Array, values: Array) -> Array:
 
 
 def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
-    """Return points that represent configs by their tunables and log predicted latencies. For each tunable, half of the
-    squared distance is the difference between the logarithms of the values. The other half is constant for different
-    values, and smaller if the tunable has many values."""
+    """Return points that represent configs by their tunables and log predicted latencies."""
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
     # Replace a missing tunable by the mean value.
     columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))
     spread = columns.std(axis=0)
     coordinates, groups = [np.zeros((len(log_s), 0))], list[int]()
+    # Half of the squared distance is the difference of the log values. The other half is constant for different values,
+    # and smaller if the tunable has many values.
     for number, column in enumerate(np.flatnonzero(spread > 1e-6).tolist()):
         value = columns[:, column : column + 1] / spread[column] / 2.0
         same = value
@@ -261,15 +259,13 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
 
 
 def completed_predictions(tunables: Array, predicted_s: Array, seed: int = 0) -> Array:
-    """Return predicted latencies in seconds for all configs of one kernel, (C,). Existing predictions are kept.
-
-    A Gaussian process over the tunables fills the gaps, which arise if a config was not profiled or cannot be emulated.
+    """Fill gaps in the predicted latencies of a kernel's configs. Return latencies in seconds, (C,).
 
     Args:
         tunables: Values of the T tunables of each config, (C, T).
-        predicted_s: Predicted latency of each config in seconds, (C,). NaN marks a config without a prediction. The
-            NaNs are kept if fewer than `FEWEST` configs have predictions.
-        seed: Seed for choosing the configs to learn from, if many configs have predictions.
+        predicted_s: Predicted latencies in seconds, (C,). NaN marks a gap. Gaps stay if there are fewer than `FEWEST`
+            predictions.
+        seed: Seed for choosing the configs to learn from.
     """
     predicted = np.isfinite(predicted_s)
     rows, left = np.flatnonzero(predicted), np.flatnonzero(~predicted)

@@ -22,9 +22,9 @@ FIRST = 15
 ROUND, LEAST_ROUND = 20, 5
 """Maximum and minimum number of configs in a later round."""
 LEAST_ENERGY = 1
-"""Minimum number of energy measurements per round, so that a wrong model of power is noticed."""
+"""Minimum number of energy measurements per round. They reveal a wrong model of power."""
 _PARENTS = 30
-"""Number of measured configs, lowest cost first, from which children are bred."""
+"""Number of measured configs of lowest cost from which children are bred."""
 _EXPLORED = 0.2
 """Fraction of a round that is drawn at random from the children."""
 _TREES = 60
@@ -36,7 +36,7 @@ class GeneticSearch(ObjectiveSearch):
     """Genetic search of one space. The constructor raises `KernrecError` if XGBoost is not installed."""
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None, seed: int = 0) -> None:
-        """Begin a search. If `weights` is None, random exponents select each config of a round."""
+        """Begin a search. The arguments are those of `ObjectiveSearch`."""
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
         super().__init__(space, weights)
         self._draw = np.random.default_rng(seed)
@@ -82,7 +82,7 @@ class GeneticSearch(ObjectiveSearch):
         return np.asarray(of_latency * latency + of_energy * joules)
 
     def _promising(self, latency: Array, power: Array, size: int) -> list[int]:
-        """Return the indices of `size` children: some at random, the others of lowest expected cost."""
+        """Return the indices of `size` children: some at random, and the others of lowest expected cost."""
         chosen = dict.fromkeys(self._draw.permutation(len(latency))[: round(_EXPLORED * size)].tolist())
         shares = self._draw.random(size) if self.front else [None]
         order: list[int] = []
@@ -124,7 +124,8 @@ class GeneticSearch(ObjectiveSearch):
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return the predicted log power of N configs, given their log latencies, or zeros without a model of power."""
+        """Return the predicted log powers of N configs from their log latencies, (N,). Return zeros if no model can be
+        trained."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))
@@ -135,7 +136,7 @@ class GeneticSearch(ObjectiveSearch):
         return trees(np.column_stack((self.space.features[configs], latency)))
 
     def _trees(self, features: Array, values: Array, costs: Array) -> Callable[[Array], Array]:
-        """Train boosted trees with more weight on configs of low log cost, and return their prediction function."""
+        """Train boosted trees, and return their prediction function. Configs of low log cost have more weight."""
         weights = loss_weights(np.exp(costs - costs.min()), np.zeros(len(costs)), _SHARPNESS)
         middle = float(np.average(values, weights=weights))
         settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}
@@ -144,8 +145,7 @@ class GeneticSearch(ObjectiveSearch):
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """Return the fraction of the next round's configs to measure: 1 / (1 + r), where r is the signal-to-noise ratio of
-    the last round's predictions.
+    """Return the fraction of the next round's configs to measure. It is large if the last predictions were bad.
 
     Args:
         measured: Logarithms of the measurements of the last round.

@@ -36,11 +36,8 @@ Array = np.ndarray
 
 @lru_cache(maxsize=8)
 def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float, own: float) -> tuple[Array, Array]:
-    """Return read-only draws from two Student's t distributions, as arrays of shape (rows, columns).
-
-    The first has `shared` degrees of freedom, and all numbers of a row share one random scale. The second has `own`
-    degrees of freedom, and all numbers are independent.
-    """
+    """Return read-only draws from two Student's t distributions, (rows, columns) each, with `shared` and `own` degrees
+    of freedom. Numbers in a row of the first array share one random scale."""
     generator = np.random.default_rng(list(seed))
     first = generator.standard_normal((rows, columns))
     first *= np.sqrt(shared / generator.chisquare(shared, (rows, 1)))
@@ -54,9 +51,10 @@ DEGREES = 4.0
 _NODES = 21
 """Number of equally probable outcomes of a measurement over which its gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
-"""Fractions of the error's variance: shared between problems, and smooth within a problem (`tools/evidence refine`)."""
+"""Fractions of the error's variance that problems share, and that are smooth within a problem (`tools/evidence
+refine`)."""
 LEVEL = 0.95
-"""Probability that the mean regret is below the bound of `JointPosterior.regret_bound`."""
+"""Probability that `JointPosterior.regret_bound` exceeds the mean regret."""
 _LEVEL = 10.0
 """Standard deviation of a problem's common error. It is large, so that a surprising first measurement does no harm."""
 _UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
@@ -64,22 +62,21 @@ _UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
 _LENGTH = 0.7
 """Length scale of the smooth part of the error. Two random configs have a distance of about 1.4."""
 _SCALE_PRIOR = 20.0
-"""Weight of the prior assumption that `Contenders.deviation` is right, as a number of measurements."""
+"""Weight of the assumption that `Contenders.deviation` is right, as a number of measurements."""
 _NEVER = 20.0
-"""Amount by which the log cost of a contender that cannot run exceeds the log costs of all others."""
+"""Difference in log cost between a contender that cannot run and all others."""
 LEAST_REACH = 0.13
 """Smallest reach. The reach is the largest assumed difference between the log costs of the current choice and of the
-best contender. It is bounded because a predicted best config is near the limit of the hardware. Without a bound, the
-tails of many slow contenders would dominate the regret (`tools/evidence refine`)."""
+best contender. Without this bound, the tails of many slow contenders would dominate the regret (`tools/evidence
+refine`)."""
 MISJUDGED = 0.04
-"""Probability that the choice is off by the full reach on a problem with fewer than two measured contenders. Such
-misjudgments caused most of the regret on recorded problems (`tools/evidence refine`)."""
+"""Probability that the choice is off by the full reach before two contenders are measured (`tools/evidence refine`)."""
 _OVERLOOKED = math.log(2.0)
 """Log loss that `JointPosterior.regret_bound` allows for one misjudged problem. On a recorded H100, the predicted best
 choice took more than twice as long as the best."""
 _ROUNDS = 10
 _DRAWS = 512
-"""Number of draws from the posterior of a problem for its expected regret."""
+"""Number of draws from a problem's posterior for its expected regret."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,23 +84,23 @@ class Contenders:
     """The C configs of a problem that may be its best config."""
 
     expected: Array
-    """Predicted log cost of each contender, (C,)."""
+    """Predicted log cost of each contender, (C,). All arrays have one row per contender."""
     deviation: Array
-    """Standard deviation of the error that a contender does not share with other configs of its kernel, (C,)."""
+    """Standard deviation of the error that is not common to all contenders of a kernel, (C,)."""
     features: Array
     """Features x of the shared part of the errors, (C, F). The norm of a row is about the standard deviation of the
     error."""
     coordinates: Array
     """Coordinates of each contender, (C, D). Similar configs are near each other."""
     kernel: Array
-    """Number that identifies each contender's kernel, (C,)."""
+    """Number of each contender's kernel, (C,)."""
     of_kernel: float
-    """Standard deviation of the error that all contenders of the same kernel share."""
+    """Standard deviation of the error that is common to all contenders of a kernel."""
     weight: float = 1.0
     """Weight of the problem in the mean regret."""
     inputs: Array | None = None
-    """Inputs of the trees that correct predictions, (C, F), with the same columns for all problems, or None if no trees
-    correct predictions."""
+    """Inputs (C, F) of trees that correct predictions, or None without such trees. All problems have the same
+    columns."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ class Measured:
 
 
 class _Block:
-    """Posterior of a problem's contenders, given w: log costs `mean + slope @ w` with the covariance `covariance`."""
+    """Posterior of one problem's contenders, given the shared weights w. The mean log costs are `mean + slope @ w`."""
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
@@ -136,7 +133,7 @@ class _Block:
         self.update(scale)
 
     def update(self, common: float) -> None:
-        """Compute the posterior, given the scale `common` of the errors of all problems."""
+        """Compute the posterior. `common` is the scale of the errors of all problems."""
         count = max(0, len(self.measured) - 1)
         self.scale = math.sqrt((DEGREES * common**2 + self.surprise) / (DEGREES + count))
         deviation = self.scale * self.contenders.deviation
@@ -162,19 +159,18 @@ class _Block:
 
     @property
     def precision(self) -> Array:
-        """Return the contribution of this problem's measurements to the precision (inverse covariance) of w, as an
-        array of shape (F, F)."""
+        """Return this problem's contribution to the precision (inverse covariance) of w, (F, F)."""
         return np.asarray(self._informed.T @ self._informed)
 
 
 class JointPosterior:
-    """Joint posterior of the log costs of the contenders of all problems. Add measurements in any order."""
+    """Joint posterior of the log costs of the contenders of all problems. Measurements can be added in any order."""
 
     def __init__(self, problems: Sequence[Contenders], seed: int = 0) -> None:
-        """Begin with the predictions of at least one problem. All problems must have equally many features."""
+        """Begin with the predictions of at least one problem. All problems must have the same number of features."""
         self._seed = seed
         self.scale = _UNIT
-        """Common scale of all errors. The scale of a Student's t is `Contenders.deviation` times this factor."""
+        """Common scale of all errors, as a factor of `Contenders.deviation`."""
         self.record = RegretRecord()
         self._left = 1.0  # Fraction of the squared errors that the learned corrections leave
         self._blocks = [_Block(problem, self.scale) for problem in problems]
@@ -185,7 +181,6 @@ class JointPosterior:
         return len(self._blocks)
 
     def contenders(self, problem: int) -> Contenders:
-        """Return the contenders of a problem, with their initial predictions."""
         return self._blocks[problem].contenders
 
     def measured(self, problem: int) -> Sequence[Measured]:
@@ -213,8 +208,7 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a measurement of a problem, and note in `record` how it changed the stated regret and the choice's
-        expected cost."""
+        """Add a measurement of a problem, and note in `record` how the regret changed."""
         before, _ = self._stated_regret(problem, self._random_costs(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -236,7 +230,7 @@ class JointPosterior:
         self._solve()
 
     def relearn(self) -> bool:
-        """Correct the predictions by `kernrec.model.search.relearning`, and return whether they changed."""
+        """Learn corrections of the predictions from the measurements. Return whether the predictions changed."""
         from kernrec.model.search.relearning import Evidence, corrections
 
         evidence = []
@@ -258,8 +252,8 @@ class JointPosterior:
         return True
 
     def expectation(self, problem: int) -> tuple[Array, Array]:
-        """Return (posterior mean, covariance) of the log costs of C contenders, as arrays of shape (C,) and (C, C).
-        They exclude measurement noise."""
+        """Return (mean (C,), covariance (C, C)) of the log costs of a problem's contenders, without measurement
+        noise."""
         block = self._blocks[problem]
         covariance = block.covariance + block.slope @ self._covariance @ block.slope.T
         covariance[block.excluded] = covariance[:, block.excluded] = 0.0
@@ -271,30 +265,30 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Exclude a contender that cannot run. It is not measured again, and chosen only if no other is left."""
+        """Exclude a contender that cannot run. It is chosen only if no other contender is left."""
         block = self._blocks[problem]
         block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
             block.excluded.append(contender)
 
     def choice(self, problem: int) -> int:
-        """Return the index of a problem's current choice: the contender of lowest expected cost."""
+        """Return the index of a problem's contender of lowest expected cost."""
         return int(self._mean(self._blocks[problem]).argmin())
 
     def regret(self, problem: int) -> float:
-        """Return the unweighted expected regret of a problem's current choice, corrected by `RegretRecord.factor`."""
+        """Return the expected regret of a problem's current choice."""
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """Return (result of `regret`, probability that each contender is the best, (C,))."""
+        """Return (expected regret of a problem's current choice, probability that each contender is the best, (C,))."""
         costs = self._random_costs(problem)
         stated, misjudged = self._stated_regret(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
     def _stated_regret(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the uncorrected expected regret as (part if the posterior is right, part if it misjudges the problem).
-        `costs` is the result of `_random_costs`."""
+        """Return the uncorrected expected regret: (part if the posterior is right, part if it is wrong about the
+        problem)."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
@@ -313,8 +307,7 @@ class JointPosterior:
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def _random_costs(self, problem: int) -> Array:
-        """Draw random log costs of a problem's C contenders, as an array of shape (draws, C). They exclude the error
-        that all contenders share."""
+        """Draw random log costs of a problem's C contenders, (draws, C)."""
         mean, covariance = self.expectation(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
         shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)
@@ -342,7 +335,7 @@ class JointPosterior:
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Return by how much the weighted mean regret grows if the unsettled problem of largest weight is misjudged."""
+        """Return by how much the weighted mean regret grows if one problem with few measurements is misjudged."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
@@ -350,15 +343,14 @@ class JointPosterior:
         return np.array([self._stated_regret(problem, self._random_costs(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """Plan at most `most` measurements of a problem. Each has the greatest gain if earlier ones give the expected
-        results. Return (contender, weighted gain) of each. Measured contenders are not measured again. `noise` is the
-        standard deviation of a measured log cost. The gain after n measurements is at most the reach divided by n: the
-        minimum of n exponentially distributed distances to the limit of the hardware is on average 1/n of one
-        distance."""
+        """Plan at most `most` measurements of a problem. Return (contender, weighted gain) of each. `noise` is the
+        standard deviation of a measured log cost."""
         mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         taken = {row.contender for row in self.measured(problem)} | self._blocks[problem].given_up
+        # The gain after n measurements is at most the reach divided by n. This is the mean of the minimum of n
+        # exponentially distributed distances to the limit of the hardware.
         chosen: list[tuple[int, float]] = []
         for _ in range(min(most, len(mean) - len(taken))):
             spread = np.sqrt(np.diagonal(covariance) + noise**2)
@@ -399,8 +391,8 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
 @cache
 def _outcomes() -> Array:
-    """Return `_NODES` equally probable outcomes of a Student's t with 4 degrees of freedom, in closed form (Shaw,
-    "Sampling Student's T distribution", 2006)."""
+    """Return equally probable outcomes of a Student's t with 4 degrees of freedom (Shaw, "Sampling Student's T
+    distribution", 2006)."""
     probability = (np.arange(_NODES) + 0.5) / _NODES
     inside = 2.0 * np.sqrt(probability * (1.0 - probability))
     ratio = np.cos(np.arccos(np.minimum(inside, 1.0)) / 3.0) / inside

@@ -1,7 +1,7 @@
 """Decide which configs of a large space to profile statically, and when to stop.
 
-Trees learn time and energy from the profiled configs, beginning with random ones. The lower bound of a config is the
-mean of the trees' predictions minus `SPREADS` standard deviations, in logarithms of time, energy and their product. The
+Trees learn time and energy from profiled configs. The first configs are random. The lower bound of a config is the mean
+of the trees' predictions minus `SPREADS` standard deviations, in logarithms of time, energy and their product. The
 search ends if no remaining lower bound is more than `MARGIN` better than the best profiled config.
 """
 
@@ -17,44 +17,42 @@ Array = np.ndarray
 MARGIN = 0.05
 """Maximum fraction by which an unprofiled config may beat the best profiled config at the end of the search."""
 SPREADS = 3.0
-"""Number of standard deviations between the mean of the trees' predictions and the lower bound of a config."""
+"""Standard deviations between the mean of the trees' predictions and the lower bound of a config."""
 EAGER = 1.0
-"""Standard deviations below the mean prediction in a second, higher lower bound. Half of the next configs are the
-lowest by this bound, and the other half by the bound with `SPREADS`."""
+"""Standard deviations between the mean prediction and a second, higher lower bound. Each of the two bounds selects half
+of the next configs."""
 SEARCHES, WRONG = 14, 0
-"""Number of test searches in recorded spaces, and number of searches whose result was worse than the best config by
-more than `MARGIN`."""
+"""Number of test searches in recorded spaces, and number of searches that missed the best config by more than
+`MARGIN`."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
-"""Number of random configs at the start: the fraction `_FIRST_SHARE` of the space, limited to the range `_FIRST`."""
+"""Range of the number of random configs at the start, and this number as a fraction of the space."""
 _BATCH, _BATCH_SHARE = 32, 0.1
-"""Maximum number of configs between two fits: the larger of `_BATCH` and `_BATCH_SHARE` of the tried configs."""
+"""Maximum number of configs between two fits, and the same limit as a fraction of the tried configs. The larger limit
+applies."""
 _LEAST = 16
 """Minimum number of configs between two fits. Profiling them takes as long as a fit."""
 _TREES = 64
 _FEWEST = 20
 """Minimum number of successful configs for a fit. Until then, configs are drawn at random."""
 _RUNS = 0.05
-"""Minimum predicted probability that a config runs. Configs below it are not profiled."""
+"""Minimum predicted probability that a config runs. Other configs are not profiled."""
 
 
 class Proposal(NamedTuple):
     """Configs to profile next."""
 
     rows: Array
-    """Indices of the configs, the most promising first. Empty if the search is complete."""
+    """Indices of the configs, the most promising first. The array is empty if the search is complete."""
     promising: int
-    """Number of remaining configs whose lower bound beats the best profiled config by more than `MARGIN`."""
+    """Number of remaining configs that may beat the best profiled config by more than `MARGIN`."""
 
 
 class PartialSearch:
-    """Search of a space of C configs. It stores no results, so each call of `propose` gets all of them.
-
-    Raises:
-        KernrecError: scikit-learn is not installed.
-    """
+    """Search of a space of C configs. The search stores no results: each call of `propose` receives all of them. The
+    constructor raises `KernrecError` if scikit-learn is not installed."""
 
     def __init__(self, tunables: Array, seed: int = 0, spreads: float = SPREADS) -> None:
-        """Prepare a space with the values (C, T) of the T tunables of each config. `spreads` replaces `SPREADS`."""
+        """Prepare a space. `tunables` is the values of the T tunables of each config, (C, T)."""
         self._ensemble: Any = import_optional(
             "sklearn.ensemble",
             "choosing which configs of a large space to profile (`--effort exhaustive` profiles all)",
@@ -101,8 +99,8 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Train trees on the configs `ran` and their log costs `log`. Return (mean, standard deviation) of their
-        predictions for the configs `rest`, as arrays of shape (len(rest), criteria)."""
+        """Train trees on the configs `ran` and their log costs `log`. Return (mean, standard deviation) of the
+        predictions for the configs `rest`, (rest, criteria) each."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]
@@ -115,14 +113,12 @@ class PartialSearch:
 
 
 def criteria(log: Array) -> Array:
-    """Return the criteria to minimize, given log costs. One cost per config, (N, 1), is the only criterion. Two costs,
-    (N, 2), and their mean are three criteria, (N, 3)."""
+    """Return the criteria to minimize: one log cost (N, 1), or two log costs and their mean (N, 3)."""
     return log if log.shape[1] == 1 else np.column_stack((log, log.mean(axis=1)))
 
 
 def _features(tunables: Array) -> Array:
-    """Return the inputs of the trees as an array of shape (C, F). They are logarithms of the tunables that vary, and of
-    the products and ratios of these tunables."""
+    """Return the inputs of the trees: log tunables, and the sums and differences of two log tunables, (C, F)."""
     varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
     logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
     pairs = [

@@ -14,20 +14,20 @@ from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.model.search.relearning import LEAST
 
 _NEAR_TOP, _IN_TURN = 6, 2
-"""Numbers of problems whose gains are computed again before each decision: `_NEAR_TOP` problems of greatest gain per
-second, and the `_IN_TURN` problems whose gains are oldest."""
+"""Numbers of problems whose gains are updated before each decision: those of greatest gain, and those updated longest
+ago."""
 _LONGEST = 4
 """Maximum number of measurements in a visit."""
 _RELEARNED_EVERY = 1.5
 """Factor by which the number of measurements grows before corrections are learned again."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Numbers of new measurements after which the common scale of errors is estimated again: those in `_RESCALED_AT`, and
-multiples of `_RESCALED_EVERY`."""
+"""Numbers of new measurements after which the common scale of errors is estimated again. Multiples of `_RESCALED_EVERY`
+count, too."""
 
 
 @dataclass
 class Costs:
-    """Expected durations in seconds, which the caller may update."""
+    """Expected durations in seconds. The caller may update them."""
 
     visit_s: float
     """Seconds to create the inputs and the reference result of a problem."""
@@ -41,7 +41,7 @@ class Visit:
 
     problem: int
     contenders: tuple[int, ...]
-    """Indices of the problem's contenders to measure, in this order."""
+    """Indices of the contenders to measure, in this order."""
     gain: float
     """Expected reduction of the weighted mean regret."""
     seconds: float
@@ -85,7 +85,8 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the visit of greatest gain per second among problems not in `without`, or None if there is none."""
+        """Return the next visit of a problem: that of greatest gain per second. Return None if no visit is left.
+        Problems in `without` are skipped."""
         rates = self._rates(without)
         oldest = np.argsort(self._as_of, kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:
@@ -105,16 +106,16 @@ class Refinement:
         return rates
 
     def below(self, until: float) -> bool:
-        """Return whether the upper bound on the weighted mean regret is at most `until`. If only problems with fewer
-        than two measurements keep the bound above `until`, `next` returns visits of these problems until this method is
-        called again."""
+        """Return whether the mean regret is at most `until`, with high probability."""
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
+        # If only problems with fewer than two measurements keep the bound too high, let `next` visit these problems
+        # first.
         self._settling = bound > until >= bound - self.posterior.overlooked()
         return bound <= until
 
     def take(self, problem: int, measured: Measured) -> None:
-        """Record a measurement of a problem, and update the posterior and the expected gains."""
+        """Add a measurement of a problem, and update the posterior and the expected gains."""
         self.posterior.watch(problem, measured)
         self._taken += 1
         if self._taken in _RESCALED_AT or self._taken % _RESCALED_EVERY == 0:
@@ -130,14 +131,15 @@ class Refinement:
         return self.posterior.relearn()
 
     def visits(self) -> list[Visit]:
-        """Return the best visit of each problem that has contenders to measure, greatest gain per second first."""
+        """Return the best visit of each problem, greatest gain per second first."""
         visits = [self._best_visit(problem) for problem in range(len(self._sequences))]
         return sorted(filter(None, visits), key=lambda visit: -visit.gain / visit.seconds)
 
     def forecast(self, seconds: float) -> float:
-        """Return by how much the weighted mean regret is expected to fall within `seconds` of measuring. Only the next
-        few measurements of each problem count, so the forecast is too low for long times."""
+        """Return by how much the weighted mean regret is expected to fall within `seconds` of measuring. The forecast
+        is too low for long times."""
         gain = 0.0
+        # Only the next few measurements of each problem are planned, so this is too low for long times.
         for visit in self.visits():
             gain += visit.gain * min(1.0, max(0.0, seconds) / visit.seconds)
             seconds -= visit.seconds

@@ -3,8 +3,8 @@
 If a model is right, the expected regret of a problem falls on average by as much as its choice improves. So the ratio
 of both sums over recent measurements corrects the remaining stated regrets.
 
-The total loss is modeled as a compound Poisson sum: few problems have a wrong choice, but each of them loses much. The
-sizes of losses are exponentially distributed with the mean `jump`, so the correction has a gamma distribution.
+The total loss is a compound Poisson sum: few problems have a wrong choice, but each of them loses much. The sizes of
+losses are exponentially distributed with the mean `jump`, so the correction has a gamma distribution.
 """
 
 import math
@@ -16,29 +16,29 @@ Array = np.ndarray
 _MEMORY = 60.0
 """Number of measurements after which the weight of a measurement falls to 1/e."""
 _PRIOR = 4.0
-"""Weight of the prior assumption that stated regrets are right, as a number of observed losses."""
+"""Weight of the assumption that stated regrets are right, as a number of observed losses."""
 _JUMP, _JUMP_PRIOR = 0.065, 4.0
 """Prior mean of the log loss on a problem with a wrong choice, and the weight of this prior as a number of losses."""
 _DRAWS = 2048
 
 
 class RegretRecord:
-    """Record of stated regrets and actual gains. Before any measurement, stated regrets are assumed to be right."""
+    """Record of the regrets that a model stated, and of the actual improvements."""
 
     def __init__(self) -> None:
         self._keep = math.exp(-1.0 / _MEMORY)
         self._stated = self._gained = self._squared = 0.0
 
     def note(self, stated: float, gained: float) -> None:
-        """Record a measurement: the fall of the problem's stated regret, and the expected log cost of its previous
-        choice minus that of its new choice."""
+        """Record how much a measurement reduced the stated regret (`stated`) and the log cost of the choice
+        (`gained`)."""
         self._stated = self._keep * self._stated + stated
         self._gained = self._keep * self._gained + gained
         self._squared = self._keep * self._squared + gained**2
 
     @property
     def jump(self) -> float:
-        """Return the mean loss on a problem with a wrong choice: mean squared gain / (2 * mean gain)."""
+        """Return the mean log loss on a problem with a wrong choice."""
         return (_JUMP_PRIOR * _JUMP**2 + self._squared / 2.0) / (_JUMP_PRIOR * _JUMP + self._gained)
 
     def _gamma(self) -> tuple[float, float]:
@@ -46,7 +46,7 @@ class RegretRecord:
 
     @property
     def factor(self) -> float:
-        """Return the factor by which stated regrets should be multiplied to correct them."""
+        """Return the factor that corrects stated regrets."""
         shape, rate = self._gamma()
         return shape / rate
 

@@ -1,7 +1,7 @@
 """Learn corrections of predicted costs from the measurements of many problems (`tools/evidence refine`).
 
-Boosted trees learn how much a config's error differs from the mean error of its problem's measured configs. The trees
-that correct a problem were trained without the problem's measurements, so these remain independent evidence.
+Boosted trees learn how much a config's error differs from the mean error of its problem. The trees that correct a
+problem are trained without its measurements, so that these remain independent evidence.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy as np
 Array = np.ndarray
 
 LEAST = 100
-"""Minimum number of measurements for learning. Only problems with at least two measurements count."""
+"""Minimum number of measurements for learning. Problems with one measurement do not count."""
 _FOLDS, _MODELS, _TREES = 5, 2, 100
 _SETTINGS = {
     "max_depth": 6, "eta": 0.1, "subsample": 0.7, "colsample_bytree": 0.5, "min_child_weight": 5, "max_bin": 64,
@@ -38,14 +38,13 @@ class Evidence:
     """Measured log cost of each measured contender, (M,)."""
 
     def errors(self) -> Array:
-        """Return the errors of the predictions for M measured contenders, minus the mean error."""
+        """Return the errors of the predictions for the measured contenders, minus their mean, (M,)."""
         return _centered(self.log_cost - self.expected[self.rows])
 
 
 def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array], float] | None:
-    """Learn corrections of the predictions from all measurements. The problems have equal columns of `inputs`. Return
-    (corrections to add to the log costs of each problem, (C,) each, and the fraction of the squared errors that
-    remains), or None if there are too few measurements, if XGBoost is not installed, or if corrections do not help."""
+    """Learn corrections of the predictions of all problems. Return (corrections of each problem's log costs, fraction
+    of the squared errors that remains), or None if corrections cannot be learned or do not help."""
     used = [number for number, problem in enumerate(problems) if len(problem.rows) > 1]
     if sum(len(problems[number].rows) for number in used) < LEAST or find_spec("xgboost") is None:
         return None

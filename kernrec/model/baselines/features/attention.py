@@ -32,10 +32,10 @@ prompts. All constants of this module were fitted to recordings of three backend
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
-"""Clocks that a wave of tiles takes in addition to its arithmetic. The key states whether the tensor cores are
-asynchronous (sm_90, sm_100, sm_103)."""
+"""Clocks of a wave of tiles beside its arithmetic. The key is True for GPUs with asynchronous tensor cores (sm_90,
+sm_100, sm_103)."""
 _SPLIT_KEYS = 128
-"""Minimum number of keys in a part, if the keys of a token are split over several blocks."""
+"""Minimum number of keys per block, if the keys of a token are split over several blocks."""
 _CHAIN_CLK = 400.0
 """Clocks per tile of keys in decoding. A block processes its tiles one after the other."""
 _FEW_BLOCKS = 0.6
@@ -43,12 +43,12 @@ _FEW_BLOCKS = 0.6
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the data type of the queries, followed by the data type of the keys and values if it differs."""
+    """Return the data type of the queries. If the keys and values have another data type, it follows."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of problems: either all are prompts, or all decode one token."""
+    """Return the lower bound and the features of problems. All of them are prompts, or all of them decode one token."""
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(device, by_name)

@@ -1,6 +1,6 @@
 """Lower bound and features of cuDNN's 3x3 convolutions in f32.
 
-cuDNN selects the algorithm by unpublished heuristics. Here, the times of four algorithms are estimated: implicit GEMM,
+cuDNN selects the algorithm by unpublished heuristics. So the times of four algorithms are estimated: implicit GEMM,
 Winograd's F(2x2, 3x3) and F(4x4, 3x3), and FFT. The shortest time is the bound, and all four times are features. F(2x2,
 3x3) runs as one kernel. F(4x4, 3x3) transforms images and filters, runs 36 batched matmuls and transforms the results
 back, and each step writes its results to memory (Lavin and Gray 2016, arXiv 1509.09308).
@@ -31,7 +31,7 @@ _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20
 _FFT_SIZES = np.array([[16.0], [32.0]])
 _ROWS, _ACROSS = (np.array(side, dtype=float)[:, None] for side in zip(*_TILES, strict=True))
 _PRODUCT_TILES = 4
-"""Number of tiles of which a matmul is assumed to use the fastest. `_RATES` is relative to a 128 x 128 tile."""
+"""Number of tiles among which a matmul is assumed to use the fastest."""
 _RATES = np.array([(rows * across / 128**2) ** 0.2 for rows, across in _TILES[:_PRODUCT_TILES]])[:, None]
 _BATCHES = np.array([1.0, 36.0])[:, None, None]
 """Number of matmuls in an implicit GEMM and in Winograd's F(4x4, 3x3)."""
@@ -53,8 +53,7 @@ _COLUMNS = (
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of N 3x3 convolutions with stride 1 and padding 1. `sizes` has the shape
-    (D, N)."""
+    """Return the lower bound and the features of N convolutions. `sizes` has the shape (D, N)."""
     n, c, h, w, k = sizes
     gpu, count = device.gpu, len(n)
     pixels, images, filters, results = n * h * w, 4 * n * c * h * w, 4 * k * c * 9, 4 * n * k * h * w
@@ -102,8 +101,8 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _products_s(device: Device, m: Array, n: Array, k: Array) -> Array:
-    """Return the seconds of the matmuls of implicit GEMM and of F(4x4, 3x3) with the best tile, as an array of shape
-    (2, N). The sizes `m` and `k` have the shape (2, 1, N), and `n` has the shape (N,)."""
+    """Return the seconds of the matmuls of implicit GEMM and of F(4x4, 3x3) with the best tile, (2, N). The sizes `m`
+    and `k` are (2, 1, N), and `n` is (N,)."""
     rows, across = _ROWS[:_PRODUCT_TILES], _ACROSS[:_PRODUCT_TILES]
     rate = device.peak_flops / device.gpu.sms * _MATH_SHARE * _RATES
     tile_s = 2 * rows * across * np.ceil(k / 16) * 16 / rate + device.seconds(_TILE_CLK)

@@ -1,5 +1,5 @@
-"""Lower bound of backends' matmuls, and the features with which trees correct it. The bound includes tiles that run in
-waves, DRAM and L2. It assumes the fastest of a few tiles, because libraries select a tile by a heuristic."""
+"""Lower bound and features of backends' matmuls. The bound includes tiles that run in waves, DRAM and L2. It assumes
+the fastest of a few tiles, because libraries select a tile by a heuristic."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,11 +24,11 @@ FEW_ROWS = 16
 """Rows or columns below which a matmul outside of tensor cores runs as a matrix times a few vectors."""
 
 _SMALL_TILE = 0.25
-"""Exponent e for small tiles: they reach the rate of a 128 x 128 tile times (area / 128**2) ** e."""
+"""Exponent e for small tiles. Their rate is that of a 128 x 128 tile times (area / 128**2) ** e."""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
-"""Tiles for which the number of waves, and the fraction of the waves that is filled, are features."""
+"""Tiles whose number of waves is a feature."""
 _TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))
-"""Tiles whose time is a feature, as (rows, columns, number of parts into which the reduction is split)."""
+"""Tiles whose time is a feature: (rows, columns, number of parts of the reduction)."""
 _SIZES = (*_WAVES, (32, 128), (32, 64), (64, 32), (16, 128), (16, 64))
 _OTHERS = ((*size, split) for size in _SIZES for split in (1, 2, 4, 8, 16))
 _TILES = np.array([*_TIMED, *(tile for tile in _OTHERS if tile not in _TIMED)], dtype=float)
@@ -84,7 +84,7 @@ def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
 
 
 def _tiles(device: Device) -> Array:
-    """Return seven figures of each tile on tensor cores, (7, tiles). Tiles whose time is a feature come first."""
+    """Return seven figures of each tile on tensor cores, (7, tiles)."""
     rows, across, split = _TILES.T
     rate = device.flops / device.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     read_bytes = rows * device.precision.a_bytes + across * device.precision.b_bytes

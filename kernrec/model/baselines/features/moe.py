@@ -1,8 +1,8 @@
 """Lower bound and features of backends' mixtures of experts, on the GPU with the most work (as in the recordings).
 
 With balanced routing, each expert of the GPU gets the same number of tokens. With routing by a power law, the GPU has
-the most popular expert and an even selection of the other experts. If an expert gets only a few tokens, all its weights
-are still read, and its matmuls are computed in whole tiles of rows.
+the most popular expert and an even selection of the other experts. Even for a few tokens, an expert reads all its
+weights and computes whole tiles of rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,8 +25,7 @@ _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
 """Fractions of the data sheet's rates that large problems reach, fitted to recordings of three backends."""
 _SMALL_TILE = 3.0
 """Factor by which a row takes longer in a 16-row tile than in a larger tile. Only the bound at the sustained rate uses
-16-row tiles: without them, few tokens would take too long on GPUs with little arithmetic for their bandwidth, such as
-the H20."""
+16-row tiles, because few tokens would otherwise take too long on GPUs such as the H20."""
 _CHAIN_CLK = 250.0
 """Clocks for each step of 64 elements along the reduction. The steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
@@ -91,9 +90,9 @@ def active_experts(sizes: Mapping[str, int]) -> float:
 
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:
-    """Return figures of the busiest GPU as arrays of shape (N,): `active` (experts with tokens), `rows` (rows of all
-    experts), `most` (rows of the busiest expert), and `rows of SIZE` (rows of all experts in whole tiles of SIZE rows).
-    There are `routes` pairs of token and expert, and `ep` GPUs. `routing` is the op's dimension."""
+    """Return figures of the busiest GPU, (N,) each, for `routes` pairs of token and expert on `ep` GPUs. The keys are
+    `active` (experts with tokens), `rows` (rows of all experts), `most` (rows of the busiest expert), and `rows of
+    SIZE` (rows of all experts in whole tiles of SIZE rows)."""
     made = {name: np.empty(len(routes)) for name in ("active", "rows", "most", *(f"rows of {size}" for size in _ROWS))}
     kinds = np.stack([experts, ep, routing], axis=1)
     for kind in np.unique(kinds, axis=0):
@@ -118,7 +117,7 @@ def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Ar
 
 @lru_cache(256)
 def _shares(experts: int, ep: int, routing: int) -> Array:
-    """Return the fraction of all (token, expert) pairs that goes to each expert of the busiest GPU, (experts / ep,)."""
+    """Return the fraction of all (token, expert) pairs that each expert of the busiest GPU gets, (experts / ep,)."""
     local = max(experts // ep, 1)
     if not routing:
         return np.full(local, 1 / experts)

@@ -10,9 +10,9 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_COLUMNS = 16384
-"""Maximum number of columns, because blocks read much longer rows repeatedly. Recordings have up to 4,100 columns."""
+"""Maximum number of columns. Blocks would read longer rows repeatedly. Recordings have up to 4,100 columns."""
 _ELEMENTS = 1024
-"""Number of elements that a thread block of an elementwise operator computes."""
+"""Number of elements per thread block of an elementwise operator."""
 _DRAM_SHARE = 0.8
 """Fraction of the data sheet's bandwidth that large tensors reach. In the recordings of five GPUs, it is 0.7 to 0.9."""
 _ROW_CLK = 2500.0
@@ -28,9 +28,9 @@ class RowOp:
     DIMS: tuple[str, ...]
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
     tensors: int
-    """Number of full-size tensors that are read or written."""
+    """Number of tensors that are read or written."""
     call_s: float
-    """Seconds of a call that moves almost no data, as the recorder timed it."""
+    """Seconds of a call that moves almost no data."""
 
     def bound(self, device: Device, sizes: Array, layout: str) -> Bound:
         if len(sizes) == 1:

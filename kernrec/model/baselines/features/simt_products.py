@@ -20,8 +20,7 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
     "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single matmuls as (rows, columns), keyed by generation. The generation `later` has the A100's tiles and 128
-x 128."""
+"""Tiles of single matmuls as (rows, columns), keyed by generation."""
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
     "volta": ((64, 128), (64, 64), (128, 32), (32, 128)),
@@ -30,8 +29,8 @@ _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
 }
 """Tiles of batched matmuls as (rows, columns), keyed by generation."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
-"""Fraction of the FMA rate that a 128 x 128 tile reaches, and exponent e for smaller tiles: their fraction is
-multiplied by (area / 128**2) ** e."""
+"""Fraction of the FMA rate that a 128 x 128 tile reaches, and exponent e of smaller tiles: their fraction is multiplied
+by (area / 128**2) ** e."""
 _TILE_CLK = 3200.0
 """Clocks to fill the pipeline of a tile and to write the tile's results."""
 _DRAM_SHARE = 0.8
@@ -48,7 +47,7 @@ _CORE_SHARE = 0.8
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
     """Pass the tiles of a GPU to the engine object `products`. `timed` contains the tiles whose time is a feature, as
-    (rows, columns, number of parts into which the reduction is split). These tiles come first."""
+    (rows, columns, number of parts of the reduction)."""
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
