@@ -83,7 +83,7 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the costs and facts of each candidate in `picked` and `beside`, then the costs of the fastest candidate."""
+    """Return the costs and facts of each candidate, then the costs of the fastest candidate."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which, SOURCES)

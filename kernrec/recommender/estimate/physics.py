@@ -55,7 +55,7 @@ def cold_seconds(problem: Problem, gpu: GPU) -> float:
 
 
 def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return two lower bounds for the time of a problem: one for memory in seconds, one for arithmetic in clock cycles."""
+    """Return two lower bounds for the time of a problem: seconds of memory, and clock cycles of arithmetic."""
     # Count no bytes if a kernel declares its own problem, because it may read only a part of the tensors.
     moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)
     roof_clk = problem.flops / ideal_launch(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
