@@ -54,7 +54,7 @@ def _query(
 
 @contextmanager
 def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> Iterator[None]:
-    """Raise an error that suggests a keyword argument of `function` if an unknown dimension resembles it."""
+    """Raise an error if a dimension is probably a misspelled keyword argument of `function`."""
     from kernrec.errors import UsageError, nearest, unknown
 
     try:
@@ -87,11 +87,10 @@ def recommend(
     source: str | None = None,
     **dims: int,
 ) -> "Answer":
-    """Recommend kernel configs for an op on a GPU: the latency/energy Pareto front, or the best configs for one
-    objective.
+    """Recommend kernel configs for an op on a GPU.
 
-    All calls in a process share one `Recommender`, which reads the user's database and the shipped one. To use other
-    databases, create your own `Recommender`.
+    The result is the Pareto front of latency and energy, or the best configs for one objective. Calls search the user's
+    database and the shipped database. To use other databases, create your own `Recommender`.
 
     Args:
         op: the operator; None if you name a kernel.
@@ -154,7 +153,7 @@ def recommend_many(
 
     Predictions for all shapes are computed together. Only shapes with measurements are looked up one by one.
 
-    All arguments that are not listed are as in `recommend`.
+    For all other arguments, see `recommend`.
 
     Args:
         objective: `latency`, `energy` or `edp`.
@@ -198,7 +197,7 @@ def recommend_network(
 ) -> "NetworkAnswer":
     """Recommend a config for each layer of a network, and return the totals of all layers.
 
-    All arguments that are not listed are as in `recommend`.
+    For all other arguments, see `recommend`.
 
     Args:
         workload: name of a shipped workload, path of a .toml, .csv, .jsonl or .onnx file, or a model's `config.json` or
@@ -250,9 +249,9 @@ def build(
     power_limit_w: float | None = None,
     **dims: "int | range | Sequence[int]",
 ) -> "BuiltKernel":
-    """Build the recommended kernel as a Python function: `kernel = build("matmul", m=range(1, 8193), n=4096,
-    k=4096)`.
+    """Build the recommended kernel as a Python function.
 
+    An example is `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
     For each shape, the function runs the config that `recommend` chooses; `kernel.variant(m=17)` shows it. A config is
     compiled when a shape first needs it. Triton kernels need the package `triton`.
 
@@ -290,7 +289,7 @@ def analyze(
     inputs: str = "random",
     l2: str = "cold",
 ) -> "Analysis":
-    """Analyze your own kernel for a GPU, which you need not have: find the kernel's bottleneck and better configs.
+    """Analyze your own kernel: find its bottleneck on a GPU and better configs. You do not need the GPU.
 
     For a Triton function, kernrec compares its configs. CUDA C++ and PTX sources have fixed code, so kernrec compares
     block sizes and power limits. (For a source with tunables, use `kernrec analyze --spec`.) Worker processes compile
@@ -341,7 +340,7 @@ def serve_audit(
     write: "str | Path | None" = None,
     download: bool = False,
 ) -> "ServingAudit":
-    """List the tuned config files that vLLM or SGLang looks for to serve a model, and what missing files could save.
+    """List the tuned config files that vLLM or SGLang looks for, and what missing files could save.
 
     If `compare` is true, worker processes compile and emulate kernels, so the calling program needs an `if __name__ ==
     "__main__":` guard.
