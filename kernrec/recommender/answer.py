@@ -1,7 +1,7 @@
 """Build the answer to a query: recommendations with their ranks, notes and comparisons.
 
 Predicted recommendations rank by expected cost. A predicted rank is ambiguous if the 90 % intervals of two neighbors
-overlap. Measured recommendations share a rank if their intervals overlap that of the best one of this rank.
+overlap. Measured recommendations share a rank if their intervals overlap the interval of the best of them.
 
 Errors that affect both configs alike do not count. Configs of one kernel have all of their shared error in common.
 Configs of different kernels have half of the variance in common.
@@ -101,7 +101,7 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the largest energy saving of a config at an operating point that does not make it slower.
+    """Return the largest energy saving of a config at an operating point where the config is no slower.
 
     Return None if the saving is too small to mention, or if the query sets a power limit or clock.
     """

@@ -107,7 +107,7 @@ class Baseline(JsonForm):
 
     @property
     def advised(self) -> bool:
-        """Whether the baseline is faster than the top recommendation even at the upper end of its interval."""
+        """Whether the upper end of the baseline's interval is below the top recommendation's expected latency."""
         return self.faster and (1 + (self.slowdown or 0.0)) * self.latency_interval_s[1] / self.latency_s < 1
 
     @property
@@ -246,7 +246,7 @@ def cold_baselines(
 
 
 def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Raise the latency of a baseline to the time of reading the layer's data from DRAM."""
+    """Raise a baseline's latency to at least the time of reading the layer's data from DRAM."""
     latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
     if latency is baseline.latency_s:
         return baseline
@@ -254,7 +254,7 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Raise the latency of a network layer to the time of reading its data from DRAM, at the same mean power."""
+    """Raise a network layer's latency to at least the time of reading the layer's data from DRAM."""
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy

@@ -266,8 +266,7 @@ class CandidateSet:
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Return the index of a candidate's kernel in `kernels`, the kernel, and the candidate's index within the
-        kernel."""
+        """Return the index of a candidate's kernel in `kernels`, the kernel, and the candidate's index within it."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 
@@ -279,13 +278,13 @@ class CandidateSet:
         return CandidateSet(self.ranked, self.number, self._numbers, range(first, first + 1))
 
     def only(self, number: int) -> "CandidateSet":
-        """Return only the candidates of one kernel, the one at index `number` in `kernels`."""
+        """Return the candidates of one kernel. `number` is the kernel's index in `kernels`."""
         place, points = self.kernels[number].number, range(self.point_range.start, self.point_range.stop)
         return CandidateSet(self.ranked, self.number, range(place, place + 1), points)
 
 
 ROWS = 1 << 19
-"""Maximum number of configs in a batch, counted once for each problem. It limits memory."""
+"""Maximum number of configs times problems in a batch. It limits memory."""
 TOGETHER = 128
 
 

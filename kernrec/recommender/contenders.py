@@ -1,7 +1,8 @@
 """Find the configs that may be best for a problem (contenders), and the expected loss of the recommended config.
 
 The error of a config has three parts: its individual error (`costs.Estimates.own`), an error that all configs of the
-kernel share, and an error that all kernels share. The last two are equal. The last part cancels out in comparisons.
+kernel share, and an error that all kernels share. The two shared parts have equal variance. The last part cancels out
+in comparisons.
 """
 
 import math
@@ -27,7 +28,7 @@ MOST = 48
 """Maximum number of contenders of a problem. They are the candidates of lowest expected cost."""
 LISTED = 8
 _FEATURES = 128
-"""Maximum number of features that relate problems to each other. A random projection reduces larger numbers."""
+"""Maximum number of features that relate problems to each other. Above it, a random projection reduces the features."""
 _LEAST_NOISE = 0.005
 """Minimum relative noise of a measurement. It is the difference between the medians of two sessions."""
 
@@ -177,7 +178,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of the decision trees for each problem, (C, columns). All are None if one problem has none."""
+    """Return the inputs of the decision trees for each problem, (C, columns). If one problem has none, all are None."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)

@@ -58,7 +58,7 @@ class Context:
         self._on: dict[tuple[GPU, Conditions], GpuContext] = {}
 
     def without_triton(self) -> "Context":
-        """Return a context with the same data that ignores the library's Triton kernels in requests about an op."""
+        """Return this context without the library's Triton kernels, for requests about an op."""
         other = copy(self)
         other.triton, other._on = False, {}
         return other
@@ -89,7 +89,7 @@ class Context:
     def calls(self, name: str) -> list[Kernel]:
         """Return the newest version of a user's kernel, then all versions with the same source.
 
-        Each captured call of a Triton function is such a version.
+        For example, each captured call of a Triton function is a version.
         """
         if name in kernel_names():
             return []
@@ -138,7 +138,7 @@ class GpuContext:
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
         self._of_op: dict[Kind, tuple[StaticTable, ...]] = {}
         self._spaces: dict[tuple[StaticTable, ...], Space] = {}
-        """Spaces without database rows, cached for all problems of a kind."""
+        """Cached spaces without database rows, for problems of the same op, data type and layout."""
 
     def evidence(self, problem: Problem, kernels: Sequence[str]) -> Evidence:
         """Return the database rows of the named kernels for a problem and for equivalent problems of other ops.

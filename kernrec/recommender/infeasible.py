@@ -132,7 +132,7 @@ def _largest_size(spaces: Sequence[Space], problem: Problem, name: str) -> int |
     bad = _sizes(problem)[name]
     powers = [1 << place for place in range(bad.bit_length()) if 1 << place < bad]
     good = next((power for power in reversed(powers) if runs(power)), None)
-    if good is None or runs(1 << bad.bit_length()):  # A larger size runs, so the reason is not a large size.
+    if good is None or runs(1 << bad.bit_length()):  # A larger size runs, so this size is not too large.
         return None
     while bad - good > 1:
         middle = (good + bad) // 2

@@ -25,8 +25,7 @@ _FORMER_NAMES = {
 
 
 class FormerNames:
-    """Base class of records with renamed attributes. A former name raises an `AttributeError` that gives the present
-    name."""
+    """Base class whose `AttributeError` gives the present name of a renamed attribute."""
 
     if not TYPE_CHECKING:
 
@@ -63,7 +62,7 @@ class JsonForm(FormerNames):
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON. Names represent GPUs and kernels, and keys represent problems."""
+    """Convert a value to plain JSON values. A GPU or kernel becomes its name, and a problem becomes its key."""
     if isinstance(value, Problem):
         return value.key
     if isinstance(value, Workload):
@@ -108,7 +107,7 @@ _Interval = tuple[float, float]
 
 
 class IntervalNames:
-    """Mixin that gives the intervals and sources of latency and energy their JSON names."""
+    """Mixin with attributes for the intervals and sources of latency and energy in the JSON form."""
 
     latency_interval_s = Alias[_Interval]("Ends of the 90 % interval of latency.", "latency_s.low", "latency_s.high")
     energy_interval_j = Alias[_Interval]("Ends of the 90 % interval of energy.", "energy_j.low", "energy_j.high")
@@ -123,7 +122,7 @@ class IntervalNames:
 
 
 class MeasuredNames:
-    """Mixin that gives facts about a config's measurements their JSON names."""
+    """Mixin with attributes for facts about a config's measurements in the JSON form."""
 
     if TYPE_CHECKING:
         measurement: MeasuredAnswer | None

@@ -32,10 +32,8 @@ _GAIN = 0.02
 
 
 Asking = Generator[Problem, CandidateSet | None, Problem]
-"""Generator that searches for a layout. It yields problems, receives the candidates (or None) of each, and returns
-
-the problem in the best layout.
-"""
+"""Generator that searches for a layout. It yields problems, receives the candidates (or None) of each, and returns the
+problem in the best layout."""
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:
@@ -62,7 +60,7 @@ _RULES: dict[tuple[str, str, str, int], _Rules] = {}
 
 
 def _rules_of_missing_kernels(problem: Problem, sm: int) -> _Rules:
-    """Return each layout with kernels that the problem's layout lacks, and the size constraints of these kernels."""
+    """Return the layouts with additional kernels, each with the size constraints of these kernels."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
     here = _names(problem, sm)
@@ -102,8 +100,8 @@ def lacks(problem: Problem, kernel: Kernel, gpu: GPU) -> bool:
 def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...]) -> Asking:
     """Search for the best layout among the layout of `problem` and the layouts in `others`.
 
-    A layout with measurements takes precedence. If there are none, compare costs at the default power limit, so that
-    the result does not depend on the query.
+    A layout with measurements takes precedence. Without measurements, the costs at the default power limit decide, so
+    that the result does not depend on the query.
     """
     if measured := _measured_layout(context, problem, others):
         return measured
@@ -169,7 +167,7 @@ def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterato
 def _of_missing_kernels(
     context: GpuContext, problem: Problem, other: Problem, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return candidates in the layout of `other` whose kernels cannot run the layout of `problem`, or None."""
+    """Return candidates of kernels that run in the layout of `other` but not of `problem`, or None."""
     try:
         tables = [t for t in context.tables(other) if lacks(problem, t.kernel, context.gpu)]
     except KernrecError:

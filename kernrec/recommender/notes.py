@@ -282,7 +282,7 @@ def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[st
 
 
 def _extrapolated(considered: KernelCandidates, metric: str) -> tuple[int, float]:
-    """Return the number of configs with instructions that were not emulated, and their largest fraction in a config.
+    """Return how many configs have instructions that were not emulated, and the largest fraction of such instructions.
 
     `metric` is the profile metric that counts these instructions.
     """

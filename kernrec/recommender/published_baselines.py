@@ -86,7 +86,7 @@ class Recordings:
         )  # fmt: skip
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Limit predicted latencies to the recorded times with the next smaller and larger numbers of items."""
+        """Keep predicted latencies between the recorded times for fewer and for more items."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])

@@ -77,10 +77,7 @@ class RankedKernel:
         self._costs, self.forms = costs, forms
         self.starts, self.heuristics, self.counts = counted
         """For each problem: index of the first config in `rows`, index of the occupancy heuristic's config, and number
-        of
-
-        configs. `starts` ends with the total number of configs.
-        """
+        of configs. `starts` ends with the total number of configs."""
         self.model, self.trained = learned
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
         """Indices and measurements of the measured candidates at each operating point. None without database rows."""
@@ -120,8 +117,7 @@ class RankedSpace:
         parts, forms, measured = parts_of(space, problems, points)
         most = 0 if space.whole else SHORTLIST
         self.in_engine = costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
-        """Costs at the first operating point, in the engine. The engine's `ranking` estimates costs at the other
-        points."""
+        """Engine's `Costs` at the first operating point."""
         self.kernels: list[RankedKernel] = []
         in_engine, learned, column = [], False, 0
         for number, each in enumerate(zip(space.tables, forms, costs.kernels, measured, space.learned, strict=True)):

@@ -153,7 +153,7 @@ class Recommender:
 
 
 class GpuRecommender:
-    """Recommender for one GPU, one kind of input data and one state of L2. Queries about others raise an error.
+    """Recommender for one GPU, one kind of input data and one state of L2. Other queries raise an error.
 
     Call `Recommender.on` again for each request, because this class does not notice changes of a database.
     """

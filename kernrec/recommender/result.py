@@ -66,9 +66,9 @@ class Saving(JsonForm):
     locked_clock_hz: float | None
     """Locked core clock in Hz at which the energy is saved. None means that the clock is not locked."""
     slowdown: float
-    """Additional latency, as a fraction of the latency at the requested power limit and clock."""
+    """Additional latency, as a fraction of the latency at the default power limit."""
     energy_saved: float
-    """Energy saved, as a fraction of the energy at the requested power limit and clock."""
+    """Energy saved, as a fraction of the energy at the default power limit."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ transferred model from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio is 0.59
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
-    """Combine the intervals and sources of K kinds of estimates in one array. "Measured" is such a kind.
+    """Combine the intervals and sources of K kinds of estimates, such as measured, in one array.
 
     Args:
         below: ratio of the value to the lower end of the 90 % interval.
@@ -188,7 +188,7 @@ class Rescaling:
 
     def apply(self, predicted: Costs) -> Costs:
         """Scale predictions for the same kernel and problem."""
-        # An energy is power times time and includes the errors of both. Use the larger of the two fractions for it.
+        # Energy is power times time, so its error includes both errors. Use the larger of the two fractions.
         common = np.array([[self.latency_common], [max(self.latency_common, self.power_common)]])
         below, above, source, own = predicted.kinds.swapaxes(0, 1)
 
@@ -290,9 +290,9 @@ def _interval(
     """Return the lower and upper ends of the 90 % intervals of N measured values.
 
     Args:
-        stated: ends of the interval that each row states; None for an end that it does not state.
+        stated: ends of the intervals in the rows; None for an unknown end.
         least: minimum half-width, as a fraction of the value.
-        unstated: half-width for a row that does not state an end, as a fraction of the value.
+        unstated: half-width for an unknown end, as a fraction of the value.
     """
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:

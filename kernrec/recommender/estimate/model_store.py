@@ -1,7 +1,6 @@
 """Load calibrations and trained models, which are stored next to the database of their measurements.
 
-The folder `models` next to the first database takes precedence over the one next to the database that ships with
-kernrec. Both may contain
+The user's folder `models` takes precedence over the shipped folder. Both may contain
 
     calibration.json                    calibrations
     <op>@<gpu>.json, <op>.json          models of an op for one GPU or all GPUs; a kernel's name may replace the op
@@ -107,8 +106,8 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        The op's model takes precedence over the kernel's model if it was trained on the kernel and on the GPU. If
-        neither was trained on the GPU, the op's model must have passed a test on held-out GPUs.
+        The op's model takes precedence over the kernel's model if the former was trained on the kernel and on the GPU.
+        If neither model was trained on the GPU, the op's model must have been tested on held-out GPUs.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
@@ -133,7 +132,7 @@ class ModelStore:
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the kernel's own model, which the op's model may correct, or None."""
+        """Return the scope of the kernel's own model, or None. The op's model may correct this model."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":

@@ -89,7 +89,7 @@ def is_number(prediction: "BaselinePrediction") -> bool:
 
 
 def impossible(row: MeasuredAnswer, problem: Problem, gpu: GPU) -> bool:
-    """Return whether a measured row violates a law of physics, beyond the error of meters."""
+    """Return whether a measured row violates a law of physics by more than the measurement error."""
     from kernrec.store.intake.plausible_times import floor_s
 
     limit_w = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w

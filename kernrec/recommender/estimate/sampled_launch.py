@@ -177,7 +177,7 @@ def read_sample(
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
     # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data once. Later blocks
-    # wait only for L2 if L2 still holds the data. So do the first blocks if L2 is warm.
+    # wait only for L2 if L2 still holds the data. If L2 is warm, the first blocks also wait only for L2.
     figures = microarchitecture(gpu)
     again = 1.0 if warm else np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
@@ -272,7 +272,7 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 
 
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
-    """Return the fraction of requested sectors that hit in L1, and the fraction of loads that hit entirely.
+    """Return the fraction of requested sectors that hit in L1, and the fraction of loads whose sectors all hit.
 
     `cache` is the size of L1 per block in bytes.
     """

@@ -70,10 +70,8 @@ class Space:
 
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
 """Arguments of the engine's `Costs` for one kernel, in this order: plan, problems, rows to estimate (None for all
-
 runnable rows), mask of runnable rows (None for the plan's mask), rows that must be estimated, and the costs of each
-problem's epilogue, (problems, 4).
-"""
+problem's epilogue, (problems, 4)."""
 Measured = tuple[MeasuredRows, ...]
 """Measured rows of a kernel on a problem, for each operating point."""
 

@@ -157,7 +157,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 def _detail(
     kernel: KernelCandidates, index: int, row: int, times: LaunchTime, core: float, others: float
 ) -> LaunchDetail:
-    """Describe a launch. Times of DRAM and launch are multiplied by `others`, and all other times by `core`."""
+    """Describe one launch. `others` scales the times of DRAM and launch, and `core` all other times."""
     table, on_problem = kernel.table, kernel.on_problem
     counts = table.counts(on_problem, index, row, requested=True)
     registers, shared, held = table.resources(on_problem, index, row)
@@ -212,8 +212,7 @@ def _roofline(
     tensor = sum(value for metric, value in total.items() if metric.startswith("mma."))
     if counted:
         flops = tensor + 2.0 * _WARP * sum(total.get(f"issue.{kind}", 0.0) for kind in ("fma32", "f16", "f64"))
-    # State the peak at the actual clock. It is above the data sheet's on GeForce GPUs, and below it under a power
-    # limit.
+    # The actual clock is above the data sheet's clock on GeForce GPUs, and may be below it under a power limit.
     peak = gpu.peak_flops(problem.dtype, tensor > 0) or gpu.peak_flops("f32")
     peak *= recommendation.clock_hz / (gpu.tensor_clock_hz if tensor > 0 else gpu.boost_clock_hz)
     moved = max(dram_bytes, 1.0)

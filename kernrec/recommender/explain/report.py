@@ -70,7 +70,7 @@ class Change(JsonForm):
 def what_if(
     candidates: CandidateSet, position: int, point: int = 0, objective: Objective = Objective.ENERGY, top: int = 5
 ) -> list[Change]:
-    """Return at most `top` changes of a config with the largest gains, best first.
+    """Return at most `top` changes of a config, largest gain first.
 
     A change affects one tunable, two tunables or the power limit.
 
@@ -111,9 +111,9 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return latencies and energies of all candidates that can be compared with one candidate, (points, C).
+    """Return the latency and energy of all candidates, for comparison with one candidate, (points, C).
 
-    If the candidate was measured, all predictions are scaled by its ratio of measured to predicted costs.
+    If the candidate was measured, predictions are scaled by the ratio of its measured to its predicted costs.
     """
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
@@ -290,7 +290,7 @@ def report(
     against: Mapping[str, int] | None = None,
     top: int = 5,
 ) -> Report:
-    """Explain the best config among those with certain values of tunables.
+    """Explain the best config with the given values of tunables.
 
     Args:
         request: request whose objective is `latency`, `energy` or `edp`.

@@ -50,8 +50,7 @@ def backend_of(
     def baselines_of_each(layers: Layers) -> list[list[Baseline]]:
         predict_baselines(context, (in_one_pass(problem, layer) for layer, problem in layers))
         each = [baselines_of_layer(context, *pair, query.point, query.backends) for pair in layers]
-        # Use only baselines from recorded data. A baseline predicted from the GPU's data alone is the same for all
-        # backends.
+        # Use only baselines from recordings. Without recordings, all backends have the same baseline.
         return [[baseline for baseline in baselines if baseline.source != PREDICTED] for baselines in each]
 
     layers = [(layer, answer.problem) for layer, answer in answered]
@@ -116,7 +115,7 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: GpuContext, answered: LayerAnswer, point: OperatingPoint) -> Baseline:
-    """Return the baseline of a layer's backend at another operating point, or the present one if there is none."""
+    """Return the baseline of a layer's backend at another operating point, or the present baseline if there is none."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     answer, library = answered.answer, (_library(baseline),)
@@ -143,7 +142,7 @@ def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
 def _seconds(program: str, layers: Layers, baselines: Sequence[Sequence[Baseline]]) -> tuple[float, float]:
     """Return the time in seconds of the layers that a backend lacks, and the time of all layers.
 
-    Missing baselines are replaced by the fastest of another backend. Layers without any baseline do not count.
+    The fastest baseline of another backend replaces a missing baseline. Layers without any baseline do not count.
     """
     lacking = whole = 0.0
     for (layer, _), each in zip(layers, baselines, strict=True):

@@ -132,7 +132,7 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
 def in_best_layouts(
     recommender: GpuRecommender, layers: Sequence[Layer], points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
-    """Choose layouts for the layers whose layout the user and the network leave open.
+    """Choose the layout of each layer for which neither the user nor the network specifies a layout.
 
     Independent layers get their best layouts. All other layers of an op share a layout, because tensors pass between
     them. The shared layout is the default unless most of the time is spent in kernels that the default layout lacks.

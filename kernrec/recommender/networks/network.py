@@ -107,8 +107,8 @@ def answer_network(
     flops = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in network]
     enough = COVERED * sum(count for count, _ in flops)
     compared = backend if sum(count for count, has_baseline in flops if has_baseline) >= enough else ""
-    # The headline is the backend's total if the layers form one network, or if the user requested backends. The same
-    # holds if kernrec has no recommendation for any layer.
+    # The headline is the backend's total in three cases: the layers form one network, the user requested backends, or
+    # kernrec has no recommendation for any layer.
     chosen = query.backends or wanted.backend == MIXED or not any(layer.best for layer in network)
     headline = today_name(compared) if compared and (chosen or workload.one_network) else RECOMMENDED
     whole = NetworkAnswer(
@@ -129,8 +129,7 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return the query with a power limit that enforces `max_power_w`. Raise `UsageError` if the GPU accepts no such
-    limit."""
+    """Return the query with a power limit that keeps `max_power_w`. Raise `UsageError` if there is none."""
     if (most_w := query.max_power_w) is None or query.point.limit_w(gpu) <= most_w:
         return query
     if most_w < gpu.power_min_w:

@@ -298,8 +298,7 @@ class NetworkAnswer(JsonForm):
         return tuple(dict.fromkeys(str(layer.source) for layer in self.layers))
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return the names of the longest layers, and their fractions of the network's time. All-reduces count as one
-        layer."""
+        """Return the longest layers with their fractions of the network's time. All-reduces count as a layer."""
         parts = {layer.name: layer.latency_s for layer in self.longest(len(self.layers))}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
@@ -307,8 +306,7 @@ class NetworkAnswer(JsonForm):
         return [(name, parts[name] / whole) for name in sorted(parts, key=lambda name: -parts[name])[:most]]
 
     def longest(self, most: int | None = None) -> tuple[LayerAnswer, ...]:
-        """Return the `most` longest layers, longest first. By default, return those that take most of the network's
-        time."""
+        """Return the `most` longest layers, longest first. By default, return those that take most of the time."""
         layers = sorted(self.layers, key=lambda layer: -layer.latency_s)
         if most is None:
             seconds = list(accumulate(layer.latency_s for layer in layers))
@@ -349,7 +347,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """Totals without duplicates of equal costs."""
+        """Totals with different costs. Of several totals with equal costs, only the preferred total is included."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)
