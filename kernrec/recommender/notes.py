@@ -54,6 +54,7 @@ def of_recommendations(
     candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
 ) -> Remark:
     """Return a function that writes the notes on an answer."""
+    # The function must not refer to `candidates`, because an answer would then keep the whole set in memory.
     gpu = candidates.gpu
     scopes, refused, measured = candidates.scopes, list[str](), list[str]()
     calibrations = [table.calibration for table in candidates.tables if table.calibration]

@@ -1,6 +1,7 @@
 """Rank configs: correct the analytical model's costs with trained models, measurements, physics and reference times.
 
 A measurement replaces the prediction at its operating point, and corrects the predictions at all other points.
+Without this correction, a config that was measured to be slow would still be recommended at every other point.
 """
 
 from collections.abc import Sequence

@@ -12,7 +12,8 @@ this fraction of the lead:
     among       standard deviation among kernels of independent authors (`kAmongKernels`)
 
 About half of the lead is kept if the reference time was learned on the GPU (deviation 2 to 4 %). Nearly all of the lead
-is kept if the reference time was transferred from other GPUs (20 to 40 %).
+is kept if the reference time was transferred from other GPUs (20 to 40 %). The engine computes the fraction
+(`shrinkage_of`).
 """
 
 from collections.abc import Sequence

@@ -122,6 +122,7 @@ class SampledLaunch:
             )
             for ending in ("", ".512")
         )
+        # Operations on nearby addresses also count, because the same L2 slices execute them.
         meeting = same_sector + _NEAR_TURN_CLK * np.maximum(near - same_sector, 0.0)
         clk: Array = turns.take(variants) * meeting
         return clk

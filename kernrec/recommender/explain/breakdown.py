@@ -106,7 +106,7 @@ class Explanation(JsonForm):
     recommendation: Recommendation
     """Explained config. Its costs may include measurements."""
     analytical: Mapping[str, float]
-    """Costs that the analytical model predicts without any measurements."""
+    """Predictions without any measurements: `latency_s`, `energy_j` and `power_w`."""
     launches: tuple[LaunchDetail, ...]
     energy_j: Mapping[str, float]
     """Energy in joules of each component, scaled so that the sum is the recommendation's energy."""
