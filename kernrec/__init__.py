@@ -93,7 +93,7 @@ def recommend(
     database and the shipped database. To use other databases, create your own `Recommender`.
 
     Args:
-        op: the operator; None if you name a kernel.
+        op: the operator, such as `matmul`, or None if you name a kernel.
         gpu: common name of the GPU. If the catalog does not have the GPU, pass a `Path` to a .toml file that describes
             it, or a `GPU` object.
         kernel: name of one kernel to use instead of an op: a kernel of kernrec's library, or your own kernel that
@@ -103,23 +103,22 @@ def recommend(
         objective: `pareto`, `latency`, `energy` or `edp`.
         max_slowdown: maximum slowdown compared with the fastest config (0.03 is 3 %).
         max_power_w: maximum mean power of a config in watts.
-        power_limit_w: the GPU's power limit in watts. If None, `latency` uses the default limit, and other objectives
+        power_limit_w: the GPU's power limit in watts. If None, `latency` uses the default limit. Other objectives then
             choose a config together with a power limit.
-        clock_hz: locked core clock in hertz; None if the clock is not locked.
+        clock_hz: locked core clock in hertz, or None if the clock is not locked.
         clocks: whether to also try locked core clocks.
         inputs: data that the kernel computes on: `random` numbers, or `zeros`, with which arithmetic draws less
             power.
         l2: state of L2 when a launch starts: `cold`, or `warm` if it holds as much of the launch's data as fits.
         top: maximum number of recommendations.
-        backend: backends whose baselines to return, such as `vllm` or `["cublas", "pytorch"]`. By default, baselines of
-            all backends are returned.
+        backend: libraries to compare with, such as `vllm` or `["cublas", "pytorch"]`. The default is all libraries.
         source: the only source of figures to use: `predicted`, `transferred`, `learned`, `measured` or `published`. By
             default, each figure comes from the best available source.
         **dims: sizes of the op's dimensions, such as `m=4096`.
 
     Returns:
-        An `Answer` with `recommendations`, best first, and `baselines`, fastest first. If no kernel can run the
-            problem, the answer has no recommendations, and `no_kernel` gives the reason.
+        An `Answer` with `recommendations`, best first, and `baselines` (costs of libraries), fastest first. If no
+            kernel can run the problem, the answer has no recommendations, and `no_kernel` gives the reason.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, or a value is impossible.
@@ -216,7 +215,7 @@ def recommend_network(
         ignore_memory: whether to answer even if the network does not fit in the GPU's memory.
         backend: backend to compare with (the total `today`), such as `vllm`. The default is the fastest backend that
             has baselines for all layers. `mixed` uses the fastest backend for each layer. `kernrec` uses no backend.
-        power_limit_w: power limit for all layers in watts; None for the GPU's default limit.
+        power_limit_w: power limit for all layers in watts, or None for the GPU's default limit.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, a value is impossible, or a file cannot be used.
@@ -261,7 +260,7 @@ def build(
         dtype: data type; by default, the first data type of the op.
         layout: tensor layout; by default, the first layout of the op.
         objective: `latency`, `energy` or `edp`.
-        power_limit_w: power limit of the GPU in watts; None for its default limit.
+        power_limit_w: power limit of the GPU in watts, or None for its default limit.
         **dims: the op's dimensions by name: a number, a `range`, or a list of numbers. If a dimension has several
             values, each call reads its value from the shapes of the arrays.
 
@@ -306,7 +305,7 @@ def analyze(
             check`: `["x=f32[4096]", "i32:4096"]`.
         grid: extents of the grid. For Triton, it may also be a function that receives all arguments and constants by
             name, as in a Triton launch.
-        configs: for Triton, dictionaries such as `{"BLOCK_M": 128, "num_warps": 4}`; None for the autotuner's
+        configs: for Triton, dictionaries such as `{"BLOCK_M": 128, "num_warps": 4}`, or None for the autotuner's
             configs.
         objective: `pareto`, `latency`, `energy` or `edp`.
         top: maximum number of recommendations.
@@ -360,7 +359,7 @@ def serve_audit(
         compare: whether to compare kernrec's configs for each missing file with the engine's default configs.
         everything: whether to also compare configs for files that the engine already has, or that it reads only if a
             flag is set.
-        write: folder to which to write the missing files that are expected to save time; None to write nothing.
+        write: folder to which to write the missing files that are expected to save time, or None to write nothing.
         download: whether to download the config from the Hugging Face Hub if `model` is not a file.
 
     Raises:
@@ -415,7 +414,7 @@ def check(
         grid: number of thread blocks (one to three extents).
         block: threads per block (one to three extents).
         gpu: GPU whose architecture to compile for.
-        entry: name of the kernel in the source; None if the source has only one kernel.
+        entry: name of the kernel in the source, or None if the source has only one kernel.
         shared_bytes: dynamic shared memory per block, in bytes.
         defines: preprocessor macros and their values.
         tolerance: maximum error of an element, relative to the larger of its value and the RMS of the output. The

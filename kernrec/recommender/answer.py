@@ -172,7 +172,7 @@ def answer(
 
     Args:
         candidates: candidates to choose from, at all operating points of the request.
-        context: data for baselines and for warnings about trained models; None to omit both.
+        context: data for baselines and for warnings about trained models, or None to omit both.
         of_one_kernel: whether the request is about one kernel. The answer then includes notes on its profiles.
 
     Raises:

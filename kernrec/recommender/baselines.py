@@ -47,33 +47,33 @@ class Baseline(JsonForm):
 
     backend: str
     version: str | None
-    """Version of the backend, or range of versions. None if the recordings do not state a version."""
+    """Version of the backend, or range of versions. It is None if the recordings state none."""
     source: str
     latency_s: Estimate
     power_w: float | None
     power_interval_w: Interval | None
     energy_j: Estimate | None
-    """Energy in joules; None if not known."""
+    """Energy in joules, or None if not known."""
     power_limit_w: float
     locked_clock_hz: float | None
     learned_on: tuple[str, ...]
     """Names of the GPUs on which the latencies behind this baseline were recorded."""
     recorded_as: str | None
-    """Data type and layout of the recordings. None if they are the same as the problem's."""
+    """Data type and layout of the recordings, or None if they are the same as the problem's."""
     power_transferred: bool
     """Whether the power was not recorded on this GPU."""
     power_predicted: bool = False
     """Whether the power was predicted rather than recorded."""
     warm: str = ""
-    """Data, such as `weights`, that must be in L2 to reach this latency. Empty if the latency needs nothing in L2."""
+    """Data, such as `weights`, that must be in L2 to reach this latency. The text may be empty."""
     provenance: Mapping[str, str] | None = None
     """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None
-    """Release date of `version`, such as `2026-06-30`, or a range of dates. None if the date is not known."""
+    """Release date of `version`, such as `2026-06-30`, or a range of dates. It is None if not known."""
     slowdown: float | None = None
     """Additional latency, as a fraction of the top recommendation's latency. Negative if the baseline is faster."""
     energy_saved: float | None = None
-    """Energy that the baseline saves, as a fraction of the top recommendation's energy. None if not known."""
+    """Energy that the baseline saves, as a fraction of the top recommendation's energy, or None if not known."""
     beaten: bool | None = None
     """Whether the top recommendation is faster even at the unfavorable ends of both latency intervals."""
     less_sure: bool | None = None
@@ -271,7 +271,7 @@ def beside(
     Args:
         latency_s: latency of the top recommendation in seconds.
         energy_j: energy of the top recommendation in joules.
-        interval_s: 90 % interval of `latency_s` in seconds; None if the latency is exact.
+        interval_s: 90 % interval of `latency_s` in seconds, or None if the latency is exact.
     """
     low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(

@@ -61,7 +61,7 @@ class KernelCandidates:
 
     @cached_property
     def scope(self) -> "ModelScope | None":
-        """Trained model that corrects the costs; None if none applies."""
+        """Trained model that corrects the costs, or None if none applies."""
         return self._kernel.scope_on(self._problem)
 
     @cached_property
@@ -98,7 +98,7 @@ class KernelCandidates:
 
     @cached_property
     def measurements(self) -> KernelMeasurements | None:
-        """Measurements of the candidates; None if no candidate was measured."""
+        """Measurements of the candidates, or None if no candidate was measured."""
         if (every := self._ranked.measurements.get(self.number)) is None:
             return None
         points = self._set.point_range
@@ -106,7 +106,7 @@ class KernelCandidates:
 
     @cached_property
     def shrinkage(self) -> Shrinkage:
-        """Predicted advantage of the kernel over the reference time, and the fraction of the advantage to keep."""
+        """Predicted lead of the kernel over the reference time, and the fraction of the lead that is credible."""
         return self._ranked.shrinkage(self.number, self._problem)
 
     @property
@@ -159,8 +159,8 @@ class CandidateSet:
 
         Args:
             number: index of the problem in `ranked`.
-            kernels: indices of the kernels to include; None for all.
-            points: indices of the operating points to include; None for all.
+            kernels: indices of the kernels to include, or None for all.
+            points: indices of the operating points to include, or None for all.
         """
         self.ranked, self.number = ranked, number
         self.problem, self.gpu = ranked.problems[number], ranked.gpu
@@ -256,7 +256,7 @@ class CandidateSet:
 
     @cached_property
     def risk(self) -> Array | None:
-        """Factor on the costs of each candidate in comparisons, (C,). None if nothing was measured.
+        """Factor on the costs of each candidate in comparisons, (C,), or None if nothing was measured.
 
         The factor is above 1 for candidates of kernels without measurements. They must be faster by more than their
         error to rank before a measured candidate.

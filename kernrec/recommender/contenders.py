@@ -54,7 +54,7 @@ class ProblemContenders:
     """Standard deviation of the error that affects only this config, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
-    """Model features of each contender, without tunables, (C, F). None if no model needs them."""
+    """Model features of each contender, without tunables, (C, F), or None if no model needs them."""
 
     @cached_property
     def kernel_deviation(self) -> float:
@@ -79,7 +79,7 @@ def contenders_of(
     Args:
         candidates: non-empty set, predicted without measurements of the problem.
         objective: quantity to minimize; `pareto` raises `UsageError`.
-        among: configs that may become contenders; None for all configs.
+        among: configs that may become contenders, or None for all configs.
         always: configs that always become contenders, such as measured configs.
         with_inputs: whether to fill `ProblemContenders.inputs`.
     """

@@ -42,7 +42,7 @@ class Context:
     Args:
         databases: database files to search before the shipped database. None means the user's database, if any.
         calibrated: whether to use fitted coefficients of the analytical model, if any.
-        models: trained models; None to load the models next to the first database.
+        models: trained models, or None to load the models next to the first database.
         triton: whether requests about an op include the library's Triton kernels.
     """
 
@@ -206,7 +206,7 @@ class GpuContext:
         return table
 
     def find_profiles(self, kernel: Kernel, problem: Problem) -> dict[int, ProfileTable]:
-        """Return the profiles of a kernel for a problem, keyed by the index of the launch. Empty if there are none."""
+        """Return the profiles of a kernel for a problem, keyed by the index of the launch. There may be none."""
         profiles = self.stack.profiles(kernel.name, kernel.hash, self.gpu.sm)
         if not kernel.sampled or not profiles:
             return profiles
@@ -243,7 +243,7 @@ class _StoredKernel:
     spec: str
     source: str
     owner: str | None
-    """Person who shared the kernel; None if it is the user's own kernel."""
+    """Person who shared the kernel, or None if it is the user's own kernel."""
 
     @property
     def file(self) -> str:

@@ -138,7 +138,7 @@ class MeasuredNames:
 
     @property
     def signed_by(self) -> list[dict[str, str | None]]:
-        """Public key and name of each person who shared the measurement. Empty if the measurement was made locally."""
+        """Public key and name of each person who shared the measurement, or empty if made locally."""
         if self.measurement is None or not self.measurement.signers:
             return []
         from kernrec.store.keys import signer_name
@@ -147,7 +147,7 @@ class MeasuredNames:
 
     @property
     def contributors_latency_s(self) -> list[float] | None:
-        """Lowest and highest latency in seconds that any contributor measured. None for a single contributor."""
+        """Lowest and highest latency in seconds that any contributor measured, or None for a single contributor."""
         row = self.measurement
         if row is None or row.contributors == 1 or row.spread_low_s is None or row.spread_high_s is None:
             return None

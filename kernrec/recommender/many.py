@@ -32,7 +32,7 @@ class ManyAnswers(FormerNames):
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]
-    """Name of the recommended kernel for each shape; empty if no kernel runs the shape."""
+    """Name of the recommended kernel for each shape, or empty if no kernel runs the shape."""
     configs: tuple[Mapping[str, int], ...]
     latency_s: np.ndarray
     """Latency in seconds: expected value, lower end and upper end of the 90 % interval, (N, 3)."""
@@ -43,7 +43,7 @@ class ManyAnswers(FormerNames):
     sources: tuple[str, ...]
     """Source of the latency of each shape."""
     backends: tuple[str, ...]
-    """Fastest backend for each shape that no kernel runs; empty for all other shapes."""
+    """Fastest backend for each shape that no kernel runs, or empty for all other shapes."""
     failures: Mapping[int, str]
     """Reason why nothing can run a shape, keyed by the index of the shape."""
 

@@ -35,7 +35,7 @@ LONGER = 1.02
 """Minimum ratio of the time in long runs to the time in short runs that deserves a note."""
 
 BEYOND_LIMIT = 1.01
-"""Ratio of power draw to power limit that may be a rounding error."""
+"""Maximum ratio of power draw to power limit that may be a rounding error."""
 
 
 def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:

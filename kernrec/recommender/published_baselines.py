@@ -39,7 +39,7 @@ class Recordings:
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
         """Return the recordings of a problem without its bias and activation.
 
-        Versions in `superseded`, such as `backend@version`, are left out.
+        `superseded` lists versions to leave out, in the form `backend@version`.
         """
         rows: dict[tuple[str, str, str], list[Row]] = {}
         items, beside = rows_beside(as_recorded(problem), gpu)
@@ -96,7 +96,7 @@ class Recordings:
 
         Args:
             seconds: recorded time in seconds.
-            interval_s: 90 % interval of `seconds`; None if the recording has none.
+            interval_s: 90 % interval of `seconds`, or None if the recording has none.
         """
         low_s, high_s = interval_s or (seconds, seconds)
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)

@@ -89,7 +89,6 @@ class RankedKernel:
             self.is_measured = any(map(len, positions))
         triton = table.kernel.triton is not None
         self.in_engine = self.model and self.model.in_engine, self.trained, triton, positions
-        """Arguments of the engine: model, `trained`, whether this is a Triton kernel, and measured indices."""
         self.is_reference = triton and self.trained
         """Whether this kernel's predicted times serve as a reference for other kernels."""
         self.row_kinds: Sequence[int] = ()
@@ -159,7 +158,7 @@ class RankedSpace:
         return LimitedCosts._make([*self.ranking.limited, self.in_engine.nominal[4]])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
-        """Return a kernel's predicted lead over the reference time, and the fraction of the lead to keep."""
+        """Return a kernel's predicted lead over the reference time, and the fraction of the lead that is credible."""
         origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
             return Shrinkage(None, *own)
@@ -225,7 +224,7 @@ def _with_measurements(
 ) -> tuple[Costs, KernelMeasurements]:
     """Replace predictions by measurements. Return the costs, and the measurements with the scaled predictions.
 
-    An operating point without measurements uses those of the point with the most measurements.
+    If an operating point has no measurements, use those of the point with the most measurements.
     """
     by_point: list[Costs] = []
     scaled: list[Costs] = []

@@ -108,7 +108,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     heuristic: tuple[float, float]
     """Latency (s) and energy (J) of the config that the occupancy heuristic picks, for comparison."""
     measurement: MeasuredAnswer | None = None
-    """Measurement of the config at this operating point. None if there is none."""
+    """Measurement of the config at this operating point, or None if there is none."""
     alike: int = 0
     """Number of other configs that this row also represents, because they are nearly the same."""
     unsure: float = 1.0
@@ -147,7 +147,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
 
     @cached_property
     def long_run_latency_s(self) -> float | None:
-        """Latency in seconds in runs of a second or more, which the power limit may slow down. None if measured."""
+        """Latency in seconds in runs of a second or more, which the power limit may slow down, or None if measured."""
         if self.latency_s.source == Source.MEASURED:
             return None
         from kernrec.model.analytical.power import PowerModel
@@ -239,13 +239,13 @@ class Answer(JsonForm):
     models: "tuple[ModelScope, ...]" = ()
     """Trained models that correct the costs of the analytical model."""
     kernel: Kernel | None = None
-    """Kernel that the request is about. None if the request is about an op."""
+    """Kernel that the request is about, or None if the request is about an op."""
     sampled_blocks: tuple[int, int] | None = None
     """Smallest and largest number of blocks emulated for the kernel's first launch. Both are 0 without emulation."""
     occupancy_heuristic: Recommendation | None = None
     """Config that the occupancy heuristic picks for the kernel."""
     saving: Saving | None = None
-    """Energy saving at another power limit or clock. None if the saving is too small, or if the query sets a limit."""
+    """Energy saving at another power limit or clock. It is None if too small, or if the query sets a limit."""
     beside: tuple[Recommendation, ...] = ()
     """Best config of a CUDA kernel if all recommendations are Triton kernels, and vice versa. Otherwise empty."""
     foreign: tuple[Foreign, ...] = ()
@@ -253,9 +253,9 @@ class Answer(JsonForm):
     layout_chosen: bool = False
     """Whether kernrec selected a layout other than the op's default."""
     no_kernel: str | None = None
-    """Reason why no kernel runs the problem. None if a kernel runs the problem."""
+    """Reason why no kernel runs the problem, or None if a kernel runs the problem."""
     context: "GpuContext | None" = field(default=None, repr=False, compare=False)
-    """Data for the baselines. None if the answer has no baselines."""
+    """Data for the baselines, or None if the answer has no baselines."""
 
     op = Alias[str]("Operator, or kernel that declares its own problem.", "problem.op")
     shape = Alias[dict[str, int]]("Dimensions by name.", "problem.dim")
@@ -316,12 +316,12 @@ class Answer(JsonForm):
 
     @property
     def leading_backend(self) -> str | None:
-        """Name of the backend that ranks before the top recommendation. None if there is none."""
+        """Name of the backend that ranks before the top recommendation, or None if there is none."""
         return None if self.leading_baseline is None else self.leading_baseline.backend
 
     @cached_property
     def leading_baseline(self) -> "Baseline | None":
-        """Best baseline that ranks before the top recommendation. None if there is none.
+        """Best baseline that ranks before the top recommendation, or None if there is none.
 
         A baseline ranks first if its cost is lower. If the recommendation's advantage is smaller than its error, a
         baseline recorded on this GPU also ranks first, unless the objective is `energy`.

@@ -36,13 +36,13 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class ProfilingOptions:
     folder: Path | None = None
-    """Folder that contains the files named in the kernel's spec; None if the spec names no files."""
+    """Folder that contains the files named in the kernel's spec, or None if the spec names no files."""
     processes: "Processors | int" = 2
     """Worker processes to use, or the number of processes to start for each call."""
     budget: int = BLOCK_BUDGET
     """Maximum number of instructions to emulate for each block."""
     only: Sequence[Config] | None = None
-    """The only configs to profile, in this order; None for all valid configs."""
+    """The only configs to profile, in this order, or None for all valid configs."""
     whole: bool = False
     """Whether to profile every config of a large space."""
     progress: Progress | None = None

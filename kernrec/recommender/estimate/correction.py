@@ -114,9 +114,9 @@ class ModelScope:
     adapted_to: int = 0
     """Number of measurements on this GPU and problem to which the model was adapted."""
     beneath: "ModelScope | None" = None
-    """Model whose results this model corrects. None if this model corrects the analytical model."""
+    """Model whose results this model corrects, or None if this model corrects the analytical model."""
     row_kind: str = ""
-    """Alignment of the rows of the matrices, as in `features.row_kind`. Empty for kernels that ignore alignment."""
+    """Alignment of the rows of the matrices, or empty for kernels that ignore alignment; see `features.row_kind`."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
@@ -157,7 +157,7 @@ class ModelScope:
         return Note(text, " ".join([*why, f"90 % interval from {basis}."]))
 
     def _cost_of_new_gpu(self) -> list[str]:
-        """Return a sentence on the model's loss of accuracy on held-out GPUs. Empty if no GPU was held out."""
+        """Return a sentence on the model's loss of accuracy on held-out GPUs, or empty if no GPU was held out."""
         scores = self.model.scores
         names = top1_score(""), transfer_score("GPU"), "efficiency@1", "median latency error"
         if not all(name in scores for name in names):
@@ -199,7 +199,7 @@ def interval_of(
 
     Args:
         quantity: `latency` or `energy`.
-        gpu: name of the GPU; None if the model was not trained on this GPU.
+        gpu: name of the GPU, or None if the model was not trained on this GPU.
         kernel_known: whether the model was trained on the kernel.
         row_kind: alignment of the rows of the problem's matrices (`features.row_kind`).
     """

@@ -290,7 +290,7 @@ def _interval(
     """Return the lower and upper ends of the 90 % intervals of N measured values.
 
     Args:
-        stated: ends of the intervals in the rows; None for an unknown end.
+        stated: ends of the intervals in the rows, or None for an unknown end.
         least: minimum half-width, as a fraction of the value.
         unstated: half-width for an unknown end, as a fraction of the value.
     """

@@ -44,7 +44,7 @@ class LaunchTable:
     profiles: ProfileTable
     """Profile of each compiled variant. A profile from sampled blocks excludes sectors that hit in L1."""
     sample: "SampledLaunch | None"
-    """Additional results of emulated blocks. None if no blocks were emulated."""
+    """Additional results of emulated blocks, or None if no blocks were emulated."""
     access: TensorAccess
     incomplete: bool
 
@@ -88,7 +88,7 @@ class LaunchGeometry:
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
     """Return the number of loop trips that each config prefetches, (configs,).
 
-    The number is 0 for emulated code without asynchronous copies, and `declared` for all other code.
+    The kernel's spec states the number, `declared`. It is 0 for emulated code without asynchronous copies.
     """
     if launch.sample is None or not declared.any():
         return declared

@@ -37,7 +37,7 @@ class ModelStore:
     """Calibrations and trained models of the user and of kernrec.
 
     Args:
-        folder: folder with the user's models; None to use only shipped models.
+        folder: folder with the user's models, or None to use only shipped models.
         stack: open databases. The store warns if they differ from the training data of the user's models.
         calibrated: whether to use calibrations.
         own: whether the user's kernrec wrote the database next to `folder`. If false, shipped models take precedence.

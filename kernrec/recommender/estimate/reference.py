@@ -63,7 +63,7 @@ class ReferenceTime:
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """Predicted lead of a kernel over the reference time, and the fraction of the lead to keep."""
+    """Predicted lead of a kernel over the reference time, and the fraction of the lead that is credible."""
 
     reference: ReferenceTime | None
     lead: float

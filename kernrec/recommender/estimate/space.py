@@ -121,7 +121,7 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
     """Return the engine's `Costs` for the configs of several kernels.
 
     Args:
-        limits: first operating point, in the engine's form; None to apply no power limit.
+        limits: first operating point, in the engine's form, or None to apply no power limit.
         points: number of operating points.
         most: maximum number of configs to estimate for each kernel and problem; 0 for all configs.
 

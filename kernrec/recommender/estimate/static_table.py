@@ -71,7 +71,7 @@ class StaticTable:
         Args:
             problem: any problem of this data type and layout. For profiles of sampled blocks, the sampled problem.
             profiles: static profiles, keyed by the index of the launch.
-            calibration: fitted coefficients of the analytical model; None to use the GPU's data sheet.
+            calibration: fitted coefficients of the analytical model, or None to use the GPU's data sheet.
             conditions: input data of the kernel, and the state of L2 when a launch starts.
 
         Raises:
@@ -221,7 +221,7 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return two numbers of trips of a loop for each config: in all blocks together, and in the longest block."""
+        """Return the trips of a loop in all blocks together, and in the longest block, for each config."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)

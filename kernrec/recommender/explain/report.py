@@ -273,7 +273,7 @@ class Report(JsonForm):
 
     @property
     def difference(self) -> dict[str, float]:
-        """Relative change of each figure from the config `other` to the explained config. Empty if `other` is None."""
+        """Relative change of each figure from the config `other` (if any) to the explained config."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def report(
     Args:
         request: request whose objective is `latency`, `energy` or `edp`.
         config: values of tunables of the config to explain.
-        against: values of tunables of the config to compare with; None for no comparison.
+        against: values of tunables of the config to compare with, or None for no comparison.
         top: maximum number of recommended changes.
 
     Raises:

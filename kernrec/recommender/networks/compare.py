@@ -117,7 +117,7 @@ def sweep_network(
 
     Args:
         answer: answer for the network, at any operating point.
-        power_limit_w: power limit in watts of the first point; None for the default. A sweep over clocks keeps this
+        power_limit_w: power limit in watts of the first point, or None for the default. A sweep over clocks keeps this
             limit.
 
     Raises:
@@ -231,7 +231,7 @@ class ComparedGpu(JsonForm):
 
     @property
     def best_limit_w(self) -> float | None:
-        """Recommended power limit in watts; None if power limits were not compared."""
+        """Recommended power limit in watts, or None if power limits were not compared."""
         return None if self.sweep is None else self.sweep.rows[self.sweep.best].point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
@@ -270,8 +270,8 @@ def compare_gpus(
     """Compare GPUs and batch sizes on one network.
 
     Args:
-        batches: batch sizes (items per pass); None for the batch size of the request.
-        swept: quantity to sweep for each row, power limits or clocks; None for no sweep.
+        batches: batch sizes (items per pass), or None for the batch size of the request.
+        swept: quantity to sweep for each row, power limits or clocks, or None for no sweep.
 
     Returns:
         A row for each GPU and batch size, and messages about GPUs without rows or with an incomplete total.

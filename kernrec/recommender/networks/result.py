@@ -49,7 +49,7 @@ class LayerAnswer(FormerNames):
     answer: Answer
     """Answer for the layer's problem. Without recommendations, only backends can run the layer."""
     baseline: "Baseline | None" = None
-    """Baseline of the network's backend. None if the backend has no baseline for the layer."""
+    """Baseline of the network's backend, or None if the backend has no baseline for the layer."""
     objective: Objective = Objective.LATENCY
     of_kernrec: bool = False
     """Whether the network's headline total uses kernrec's kernels wherever they exist."""
@@ -64,7 +64,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def best(self) -> Recommendation | None:
-        """Top recommendation. None if only backends can run the layer."""
+        """Top recommendation, or None if only backends can run the layer."""
         return self.answer.recommendations[0] if self.answer.recommendations else None
 
     @cached_property
@@ -224,14 +224,14 @@ class NetworkAnswer(JsonForm):
     totals: tuple[Total, ...]
     """Totals of the network in the order of the query's objective, best first."""
     exchange: Exchange | None
-    """All-reduces between tensor-parallel GPUs. None for one GPU."""
+    """All-reduces between tensor-parallel GPUs, or None for one GPU."""
     memory: Memory
     adjusted: tuple[str, ...] = ()
     """Notes on how the answer differs from the request, such as another data type."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
     """Layouts that kernrec chose instead of the op's default, keyed by op."""
     backend: str = ""
-    """Backend with which the network is compared. Empty if no backend has a total."""
+    """Backend with which the network is compared, or empty if no backend has a total."""
     headline_name: str = RECOMMENDED
     """Name of the total that represents the network."""
 
@@ -281,7 +281,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def today(self) -> Total | None:
-        """Total of the backend with which the network is compared. None if no backend has a total."""
+        """Total of the backend with which the network is compared, or None if no backend has a total."""
         return self.total(today_name(self.backend)) if self.backend else None
 
     @property
@@ -320,7 +320,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def advice(self) -> str:
-        """Sentence on how many layers are worth a custom kernel. Empty if no backend has a total."""
+        """Sentence on how many layers are worth a custom kernel, or empty if no backend has a total."""
         if (backend := self.today) is None:
             return ""
         with_baseline, count = [layer.baseline for layer in self.layers if layer.baseline is not None], len(self.layers)
