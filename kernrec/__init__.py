@@ -98,8 +98,8 @@ def recommend(
             it, or a `GPU` object.
         kernel: name of one kernel to use instead of an op: a kernel of kernrec's library, or your own kernel that
             `kernrec analyze` has profiled.
-        dtype: data type; by default, the first data type of the op or kernel.
-        layout: tensor layout; by default, the best layout on the GPU.
+        dtype: data type. The default is the first data type of the op or kernel.
+        layout: tensor layout. The default is the best layout on the GPU.
         objective: `pareto`, `latency`, `energy` or `edp`.
         max_slowdown: maximum slowdown compared with the fastest config (0.03 is 3 %).
         max_power_w: maximum mean power of a config in watts.
@@ -150,8 +150,6 @@ def recommend_many(
 ) -> "ManyAnswers":
     """Recommend the best config for each of many shapes, faster than one call of `recommend` per shape.
 
-    Predictions for all shapes are computed together. Only shapes with measurements are looked up one by one.
-
     For all other arguments, see `recommend`.
 
     Args:
@@ -201,16 +199,14 @@ def recommend_network(
     Args:
         workload: name of a shipped workload, path of a .toml, .csv, .jsonl or .onnx file, or a model's `config.json` or
             its folder.
-        op: op whose layers to use; all layers by default.
-        dtype: data type of all layers; by default, the data types that the network specifies. An 8-bit or 4-bit type
-            applies only to the layers that a quantized network quantizes.
-        layout: layout of each layer whose op supports it. By default, layers have the network's layout, or the best one
-            if the network does not specify any.
-        batch: number of items, such as images or sequences, per pass; by default, the number that the workload
-            specifies.
+        op: operator whose layers to use, such as `matmul`. The default is all layers.
+        dtype: data type of all layers. The default is the network's own data types. An 8-bit or 4-bit type applies only
+            to the layers that a quantized network quantizes.
+        layout: layout of each layer whose op supports it. The default is the network's layout or else the best layout.
+        batch: number of items, such as images or sequences, per pass. The default is the workload's number.
         tp: number of tensor-parallel GPUs. The answer describes one of these GPUs.
-        context: number of tokens that each generated token attends to (`decode`), or length of the prompt (`prefill`);
-            by default, the number that the workload specifies.
+        context: number of tokens that each generated token attends to (`decode`), or length of the prompt (`prefill`).
+            The default is the workload's number.
         phase: phase of a model's `config.json`: `decode` (the default) or `prefill`.
         ignore_memory: whether to answer even if the network does not fit in the GPU's memory.
         backend: backend to compare with (the total `today`), such as `vllm`. The default is the fastest backend that
@@ -250,15 +246,15 @@ def build(
 ) -> "BuiltKernel":
     """Build the recommended kernel as a Python function.
 
-    An example is `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
-    For each shape, the function runs the config that `recommend` chooses; `kernel.variant(m=17)` shows it. A config is
-    compiled when a shape first needs it. Triton kernels need the package `triton`.
+    An example is `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`. For each shape, the function runs the
+    config that `recommend` chooses, and compiles the config at first use. `kernel.variant(m=17)` shows the config of a
+    shape. Triton kernels need the package `triton`.
 
     Args:
         op: the operator.
-        gpu: common name of the GPU; `auto` for this machine's current GPU.
-        dtype: data type; by default, the first data type of the op.
-        layout: tensor layout; by default, the first layout of the op.
+        gpu: common name of the GPU, or `auto` for this machine's current GPU.
+        dtype: data type. The default is the first data type of the op.
+        layout: tensor layout. The default is the first layout of the op.
         objective: `latency`, `energy` or `edp`.
         power_limit_w: power limit of the GPU in watts, or None for its default limit.
         **dims: the op's dimensions by name: a number, a `range`, or a list of numbers. If a dimension has several
@@ -290,10 +286,11 @@ def analyze(
 ) -> "Analysis":
     """Analyze your own kernel: find its bottleneck on a GPU and better configs. You do not need the GPU.
 
-    For a Triton function, kernrec compares its configs. CUDA C++ and PTX sources have fixed code, so kernrec compares
-    block sizes and power limits. (For a source with tunables, use `kernrec analyze --spec`.) Worker processes compile
-    the code and emulate a sample of its thread blocks, so the calling program needs an `if __name__ == "__main__":`
-    guard. The resulting profiles are stored in the user's database.
+    For a Triton function, kernrec compares configs. For a CUDA C++ or PTX source, whose code is fixed, kernrec compares
+    block sizes and power limits. For a source with tunables, use `kernrec analyze --spec`.
+
+    Worker processes compile and emulate the code, so the calling program needs an `if __name__ == "__main__":` guard.
+    The resulting profiles are stored in the user's database.
 
     Args:
         function: a `@triton.jit` function, possibly autotuned; the text `kernels.py:matmul`; the CUDA C++ or PTX source
@@ -351,7 +348,7 @@ def serve_audit(
         engine: `vllm` or `sglang`.
         tp: tensor-parallel size.
         ep: expert-parallel size, the number of GPUs among which experts are distributed.
-        triton: release of Triton, for which SGLang has separate folders; by default, the installed release.
+        triton: release of Triton, for which SGLang has separate folders. The default is the installed release.
         release: release of the engine. The default is the installed release or, if the engine is not installed, the
             newest that kernrec knows.
         tokens: numbers of tokens per step for which to compare configs.
