@@ -104,9 +104,9 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     occupancy: float
     """Resident warps per SM during the first launch, as a fraction of the SM's maximum."""
     fastest: tuple[float, float]
-    """Latency (s) and energy (J) of the fastest config of all kernels, for comparison."""
+    """Latency (s) and energy (J) of the fastest config of all kernels, at the first operating point."""
     heuristic: tuple[float, float]
-    """Latency (s) and energy (J) of the config that the occupancy heuristic picks, for comparison."""
+    """Latency (s) and energy (J) of the occupancy heuristic's config, at the first operating point."""
     measurement: MeasuredAnswer | None = None
     """Measurement of the config at this operating point, or None if there is none."""
     alike: int = 0
@@ -243,7 +243,7 @@ class Answer(JsonForm):
     sampled_blocks: tuple[int, int] | None = None
     """Smallest and largest number of blocks emulated for the kernel's first launch. Both are 0 without emulation."""
     occupancy_heuristic: Recommendation | None = None
-    """Config that the occupancy heuristic picks for the kernel."""
+    """Config that the occupancy heuristic picks for the kernel, at the default power limit."""
     saving: Saving | None = None
     """Energy saving at another power limit or clock. It is None if too small, or if the query sets a limit."""
     beside: tuple[Recommendation, ...] = ()
