@@ -258,8 +258,8 @@ class CandidateSet:
     def risk(self) -> Array | None:
         """Factor on the costs of each candidate in comparisons, (C,), or None if no kernel was ever measured.
 
-        The factor may exceed 1 for candidates of kernels that were never measured on this GPU. They must be faster by more than their
-        error to rank before a measured candidate.
+        The factor may exceed 1 for candidates of kernels that were never measured on this GPU. They must be faster by
+        more than their error to rank before a measured candidate.
         """
         if not self.any_ran:
             return None
