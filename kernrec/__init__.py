@@ -54,7 +54,7 @@ def _query(
 
 @contextmanager
 def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> Iterator[None]:
-    """Raise an error that suggests a keyword argument of `function` if an unknown dimension resembles it."""
+    """Raise an error if a dimension is probably a misspelled keyword argument of `function`."""
     from kernrec.errors import UsageError, nearest, unknown
 
     try:
@@ -87,40 +87,38 @@ def recommend(
     source: str | None = None,
     **dims: int,
 ) -> "Answer":
-    """Recommend kernel configs for an op on a GPU: the latency/energy Pareto front, or the best configs for one
-    objective.
+    """Recommend kernel configs for an op on a GPU.
 
-    All calls in a process share one `Recommender`, which reads the user's database and the shipped one. To use other
-    databases, create your own `Recommender`.
+    The result is the Pareto front of latency and energy, or the best configs for one objective. Calls search the user's
+    database and the shipped database. To use other databases, create your own `Recommender`.
 
     Args:
-        op: the operator; None if you name a kernel.
+        op: the operator, such as `matmul`, or None if you name a kernel.
         gpu: common name of the GPU. If the catalog does not have the GPU, pass a `Path` to a .toml file that describes
             it, or a `GPU` object.
         kernel: name of one kernel to use instead of an op: a kernel of kernrec's library, or your own kernel that
             `kernrec analyze` has profiled.
-        dtype: data type; by default, the first data type of the op or kernel.
-        layout: tensor layout; by default, the best layout on the GPU.
+        dtype: data type. The default is the first data type of the op or kernel.
+        layout: tensor layout. The default is the best layout on the GPU.
         objective: `pareto`, `latency`, `energy` or `edp`.
         max_slowdown: maximum slowdown compared with the fastest config (0.03 is 3 %).
         max_power_w: maximum mean power of a config in watts.
-        power_limit_w: the GPU's power limit in watts. If None, `latency` uses the default limit, and other objectives
+        power_limit_w: the GPU's power limit in watts. If None, `latency` uses the default limit. Other objectives then
             choose a config together with a power limit.
-        clock_hz: locked core clock in hertz; None if the clock is not locked.
+        clock_hz: locked core clock in hertz, or None if the clock is not locked.
         clocks: whether to also try locked core clocks.
         inputs: data that the kernel computes on: `random` numbers, or `zeros`, with which arithmetic draws less
             power.
         l2: state of L2 when a launch starts: `cold`, or `warm` if it holds as much of the launch's data as fits.
         top: maximum number of recommendations.
-        backend: backends whose baselines to return, such as `vllm` or `["cublas", "pytorch"]`. By default, baselines of
-            all backends are returned.
+        backend: libraries to compare with, such as `vllm` or `["cublas", "pytorch"]`. The default is all libraries.
         source: the only source of figures to use: `predicted`, `transferred`, `learned`, `measured` or `published`. By
             default, each figure comes from the best available source.
         **dims: sizes of the op's dimensions, such as `m=4096`.
 
     Returns:
-        An `Answer` with `recommendations`, best first, and `baselines`, fastest first. If no kernel can run the
-            problem, the answer has no recommendations, and `no_kernel` gives the reason.
+        An `Answer` with `recommendations`, best first, and `baselines` (costs of libraries), fastest first. If no
+            kernel can run the problem, the answer has no recommendations, and `no_kernel` gives the reason.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, or a value is impossible.
@@ -152,9 +150,7 @@ def recommend_many(
 ) -> "ManyAnswers":
     """Recommend the best config for each of many shapes, faster than one call of `recommend` per shape.
 
-    Predictions for all shapes are computed together. Only shapes with measurements are looked up one by one.
-
-    All arguments that are not listed are as in `recommend`.
+    For all other arguments, see `recommend`.
 
     Args:
         objective: `latency`, `energy` or `edp`.
@@ -198,26 +194,24 @@ def recommend_network(
 ) -> "NetworkAnswer":
     """Recommend a config for each layer of a network, and return the totals of all layers.
 
-    All arguments that are not listed are as in `recommend`.
+    For all other arguments, see `recommend`.
 
     Args:
         workload: name of a shipped workload, path of a .toml, .csv, .jsonl or .onnx file, or a model's `config.json` or
             its folder.
-        op: op whose layers to use; all layers by default.
-        dtype: data type of all layers; by default, the data types that the network specifies. An 8-bit or 4-bit type
-            applies only to the layers that a quantized network quantizes.
-        layout: layout of each layer whose op supports it. By default, layers have the network's layout, or the best one
-            if the network does not specify any.
-        batch: number of items, such as images or sequences, per pass; by default, the number that the workload
-            specifies.
+        op: operator whose layers to use, such as `matmul`. The default is all layers.
+        dtype: data type of all layers. The default is the network's own data types. An 8-bit or 4-bit type applies only
+            to the layers that a quantized network quantizes.
+        layout: layout of each layer whose op supports it. The default is the network's layout or else the best layout.
+        batch: number of items, such as images or sequences, per pass. The default is the workload's number.
         tp: number of tensor-parallel GPUs. The answer describes one of these GPUs.
-        context: number of tokens that each generated token attends to (`decode`), or length of the prompt (`prefill`);
-            by default, the number that the workload specifies.
+        context: number of tokens that each generated token attends to (`decode`), or length of the prompt (`prefill`).
+            The default is the workload's number.
         phase: phase of a model's `config.json`: `decode` (the default) or `prefill`.
         ignore_memory: whether to answer even if the network does not fit in the GPU's memory.
         backend: backend to compare with (the total `today`), such as `vllm`. The default is the fastest backend that
             has baselines for all layers. `mixed` uses the fastest backend for each layer. `kernrec` uses no backend.
-        power_limit_w: power limit for all layers in watts; None for the GPU's default limit.
+        power_limit_w: power limit for all layers in watts, or None for the GPU's default limit.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, a value is impossible, or a file cannot be used.
@@ -250,19 +244,19 @@ def build(
     power_limit_w: float | None = None,
     **dims: "int | range | Sequence[int]",
 ) -> "BuiltKernel":
-    """Build the recommended kernel as a Python function: `kernel = build("matmul", m=range(1, 8193), n=4096,
-    k=4096)`.
+    """Build the recommended kernel as a Python function.
 
-    For each shape, the function runs the config that `recommend` chooses; `kernel.variant(m=17)` shows it. A config is
-    compiled when a shape first needs it. Triton kernels need the package `triton`.
+    An example is `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`. For each shape, the function runs the
+    config that `recommend` chooses, and compiles the config at first use. `kernel.variant(m=17)` shows the config of a
+    shape. Triton kernels need the package `triton`.
 
     Args:
         op: the operator.
-        gpu: common name of the GPU; `auto` for this machine's current GPU.
-        dtype: data type; by default, the first data type of the op.
-        layout: tensor layout; by default, the first layout of the op.
+        gpu: common name of the GPU, or `auto` for this machine's current GPU.
+        dtype: data type. The default is the first data type of the op.
+        layout: tensor layout. The default is the first layout of the op.
         objective: `latency`, `energy` or `edp`.
-        power_limit_w: power limit of the GPU in watts; None for its default limit.
+        power_limit_w: power limit of the GPU in watts, or None for its default limit.
         **dims: the op's dimensions by name: a number, a `range`, or a list of numbers. If a dimension has several
             values, each call reads its value from the shapes of the arrays.
 
@@ -290,12 +284,13 @@ def analyze(
     inputs: str = "random",
     l2: str = "cold",
 ) -> "Analysis":
-    """Analyze your own kernel for a GPU, which you need not have: find the kernel's bottleneck and better configs.
+    """Analyze your own kernel: find its bottleneck on a GPU and better configs. You do not need the GPU.
 
-    For a Triton function, kernrec compares its configs. CUDA C++ and PTX sources have fixed code, so kernrec compares
-    block sizes and power limits. (For a source with tunables, use `kernrec analyze --spec`.) Worker processes compile
-    the code and emulate a sample of its thread blocks, so the calling program needs an `if __name__ == "__main__":`
-    guard. The resulting profiles are stored in the user's database.
+    For a Triton function, kernrec compares configs. For a CUDA C++ or PTX source, whose code is fixed, kernrec compares
+    block sizes and power limits. For a source with tunables, use `kernrec analyze --spec`.
+
+    Worker processes compile and emulate the code, so the calling program needs an `if __name__ == "__main__":` guard.
+    The resulting profiles are stored in the user's database.
 
     Args:
         function: a `@triton.jit` function, possibly autotuned; the text `kernels.py:matmul`; the CUDA C++ or PTX source
@@ -307,7 +302,7 @@ def analyze(
             check`: `["x=f32[4096]", "i32:4096"]`.
         grid: extents of the grid. For Triton, it may also be a function that receives all arguments and constants by
             name, as in a Triton launch.
-        configs: for Triton, dictionaries such as `{"BLOCK_M": 128, "num_warps": 4}`; None for the autotuner's
+        configs: for Triton, dictionaries such as `{"BLOCK_M": 128, "num_warps": 4}`, or None for the autotuner's
             configs.
         objective: `pareto`, `latency`, `energy` or `edp`.
         top: maximum number of recommendations.
@@ -341,7 +336,7 @@ def serve_audit(
     write: "str | Path | None" = None,
     download: bool = False,
 ) -> "ServingAudit":
-    """List the tuned config files that vLLM or SGLang looks for to serve a model, and what missing files could save.
+    """List the tuned config files that vLLM or SGLang looks for, and what missing files could save.
 
     If `compare` is true, worker processes compile and emulate kernels, so the calling program needs an `if __name__ ==
     "__main__":` guard.
@@ -353,7 +348,7 @@ def serve_audit(
         engine: `vllm` or `sglang`.
         tp: tensor-parallel size.
         ep: expert-parallel size, the number of GPUs among which experts are distributed.
-        triton: release of Triton, for which SGLang has separate folders; by default, the installed release.
+        triton: release of Triton, for which SGLang has separate folders. The default is the installed release.
         release: release of the engine. The default is the installed release or, if the engine is not installed, the
             newest that kernrec knows.
         tokens: numbers of tokens per step for which to compare configs.
@@ -361,7 +356,7 @@ def serve_audit(
         compare: whether to compare kernrec's configs for each missing file with the engine's default configs.
         everything: whether to also compare configs for files that the engine already has, or that it reads only if a
             flag is set.
-        write: folder to which to write the missing files that are expected to save time; None to write nothing.
+        write: folder to which to write the missing files that are expected to save time, or None to write nothing.
         download: whether to download the config from the Hugging Face Hub if `model` is not a file.
 
     Raises:
@@ -416,7 +411,7 @@ def check(
         grid: number of thread blocks (one to three extents).
         block: threads per block (one to three extents).
         gpu: GPU whose architecture to compile for.
-        entry: name of the kernel in the source; None if the source has only one kernel.
+        entry: name of the kernel in the source, or None if the source has only one kernel.
         shared_bytes: dynamic shared memory per block, in bytes.
         defines: preprocessor macros and their values.
         tolerance: maximum error of an element, relative to the larger of its value and the RMS of the output. The

@@ -1,14 +1,11 @@
-"""Define kernrec's exceptions, and error messages for unknown names, which suggest similar names.
-
-The command line prints a `KernrecError` on one line and exits with its `exit_status`.
-"""
+"""Define kernrec's exceptions, and error messages for unknown names, which suggest similar names."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
 class KernrecError(Exception):
-    """kernrec could not complete a request. Control characters and line ends in the message are escaped."""
+    """kernrec could not complete a request. The message never contains control characters or line ends."""
 
     exit_status = 1
 
@@ -29,16 +26,16 @@ class NoKernelError(KernrecError):
 
 
 class NoSuchKernelError(UsageError, NoKernelError):
-    """No kernel of the library implements an op in a data type and layout, for any problem."""
+    """No kernel of the library implements an op in this data type and layout."""
 
 
 class KernrecWarning(UserWarning):
-    """A problem that does not stop the program; the message is one line."""
+    """A problem that does not stop the program. The message is one line."""
 
 
 @contextmanager
 def file_errors(path: object, done: str) -> Iterator[None]:
-    """Raise `UsageError` "{path} cannot be {done}: ..." if the `with` block raises an `OSError`."""
+    """Turn an `OSError` in the `with` block into a `UsageError` with the message "{path} cannot be {done}: ..."."""
     try:
         yield
     except OSError as error:
@@ -46,7 +43,7 @@ def file_errors(path: object, done: str) -> Iterator[None]:
 
 
 def cannot_be(done: str, path: object, error: OSError) -> str:
-    """Return the one-line message "{path} cannot be {done}: {reason}", where `done` is "read" or "written"."""
+    """Return the message "{path} cannot be {done}: {reason}", where `done` is "read" or "written"."""
     if isinstance(error, FileNotFoundError):
         why = f"there is no such {'folder' if done in ('written', 'created') else 'file'}"
     else:
@@ -62,8 +59,7 @@ def fold(name: str) -> str:
 def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
     """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation.
 
-    The function tries three rules, and uses the first that finds any names:
-
+    The first of these rules that finds any names applies:
         1. names that begin with `typed`, shortest first
         2. names that `difflib` rates as similar, most similar first
         3. the longest name that is a prefix of `typed`
@@ -83,15 +79,15 @@ def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
 
 
 _LONGEST = 80
-"""Maximum number of characters of a typed name that are compared with known names."""
+"""Maximum number of characters of a typed name to compare with known names."""
 _SHORTEST_PREFIX = 3
-"""Minimum length of a typed prefix of a suggested name. Shorter texts are prefixes of too many words."""
+"""Minimum length of a typed prefix for a suggestion. Too many names begin with a shorter text."""
 _LEAST_SIMILARITY = 0.5
-"""Minimum `difflib` ratio of a suggestion: half of the letters match in order, as in `u7` and `u8`."""
+"""Minimum `difflib` ratio of a suggestion. Half of the letters match in order, as in `u7` and `u8`."""
 _NEAR = 0.6
 """Minimum `difflib` ratio at which the message shows a suggestion instead of the list of all names."""
 _FEW = 16
-"""Maximum number of names that a message lists in full if no name is similar to the typed name."""
+"""Maximum number of names to list in full if no name is similar to the typed name."""
 
 
 def _similarity(wanted: str, name: str) -> tuple[float, bool]:
@@ -107,7 +103,7 @@ def _is_near(wanted: str, name: str) -> bool:
 
 
 def unknown(kind: str, typed: object, choices: Iterable[str], see: str | None = None) -> UsageError:
-    """Return a `UsageError` about an unknown name, which suggests names similar to `typed`.
+    """Return a `UsageError` about an unknown name, which suggests similar names.
 
     Args:
         kind: kind of thing that has a name, such as "GPU".

@@ -1,10 +1,10 @@
-"""Build the answer to a query from a candidate set: recommendations with their ranks, notes and comparisons.
+"""Build the answer to a query: recommendations with their ranks, notes and comparisons.
 
-Predicted recommendations rank by expected cost. A predicted rank is ambiguous if its 90 % interval overlaps that of a
-neighbor. Measured recommendations share a rank if their intervals overlap that of the best recommendation of this rank.
+Predicted recommendations rank by expected cost. A predicted rank is ambiguous if the 90 % intervals of two neighbors
+overlap. Measured recommendations share a rank if their intervals overlap the interval of the best of them.
 
-The overlap ignores errors that affect both configs alike: all shared error of configs of one kernel, and half of the
-shared variance of configs of different kernels.
+Errors that affect both configs alike do not count. Configs of one kernel have all of their shared error in common.
+Configs of different kernels have half of the variance in common.
 """
 
 from collections.abc import Sequence
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 LIMIT_STEP_W = 10.0
 """Step in watts between the power limits that `saving_of` tries."""
 NO_LOSS = 2.0 * LATENCY_DRIFT
-"""Slowdown, as a fraction, up to which a config counts as equally fast. Two measurements can drift apart by as much."""
+"""Slowdown, as a fraction, up to which a config counts as equally fast. Measurements can drift by as much."""
 WORTH_SAYING = 2.0 * ENERGY_DRIFT
-"""Minimum energy saving, as a fraction, that deserves a note. Two measurements can drift apart by as much."""
+"""Minimum energy saving, as a fraction, that deserves a note. Smaller savings may be drift between measurements."""
 
 
 def build_recommendations(
@@ -48,13 +48,13 @@ def build_recommendations(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> tuple[Recommendation, ...]:
-    """Return ranked recommendations for the candidates in `picked`, then unranked ones for those in `beside`.
+    """Build recommendations for candidates.
 
     Args:
-        picked: operating point and position of each candidate, best first.
+        picked: operating point and position of each candidate to rank, best first.
         objective: objective whose costs determine the ranks.
         alike: number of similar configs that each candidate in `picked` represents; 0 by default.
-        beside: operating point and position of additional candidates.
+        beside: operating point and position of candidates to append without a rank.
     """
     *rows, fastest = described(candidates, picked, objective, alike, beside)
     recommendations = []
@@ -83,7 +83,7 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the engine's description of each candidate in `picked` and `beside`, then the costs of the fastest one."""
+    """Return the costs and facts of each candidate, then the costs of the fastest candidate."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which, SOURCES)
@@ -91,7 +91,7 @@ def described(
 
 
 def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
-    """Return an unranked recommendation of the candidate at `position`, at the operating point with index `point`."""
+    """Build a recommendation without a rank for the candidate at index `position`."""
     return build_recommendations(candidates, [], Objective.LATENCY, beside=[(point, position)])[0]
 
 
@@ -101,7 +101,7 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the largest energy saving of a candidate among the operating points at which it is no slower.
+    """Return the largest energy saving of a config at an operating point where the config is no slower.
 
     Return None if the saving is too small to mention, or if the query sets a power limit or clock.
     """
@@ -130,7 +130,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
 
 @lru_cache
 def _lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
-    """Return the default power limit of a GPU, then the lower limits that `saving_of` tries."""
+    """Return a GPU's default power limit, then lower limits in steps of `LIMIT_STEP_W`."""
     limits = np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W)
     return (OperatingPoint(gpu.tdp_w), *map(OperatingPoint, limits.tolist()))
 
@@ -138,8 +138,7 @@ def _lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
     """Return at most `query.top` measurements of kernels outside kernrec's library, best first.
 
-    Rank by the objective, or by latency for a Pareto front. Skip measurements without energy if the objective counts
-    energy.
+    Measurements without energy are skipped if the objective counts energy.
     """
     objective = query.objective.scalar
     valued = []
@@ -169,13 +168,12 @@ def _foreign(row: MeasuredAnswer) -> Foreign:
 def answer(
     candidates: CandidateSet, query: Query, context: "GpuContext | None" = None, of_one_kernel: bool = False
 ) -> Answer:
-    """Return the answer to a request about an op or about one kernel.
+    """Build the answer to a request about an op or about one kernel.
 
     Args:
-        candidates: candidates at the points of `op_points`, at least one, or at those of `kernel_points` for one
-            kernel.
-        context: provider of baselines and of warnings about trained models; None to omit both.
-        of_one_kernel: whether to add notes on the kernel's profiles, and the config of the occupancy heuristic.
+        candidates: candidates to choose from, at all operating points of the request.
+        context: data for baselines and for warnings about trained models, or None to omit both.
+        of_one_kernel: whether the request is about one kernel. The answer then includes notes on its profiles.
 
     Raises:
         KernrecError: no config of the kernel can run the problem.
@@ -240,14 +238,13 @@ def _of_context(remarks: Sequence[Remark], context: "GpuContext", problem: Probl
 
 
 def answer_by_baselines(context: "GpuContext", problem: Problem, query: Query, reason: NoKernelError) -> Answer:
-    """Return an answer that contains only baselines, for a problem that no kernel runs.
+    """Build an answer that contains only baselines, for a problem that no kernel runs.
 
     Args:
         reason: error that explains why no kernel runs the problem.
 
     Raises:
-        KernrecError: there is no baseline. For a quantized data type, predicted baselines do not count, because
-            backends support such types only in few shapes and layouts.
+        KernrecError: there is no baseline, or only a predicted one for a quantized data type.
     """
     answer = Answer(
         problem=problem,
@@ -260,6 +257,7 @@ def answer_by_baselines(context: "GpuContext", problem: Problem, query: Query, r
         no_kernel=str(reason),
         context=context,
     )
+    # Backends run quantized types only in few shapes and layouts, so a predicted baseline is not enough.
     if not answer.baselines or (problem.dtype in EIGHT_BITS and answer.baselines[0].source == PREDICTED):
         raise without_baseline(reason, context, problem, query.backends)
     return answer

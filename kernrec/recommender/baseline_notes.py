@@ -1,4 +1,4 @@
-"""Write notes and errors about backends that cannot run a problem or lack data, and about sizes worth padding."""
+"""Write notes and errors about backends, and about sizes that are worth padding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -79,7 +79,7 @@ def _no_baseline(backend: str, instead: str) -> Note:
 
 
 def no_baselines(context: "GpuContext", problem: Problem) -> str:
-    """Return a text for a problem without baselines: the backends and data types that were recorded for its op."""
+    """Return a text for a problem without baselines. It names the backends and data types recorded for the op."""
     if (model := model_of(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"backends were recorded only for single {problem.op} problems ({', '.join(shipped['dtypes'])})"
@@ -93,10 +93,7 @@ def no_baselines(context: "GpuContext", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """Return the data types of an op that have baselines.
-
-    A data type needs recordings of a backend, in this type or in a type that is about as fast.
-    """
+    """Return the data types in which an op has baselines."""
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}
@@ -120,7 +117,7 @@ def without_baseline(
 def _padding(
     model: "GpuVendorModel", problem: Problem, predictions: "Sequence[BaselinePrediction]", backends: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a note if padding the sizes of a matmul to aligned rows would make the fastest backend much faster."""
+    """Yield a note if a matmul would be much faster with padded sizes."""
     sizes = problem.dim
     if not (others := padded(problem)):
         return

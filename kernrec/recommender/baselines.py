@@ -36,48 +36,48 @@ NEARLY = 0.02
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED, PUBLISHED = str(Source.PREDICTED), "published"
 _NAMED = 4
-"""Maximum number of GPUs that the description of a transferred baseline names."""
+"""Maximum number of GPUs to name in the description of a transferred baseline."""
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Baseline(JsonForm):
-    """Estimated cost of a backend for a problem at an operating point, in SI units with 90 % intervals."""
+    """Expected cost of a backend for a problem at an operating point, in SI units with 90 % intervals."""
 
     backend: str
     version: str | None
-    """Recorded version of the backend, or range of versions; None if the recordings do not state it."""
+    """Version of the backend, or range of versions. It is None if the recordings state none."""
     source: str
     latency_s: Estimate
     power_w: float | None
     power_interval_w: Interval | None
     energy_j: Estimate | None
-    """Energy in joules; None if not known."""
+    """Energy in joules, or None if not known."""
     power_limit_w: float
     locked_clock_hz: float | None
     learned_on: tuple[str, ...]
-    """Catalog names of the GPUs whose recorded latencies the baseline is based on."""
+    """Names of the GPUs on which the latencies behind this baseline were recorded."""
     recorded_as: str | None
-    """Data type and layout of the recordings; None if they are those of the problem."""
+    """Data type and layout of the recordings, or None if they are the same as the problem's."""
     power_transferred: bool
-    """Whether the power is predicted or comes from recordings of other GPUs."""
+    """Whether the power was not recorded on this GPU."""
     power_predicted: bool = False
-    """Whether the power comes from the GPU's power model, not from recordings."""
+    """Whether the power was predicted rather than recorded."""
     warm: str = ""
-    """Data, such as `weights`, that must be in L2 to reach this latency; empty if there are none."""
+    """Data, such as `weights`, that must be in L2 to reach this latency. The text may be empty."""
     provenance: Mapping[str, str] | None = None
     """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None
-    """Release date of `version`, such as `2026-06-30`, or range of dates; None if not known."""
+    """Release date of `version`, such as `2026-06-30`, or a range of dates. It is None if not known."""
     slowdown: float | None = None
-    """Additional latency, as a fraction of the top recommendation's latency; negative if the baseline is faster."""
+    """Additional latency, as a fraction of the top recommendation's latency. Negative if the baseline is faster."""
     energy_saved: float | None = None
-    """Energy that the baseline saves, as a fraction of the top recommendation's energy; None if not known."""
+    """Energy that the baseline saves, as a fraction of the top recommendation's energy, or None if not known."""
     beaten: bool | None = None
     """Whether the top recommendation is faster even at the unfavorable ends of both latency intervals."""
     less_sure: bool | None = None
-    """Whether the latency interval of the baseline is wider than that of the top recommendation."""
+    """Whether this baseline's latency is less certain than the top recommendation's."""
 
     @property
     def latency_interval_s(self) -> Interval:
@@ -96,23 +96,23 @@ class Baseline(JsonForm):
 
     @property
     def dated_name(self) -> str:
-        """Name and version of the backend for display, with the month of the release if the month is known."""
+        """Name and version of the backend, with the month of the release if known."""
         months = " to ".join(dict.fromkeys(date[:7] for date in (self.released or "").split(" to ")))
         return f"{self.name} ({months})" if months else self.name
 
     @property
     def faster(self) -> bool:
-        """Whether the baseline is expected to be faster than the top recommendation by more than `NEARLY`."""
+        """Whether the baseline is expected to be clearly faster than the top recommendation."""
         return self.slowdown is not None and self.slowdown < -NEARLY
 
     @property
     def advised(self) -> bool:
-        """Whether the top recommendation's expected latency is above the upper end of this baseline's interval."""
+        """Whether the upper end of the baseline's interval is below the top recommendation's expected latency."""
         return self.faster and (1 + (self.slowdown or 0.0)) * self.latency_interval_s[1] / self.latency_s < 1
 
     @property
     def basis(self) -> str:
-        """Text that describes where the costs come from."""
+        """Description of the data behind the costs."""
         as_ = f", as benchmarked, {self.warm} in L2" if self.warm else ""
         if self.source == PUBLISHED:
             return f"recorded on this GPU by {(self.provenance or {}).get('source', 'somebody')}{as_}"
@@ -135,7 +135,7 @@ class Baseline(JsonForm):
 
 
 def short_title(name: str) -> str:
-    """Return a short title for a GPU's catalog name, such as `A100` for data-center GPUs."""
+    """Return a short name of a GPU for display, such as `A100` for data-center GPUs."""
     title = find_gpu(name).title.removeprefix("NVIDIA ")
     first = title.split(" ")[0].split("-")[0]
     return first if any(c.isdigit() for c in first) else title
@@ -144,10 +144,10 @@ def short_title(name: str) -> str:
 def baselines_of(
     context: "GpuContext", problem: Problem, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> tuple[Baseline, ...]:
-    """Return the baselines of a problem on a GPU at an operating point, fastest first.
+    """Return the expected cost of each backend for a problem at an operating point, fastest first.
 
-    A physical model predicts one baseline if there are no recordings of similar problems. The result is empty in three
-    cases: the GPU lacks the data type, no model covers the requested backends, or the context's inputs are not random.
+    Without recordings of similar problems, a physical model predicts a single baseline. The result may be empty, such
+    as for a data type that the GPU lacks.
 
     Args:
         backends: backends to include; all by default.
@@ -204,10 +204,7 @@ def baselines_of(
 def _at_most_more_rows(
     context: "GpuContext", by_physics: "BaselinePrediction", problem: Problem
 ) -> "BaselinePrediction":
-    """Return the prediction `by_physics`, with its latency reduced if a learned model limits it.
-
-    The limit applies to a matmul with fewer than `FEW_ROWS` rows: the learned time of the matmul with `FEW_ROWS` rows.
-    """
+    """Limit the predicted latency of a matmul with few rows to the learned latency of a larger matmul."""
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
@@ -226,9 +223,10 @@ def _at_most_more_rows(
 def _of_versions(
     model: "GpuVendorModel", problem: Problem, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return predictions for the requested versions of backends, and the recordings of these versions.
+    """Return predictions and recordings for the requested versions of backends.
 
-    Versions with a recording of the problem have no prediction. `others` names the versions whose recordings to ignore.
+    A version has no prediction if it has a recording of the problem. Recordings of the versions in `others` are
+    ignored.
     """
     recordings = Recordings.of(problem, model.gpu, others)
     recorded = list(recordings.published((), tuple(versions)))
@@ -240,10 +238,7 @@ def _of_versions(
 def cold_baselines(
     context: "GpuContext", problem: Problem, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> "list[Baseline]":
-    """Return the baselines of a network layer whose weights are not in L2, fastest first.
-
-    The function applies `read_cold` to the result of `baselines_of`.
-    """
+    """Return the baselines of a network layer whose weights are not in L2, fastest first."""
     baselines = [
         read_cold(baseline, problem, context.gpu) for baseline in baselines_of(context, problem, point, backends)
     ]
@@ -251,7 +246,7 @@ def cold_baselines(
 
 
 def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
-    """Return a baseline with at least the time to read the layer's data from DRAM, at the same mean power."""
+    """Raise a baseline's latency to at least the time of reading the layer's data from DRAM."""
     latency, energy = cold_costs(baseline.latency_s, baseline.energy_j or baseline.latency_s, problem, gpu)
     if latency is baseline.latency_s:
         return baseline
@@ -259,10 +254,7 @@ def read_cold(baseline: Baseline, problem: Problem, gpu: GPU) -> Baseline:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return latency and energy of a network layer, with the latency raised to at least `cold_seconds`.
-
-    The energy increases by the same factor, because the mean power does not change.
-    """
+    """Raise a network layer's latency to at least the time of reading the layer's data from DRAM."""
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy
@@ -274,12 +266,12 @@ def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) 
 def beside(
     baselines: Iterable[Baseline], latency_s: float, energy_j: float, interval_s: Interval | None = None
 ) -> tuple[Baseline, ...]:
-    """Return copies of baselines with a comparison to the top recommendation for the same problem.
+    """Return copies of baselines with a comparison to the top recommendation.
 
     Args:
         latency_s: latency of the top recommendation in seconds.
         energy_j: energy of the top recommendation in joules.
-        interval_s: 90 % interval of `latency_s` in seconds; None if the latency is exact.
+        interval_s: 90 % interval of `latency_s` in seconds, or None if the latency is exact.
     """
     low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(

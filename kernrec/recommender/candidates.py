@@ -1,4 +1,4 @@
-"""Candidates of a problem: every runnable config of all kernels, with its costs at each operating point."""
+"""Candidates of a problem: the configs of all kernels that can run it, with their costs at each operating point."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 POWER_LIMIT = "power limit"
-"""Name of the bottleneck of a config whose core clock the power limit lowers."""
+"""Name of the bottleneck if the power limit lowers the core clock."""
 BOTTLENECKS = (*RESOURCES, POWER_LIMIT)
-"""Names of bottlenecks. The engine refers to a bottleneck by its index in this tuple."""
+"""Names of bottlenecks, in the order of the engine's indices."""
 OBJECTIVES = tuple(Objective)
-"""Objectives. The engine refers to an objective by its index in this tuple."""
+"""Objectives, in the order of the engine's indices."""
 
 Picked = tuple[int, int]
-"""Candidate at an operating point: the index of the operating point, and the position of the candidate in its set."""
+"""Index of an operating point, and index of a candidate in its set."""
 
 
 class KernelCandidates:
-    """The C configs of one kernel in a `CandidateSet`. C is 0 if no config can run the problem."""
+    """Configs of one kernel that can run a problem. Arrays have one element for each of these C candidates."""
 
     def __init__(self, candidates: "CandidateSet", number: int) -> None:
         self._set, self._ranked, self._problem, self.number = candidates, candidates.ranked, candidates.number, number
         self._kernel = kernel = self._ranked.kernels[number]
         self._start, end = kernel.starts[self._problem : self._problem + 2]
         self._places = slice(kernel.column + self._start, kernel.column + end)
-        """Positions of the candidates among the configs of all kernels and problems of the batch."""
+        """Position of each candidate among the configs of all kernels and problems of the batch."""
         self.table, self.rows, self.measured_rows = kernel.table, kernel.rows[self._start : end], kernel.measured[0]
         """`rows`: index of each candidate in the config space. `measured_rows`: database rows about the kernel."""
         self.ran = kernel.trained or kernel.is_measured
-        """Whether the kernel was measured, or has a model trained on recordings of the kernel on this GPU."""
+        """Whether the kernel was measured on this GPU, or has a model that was trained on such measurements."""
         self.heuristic = kernel.heuristics[self._problem] or 0
-        """Position, within the kernel, of the candidate that the occupancy heuristic picks."""
+        """Index of the candidate that the occupancy heuristic picks."""
 
     @cached_property
     def on_problem(self) -> ProblemSpace:
@@ -61,24 +61,24 @@ class KernelCandidates:
 
     @cached_property
     def scope(self) -> "ModelScope | None":
-        """Trained model that corrects the costs; None if none applies."""
+        """Trained model that corrects the costs, or None if none applies."""
         return self._kernel.scope_on(self._problem)
 
     @cached_property
     def runnable(self) -> Array:
-        """Row indices, in ascending order, of the configs that can run the problem and did not fail when measured."""
+        """Row indices of the configs that can run the problem and did not fail when measured, ascending."""
         rows: Array = self._ranked.in_engine.runnable(self.number, self._problem)
         return rows
 
     @property
     def unprofiled(self) -> list[MeasuredAnswer]:
-        """Measurements of configs without a profile. Such configs are no candidates."""
+        """Measurements of configs without a profile, which are not candidates."""
         pairs = zip(self.measured_rows.rows, self.measured_rows.measured, strict=True)
         return [answer for row, answer in pairs if row not in self.runnable]
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
-        """Smallest and largest number of emulated blocks of any config's first launch; 0 if blocks were not sampled."""
+        """Smallest and largest number of blocks emulated for a config's first launch. Both are 0 without emulation."""
         if not self.table.kernel.sampled:
             return 0, 0
         blocks = self.table.launches[0].profiles.column("blocks.sampled")
@@ -90,7 +90,7 @@ class KernelCandidates:
         return [LaunchTime._make([pipe_clk, *times, dram_bytes]) for pipe_clk, times, dram_bytes in launches]
 
     def model_inputs(self, positions: Array) -> "ModelInputs":
-        """Return a trained model's inputs for the candidates at `positions`, at the first operating point."""
+        """Return the inputs of a trained model for some candidates, at the first operating point."""
         from kernrec.recommender.estimate.correction import inputs_of
 
         limited, costs = self.limited.at(0), self._ranked.in_engine
@@ -98,7 +98,7 @@ class KernelCandidates:
 
     @cached_property
     def measurements(self) -> KernelMeasurements | None:
-        """Measurements of the candidates; None if no candidate was measured."""
+        """Measurements of the candidates, or None if no candidate was measured."""
         if (every := self._ranked.measurements.get(self.number)) is None:
             return None
         points = self._set.point_range
@@ -106,12 +106,12 @@ class KernelCandidates:
 
     @cached_property
     def shrinkage(self) -> Shrinkage:
-        """Predicted speed advantage (lead) of the kernel over the reference time, and the fraction of it to keep."""
+        """Predicted lead of the kernel over the reference time, and the fraction of the lead that is credible."""
         return self._ranked.shrinkage(self.number, self._problem)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes on predicted costs that violated a law of physics and were corrected or replaced."""
+        """Notes on predicted costs that violated a law of physics and were corrected."""
         ranking = self._ranked.ranking
         if not ranking.violated:
             return ()
@@ -120,48 +120,47 @@ class KernelCandidates:
 
     @property
     def costs(self) -> Costs:
-        """Expected costs of the kernel's C candidates after all corrections; arrays have shape (points, C)."""
+        """Expected costs of the candidates after all corrections, (points, C)."""
         ranking, points, places = self._ranked.ranking, self._set.point_range, self._places
         values, kind = ranking.costs(points.start, points.stop, places.start, places.stop)
         return Costs(values, kind, ranking.kinds)
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """Uncorrected costs of the analytical model for the kernel's C candidates; arrays have shape (points, C)."""
+        """Costs of the candidates according to the analytical model, (points, C)."""
         return self._ranked.limited.at(self._set.point_range).part(self._places)
 
     @cached_property
     def risk(self) -> Array:
-        """Factor by which each candidate's costs are multiplied in comparisons, (C,); see `CandidateSet.risk`."""
+        """Factor on the costs of each candidate in comparisons, (C,); see `CandidateSet.risk`."""
         return np.asarray(self._ranked.ranking.risk[self._places])
 
     def running(self, point: int, position: int) -> tuple[float, str]:
-        """Return a candidate's expected core clock in Hz and its bottleneck at an operating point."""
+        """Return a candidate's expected core clock in Hz and its bottleneck."""
         point, place = self._set.point_range.start + point, self._places.start + position
         clock_hz, number = self._ranked.ranking.running(self.number, point, place)
         return clock_hz, BOTTLENECKS[number]
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
-        """Return the measurements at an operating point, keyed by the candidate's position within this kernel."""
+        """Return the measurements at an operating point, keyed by the index of the candidate."""
         return self.measurements.measured[point] if self.measurements else {}
 
     def config(self, position: int) -> dict[str, int]:
-        """Return the config of the candidate at `position` within this kernel."""
         return self.table.config(self.rows.item(position))
 
 
 class CandidateSet:
-    """All C candidates of a problem, ordered by kernel. A candidate is identified by its position in this order."""
+    """All candidates of a problem, ordered by kernel. Indices of candidates refer to this order."""
 
     def __init__(
         self, ranked: RankedSpace, number: int, kernels: range | None = None, points: range | None = None
     ) -> None:
-        """Create a view of one problem's candidates. The first operating point is the reference for comparisons.
+        """Select candidates of one problem. Comparisons use the first operating point.
 
         Args:
             number: index of the problem in `ranked`.
-            kernels: indices of the kernels to include; None for all.
-            points: indices of the operating points to include; None for all.
+            kernels: indices of the kernels to include, or None for all.
+            points: indices of the operating points to include, or None for all.
         """
         self.ranked, self.number = ranked, number
         self.problem, self.gpu = ranked.problems[number], ranked.gpu
@@ -170,17 +169,16 @@ class CandidateSet:
         self.point_range = slice(points.start, points.stop)
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Engine indices that select the candidates: problem, kernels (first, end), operating points (first, end)."""
+        """Problem, range of kernels and range of operating points, as the engine's indices."""
         self.starts = [0]
-        """Position of the first candidate of each kernel that has candidates, then the number of all candidates."""
+        """Index of the first candidate of each kernel that has candidates, then the number of all candidates."""
         self.every_kernel: Sequence[RankedKernel] = ranked.kernels[self._numbers.start : self._numbers.stop]
-        """All kernels, including kernels without a runnable config."""
+        """All kernels, including those that cannot run the problem."""
         self.tables: list[StaticTable] = []
         self.runnable = 0
-        """Number of runnable configs of all kernels, including configs that are not estimated."""
+        """Number of configs that can run the problem, including those without an estimate."""
         self.any_measured = self.any_ran = False
-        """`any_measured`: whether any candidate was measured. `any_ran`: whether `KernelCandidates.ran` is true for any
-        kernel."""
+        """Whether any candidate was measured, and whether `KernelCandidates.ran` is true for any kernel."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
             self.runnable += kernel.counts[number]
@@ -196,12 +194,12 @@ class CandidateSet:
 
     @cached_property
     def considered(self) -> list[KernelCandidates]:
-        """Candidates of each kernel, including kernels without a runnable config."""
+        """Candidates of each kernel, including kernels that cannot run the problem."""
         return [KernelCandidates(self, number) for number in self._numbers]
 
     @cached_property
     def kernels(self) -> list[KernelCandidates]:
-        """Candidates of each kernel that has at least one candidate."""
+        """Candidates of each kernel that can run the problem."""
         return [kernel for kernel in self.considered if len(kernel.rows)]
 
     @cached_property
@@ -222,7 +220,7 @@ class CandidateSet:
 
     @cached_property
     def costs(self) -> Costs:
-        """Expected costs of the candidates with intervals and sources, (points, C)."""
+        """Expected costs of the candidates, (points, C)."""
         parts = [kernel.costs for kernel in self.considered]
         if len(parts) == 1:
             return parts[0]
@@ -246,47 +244,47 @@ class CandidateSet:
 
     @cached_property
     def fastest(self) -> int:
-        """Position of the candidate with the lowest product of latency and `risk` at the first operating point."""
+        """Index of the candidate with the lowest latency times `risk`, at the first operating point."""
         position: int = self.ranked.ranking.fastest(self.part)
         return position
 
     @property
     def fastest_kernel(self) -> tuple[Kernel, float]:
-        """Kernel of the candidate `fastest`, and its latency in seconds."""
+        """Kernel of the `fastest` candidate, and its latency in seconds."""
         number, latency_s = self.ranked.ranking.fastest_kernel(self.part)
         return self.ranked.kernels[number].table.kernel, latency_s
 
     @cached_property
     def risk(self) -> Array | None:
-        """Factor by which each candidate's costs are multiplied in comparisons, (C,); None if no config counts as run.
+        """Factor on the costs of each candidate in comparisons, (C,), or None if no kernel was ever measured.
 
-        A config counts as run if it was measured, or if its kernel has a model trained on this GPU. Any other config
-        ranks before such a config only if its lead is larger than its error.
+        The factor may exceed 1 for candidates of kernels that were never measured on this GPU. They must be faster by
+        more than their error to rank before a measured candidate.
         """
         if not self.any_ran:
             return None
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Return the index of a candidate's kernel in `kernels`, the kernel, and the candidate's position in it."""
+        """Return the index of a candidate's kernel in `kernels`, the kernel, and the candidate's index within it."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 
     def at(self, point: int) -> "CandidateSet":
-        """Return a view of all candidates at one operating point, the one with index `point`."""
+        """Return all candidates at one operating point."""
         if len(self.points) == 1:
             return self
         first = self.point_range.start + point
         return CandidateSet(self.ranked, self.number, self._numbers, range(first, first + 1))
 
     def only(self, number: int) -> "CandidateSet":
-        """Return a view of the candidates of the kernel at index `number` in `kernels`, at all operating points."""
+        """Return the candidates of one kernel. `number` is the kernel's index in `kernels`."""
         place, points = self.kernels[number].number, range(self.point_range.start, self.point_range.stop)
         return CandidateSet(self.ranked, self.number, range(place, place + 1), points)
 
 
 ROWS = 1 << 19
-"""Maximum number of configs times problems in a batch, to limit memory."""
+"""Maximum number of configs times problems in a batch. It limits memory."""
 TOGETHER = 128
 
 

@@ -1,7 +1,8 @@
 """Find the configs that may be best for a problem (contenders), and the expected loss of the recommended config.
 
-A config's error has three parts: its individual error (`costs.Estimates.own`), and two equal parts of the remaining
-variance. Configs of one kernel share the second part. The third part is common to all kernels and cancels out.
+The error of a config has three parts: its individual error (`costs.Estimates.own`), an error that all configs of the
+kernel share, and an error that all kernels share. The two shared parts have equal variance. The last part cancels out
+in comparisons.
 """
 
 import math
@@ -24,15 +25,15 @@ from kernrec.util.normal import DEVIATIONS
 Array = np.ndarray
 
 MOST = 48
-"""Maximum number of contenders of a problem: the candidates of lowest expected cost."""
+"""Maximum number of contenders of a problem. They are the candidates of lowest expected cost."""
 LISTED = 8
 _FEATURES = 128
-"""Maximum number of features that describe how problems are related. Random projection reduces larger numbers to it."""
+"""Maximum number of features that relate problems to each other. Above it, a random projection reduces the features."""
 _LEAST_NOISE = 0.005
-"""Minimum relative noise of a measurement, the difference between the medians of two sessions."""
+"""Minimum relative noise of a measurement. It is the difference between the medians of two sessions."""
 
 Key = tuple[str, tuple[tuple[str, int], ...]]
-"""Key of a contender: kernel name, and sorted (tunable, value) pairs of the config."""
+"""Kernel name, and sorted (tunable, value) pairs of a config."""
 
 
 def key_of(kernel: str, config: Mapping[str, int]) -> Key:
@@ -41,19 +42,19 @@ def key_of(kernel: str, config: Mapping[str, int]) -> Key:
 
 @dataclass(frozen=True, eq=False)
 class ProblemContenders:
-    """The C contenders of one problem. `side_by_side` combines the contenders of several problems."""
+    """Configs that may be best for one problem."""
 
     problem: Problem
     keys: tuple[Key, ...]
-    """Key of each of the C contenders, lowest expected cost first."""
+    """Kernel and config of each of the C contenders, lowest expected cost first."""
     expected: Array
     deviation: Array
-    """Standard deviation of the total error of the logarithm of `expected`, (C,)."""
+    """Standard deviation of the total error of each contender's logarithmic cost, (C,)."""
     own_deviation: Array
     """Standard deviation of the error that affects only this config, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
-    """Model features of each contender, without tunables, (C, F); None if no model needs them."""
+    """Model features of each contender, without tunables, (C, F), or None if no model needs them."""
 
     @cached_property
     def kernel_deviation(self) -> float:
@@ -73,14 +74,14 @@ def contenders_of(
     always: Collection[Key] = (),
     with_inputs: bool = False,
 ) -> ProblemContenders:
-    """Return the contenders among the candidates of a problem at the first operating point.
+    """Return the configs that may be best for a problem at the first operating point.
 
     Args:
         candidates: non-empty set, predicted without measurements of the problem.
         objective: quantity to minimize; `pareto` raises `UsageError`.
-        among: keys of the configs that may become contenders; None for all configs.
-        always: keys of configs that always become contenders, such as measured configs.
-        with_inputs: whether to fill `ProblemContenders.inputs`, with which refinement corrects predictions.
+        among: configs that may become contenders, or None for all configs.
+        always: configs that always become contenders, such as measured configs.
+        with_inputs: whether to fill `ProblemContenders.inputs`.
     """
     value = objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
     chosen: list[int] = []
@@ -118,7 +119,7 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
-    """Return contenders without predictions, all with the same expected cost.
+    """Return contenders for a problem without predictions. All have the same expected cost.
 
     `deviation` is the standard deviation of each config's individual error, in logarithms of the cost.
     """
@@ -127,10 +128,9 @@ def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight:
 
 
 def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
-    """Combine the contenders of all problems in the form that `JointPosterior` needs.
+    """Combine the contenders of several problems for a `JointPosterior`.
 
-    Errors on two problems are correlated if the problems have similar sizes and the contenders share a kernel or values
-    of tunables.
+    Errors on two problems are correlated if the problems have similar sizes and the contenders are similar.
     """
     # Index of each feature, keyed by the kernel or the value of a tunable, then by dimension.
     columns: dict[tuple[object, ...], dict[str, int]] = {}
@@ -178,7 +178,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the decision trees' inputs for each problem, (C, columns), or None for all if any problem lacks them."""
+    """Return the inputs of the decision trees for each problem, (C, columns). If one problem has none, all are None."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)
@@ -199,7 +199,7 @@ def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] |
 
 
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
-    """Return (dimension, standardized log size) pairs for each problem, without dimensions whose size never differs."""
+    """Return (dimension, standardized logarithm of the size) pairs for each problem."""
     by_op: dict[str, list[Problem]] = {}
     for problem in problems:
         by_op.setdefault(problem.op, []).append(problem)
@@ -232,10 +232,7 @@ def _coordinates(keys: Sequence[Key]) -> Array:
 
 
 def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
-    """Return the measured costs of contenders in the form that `JointPosterior` needs.
-
-    Skip rows without energy if the objective counts energy.
-    """
+    """Return the measured costs of contenders for a `JointPosterior`."""
     result = []
     for row in rows:
         place = contenders.place(key_of(row.kernel, row.config))
@@ -250,10 +247,7 @@ def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], o
 
 
 def noise_between(low: float | None, high: float | None) -> float:
-    """Return the standard deviation of the logarithm of a measured cost, at least `_LEAST_NOISE`.
-
-    `low` and `high` are the ends of the cost's 90 % interval.
-    """
+    """Return the standard deviation of a measured cost's logarithm, given the ends of its 90 % interval."""
     stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
 
@@ -265,7 +259,7 @@ class Regret:
     objective: Objective
     expected: float
     contenders: tuple[tuple[Key, float, float], ...]
-    """Key, expected cost in SI units and probability of being best, for the most promising contenders."""
+    """Most promising configs, each with its expected cost in SI units and its probability of being the best."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -280,8 +274,8 @@ class Regret:
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
     """Return the expected loss from running the recommended config instead of the best config.
 
-    For `pareto`, return two losses: latency and energy. The set `candidates` must have one operating point, and its
-    costs must be predicted without measurements.
+    For `pareto`, return one loss for latency and one for energy. `candidates` must have one operating point, and its
+    costs must not include measurements.
     """
     hashes = {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels}
     rows = [

@@ -37,12 +37,12 @@ def kind_of(problem: Problem) -> Kind:
 
 
 class Context:
-    """Open databases and trained models, shared by all requests.
+    """Open databases and trained models that all requests share.
 
     Args:
-        databases: database files to search before the shipped database; None for the user's database, if there is one.
-        calibrated: whether to use fitted coefficients of the analytical model, if there are any.
-        models: trained models; None to load the models next to the first database.
+        databases: database files to search before the shipped database. None means the user's database, if any.
+        calibrated: whether to use fitted coefficients of the analytical model, if any.
+        models: trained models, or None to load the models next to the first database.
         triton: whether requests about an op include the library's Triton kernels.
     """
 
@@ -58,27 +58,24 @@ class Context:
         self._on: dict[tuple[GPU, Conditions], GpuContext] = {}
 
     def without_triton(self) -> "Context":
-        """Return a context with the same data in which requests about an op leave out the library's Triton kernels."""
+        """Return this context without the library's Triton kernels, for requests about an op."""
         other = copy(self)
         other.triton, other._on = False, {}
         return other
 
     def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuContext":
-        """Return the databases and models for one GPU. The result is cached.
-
-        `conditions` states the input data of the kernels, and the state of L2 when they start.
-        """
+        """Return the databases and models for one GPU and for certain input data and L2 state."""
         if (bound := self._on.get(key := (gpu, conditions))) is None:
             bound = self._on[key] = GpuContext(self, gpu, conditions)
         return bound
 
     def kernel(self, name: str) -> Kernel:
-        """Return the kernel with this name: the library's, else the user's most recently analyzed, else a shared one.
+        """Return the kernel with this name from the library, the user's kernels or shared kernels, in this order.
 
         A file or module may precede the name (`rows.py:kernel`, `package.rows:kernel`).
 
         Raises:
-            UsageError: no kernel has this name, or the user analyzed kernels of this name in several files.
+            UsageError: no kernel has this name, or several of the user's files have a kernel of this name.
         """
         if name in kernel_names():
             return find_kernel(name)
@@ -90,9 +87,9 @@ class Context:
         return find_kernel(name)
 
     def calls(self, name: str) -> list[Kernel]:
-        """Return the newest version of a user's kernel, and all versions with the same source but another spec.
+        """Return the newest version of a user's kernel, then all versions with the same source.
 
-        For example, all captured calls of a function share the source but have their own specs.
+        For example, each captured call of a Triton function is a version.
         """
         if name in kernel_names():
             return []
@@ -104,7 +101,7 @@ class Context:
         return [kernel for kernel in kernels.values() if newest is not None and kernel.source == newest.source]
 
     def newest_by_file(self, name: str) -> list[Kernel]:
-        """Return kernels with this name: the newest from each of the user's source files, then the library kernel."""
+        """Return all kernels with this name: the newest from each of the user's source files, then the library's."""
         newest: dict[tuple[str, str | None], _StoredKernel] = {}
         for stored in self._stored_kernels():
             if stored.name == name:
@@ -133,7 +130,7 @@ class Context:
 
 
 class GpuContext:
-    """Databases, models and cached static tables of a `Context`, for one GPU, kind of input data and state of L2."""
+    """Databases, models and cached tables for one GPU, one kind of input data and one state of L2."""
 
     def __init__(self, context: Context, gpu: GPU, conditions: Conditions) -> None:
         self.gpu, self.conditions = gpu, conditions
@@ -141,12 +138,12 @@ class GpuContext:
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
         self._of_op: dict[Kind, tuple[StaticTable, ...]] = {}
         self._spaces: dict[tuple[StaticTable, ...], Space] = {}
-        """Spaces without database rows, which serve all problems of a kind."""
+        """Cached spaces without database rows, for problems of the same op, data type and layout."""
 
     def evidence(self, problem: Problem, kernels: Sequence[str]) -> Evidence:
         """Return the database rows of the named kernels for a problem and for equivalent problems of other ops.
 
-        Return only rows of failures if the context's conditions (inputs, L2) differ from those of all measurements.
+        If the context has other inputs or another L2 state than all measurements, return only failures.
         """
         if self.stack.empty:
             return NO_EVIDENCE
@@ -159,7 +156,7 @@ class GpuContext:
     def space(self, problem: Problem, kernel: Kernel | None = None, whole: bool = False) -> Space:
         """Return the configs and database rows of one kernel, or of all library kernels for a problem.
 
-        `whole` states whether to estimate every config instead of only the most promising configs.
+        If `whole` is true, every config is estimated instead of only the most promising ones.
         """
         tables = self.tables(problem) if kernel is None else (self.kernel_table(kernel, problem),)
         if self.stack.empty and kernel is None and not (whole or self.models.reported):
@@ -171,7 +168,7 @@ class GpuContext:
     def tables(self, problem: Problem) -> tuple[StaticTable, ...]:
         """Return the static table of each library kernel that implements a problem.
 
-        Raise `KernrecError` if there is none, if the GPU cannot compute in the data type, or if profiles are missing.
+        Raise `KernrecError` if there is none.
         """
         key, gpu = kind_of(problem), self.gpu
         if (joint := self._of_op.get(key)) is None:
@@ -193,10 +190,7 @@ class GpuContext:
         return joint
 
     def kernel_table(self, kernel: Kernel, problem: Problem) -> StaticTable:
-        """Return the static table of a kernel of the user or the library.
-
-        Raise `KernrecError` without profiles for the problem on the architecture. The message says how to create them.
-        """
+        """Return the static table of a kernel. Raise `KernrecError` if the kernel has no profiles for this GPU."""
         problem = kernel.form(problem)
         key = kernel.name, kernel.hash, problem.dtype, problem.layout
         if (cached := self._tables.get(key)) is not None:
@@ -212,7 +206,7 @@ class GpuContext:
         return table
 
     def find_profiles(self, kernel: Kernel, problem: Problem) -> dict[int, ProfileTable]:
-        """Return the profiles of a kernel for a problem, keyed by the index of the launch; empty if it has none."""
+        """Return the profiles of a kernel for a problem, keyed by the index of the launch. There may be none."""
         profiles = self.stack.profiles(kernel.name, kernel.hash, self.gpu.sm)
         if not kernel.sampled or not profiles:
             return profiles
@@ -249,7 +243,7 @@ class _StoredKernel:
     spec: str
     source: str
     owner: str | None
-    """Person who shared the kernel; None if it is the user's own kernel."""
+    """Person who shared the kernel, or None if it is the user's own kernel."""
 
     @property
     def file(self) -> str:
@@ -266,7 +260,7 @@ def _of_name(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
 
 
 def _named(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
-    """Return the stored kernels with a name. Raise `UsageError` if kernels of this name are in several files."""
+    """Return the stored kernels with a name. Raise `UsageError` if they come from several files."""
     file, _, bare = name.rpartition(":")
     if file:
         return _of_name([kernel for kernel in stored if kernel.file == file], bare)

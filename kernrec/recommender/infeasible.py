@@ -50,7 +50,7 @@ def none_runs(considered: "KernelCandidates") -> KernrecError:
 
 
 def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
-    """Return the error that explains which constraint of a kernel excludes every config for a problem."""
+    """Return the error that explains which constraint of a kernel excludes every config."""
     if problem.too_large:
         return UsageError(f"{kernel.name}: {problem.key}: {problem.too_large}")
     if text := refusing_constraint(kernel, problem, gpu) or _empty_constraint(kernel, problem, gpu):
@@ -63,7 +63,7 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
     """Return the end of an error message, which explains why no kernel runs a problem.
 
-    The text names smaller sizes, data types or layouts that can run. If there are none, it names a constraint of each
+    The text suggests smaller sizes, data types or layouts. Without such a suggestion, it names a constraint of each
     kernel.
     """
     if problem.too_large:
@@ -80,7 +80,7 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint whose removal lets a config of the kernel run, or None if there is none."""
+    """Return the constraint without which a config of the kernel could run, or None if there is none."""
     form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):
@@ -98,7 +98,7 @@ def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, 
 
 
 def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """Return the first constraint that excludes every config of a kernel even without other constraints, or None."""
+    """Return the first constraint that alone excludes every config of a kernel, or None."""
     for constraint in (*kernel.constraints, *kernel.implied):
         alone = replace(kernel, constraints=(constraint,), implied=())
         if not _runs(_spaces([alone], problem, gpu), problem):
@@ -120,7 +120,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _largest_size(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """Return the largest size of dimension `name` that a kernel runs; None if the present size is not too large."""
+    """Return the largest size of a dimension that can run, or None if the present size is not too large."""
 
     def runs(value: int) -> bool:
         try:
@@ -132,7 +132,7 @@ def _largest_size(spaces: Sequence[Space], problem: Problem, name: str) -> int |
     bad = _sizes(problem)[name]
     powers = [1 << place for place in range(bad.bit_length()) if 1 << place < bad]
     good = next((power for power in reversed(powers) if runs(power)), None)
-    if good is None or runs(1 << bad.bit_length()):  # A larger size runs, so the reason is not a large size.
+    if good is None or runs(1 << bad.bit_length()):  # A larger size runs, so this size is not too large.
         return None
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -141,7 +141,7 @@ def _largest_size(spaces: Sequence[Space], problem: Problem, name: str) -> int |
 
 
 def _runnable_kinds(problem: Problem, gpu: GPU) -> list[str]:
-    """Describe the data types and layouts in which a kernel can run the problem, one text per data type."""
+    """Return a text for each data type in which a kernel can run the problem. It names the layouts."""
     op = problem.definition
     others = [(problem.dtype, layout) for layout in op.layouts] + [(dtype, problem.layout) for dtype in op.dtypes]
     runnable: dict[str, list[str]] = {}
@@ -161,10 +161,7 @@ EIGHT_BITS = ("f8e4m3", "i8", *FORMATS)
 
 
 def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
-    """Yield the problem in each data type of `replacements`, with a note on the replacement.
-
-    Yield nothing if the GPU supports the problem's data type, or if the data type is quantized.
-    """
+    """Yield the problem in other data types, each with a note, if the GPU lacks the problem's data type."""
     if problem.dtype in EIGHT_BITS or rate_of(gpu, problem.dtype) > 0.0:
         return
     for dtype in replacements(problem, gpu):
@@ -174,15 +171,12 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 
 def replacements(problem: Problem, gpu: GPU) -> list[str]:
-    """Return the data types that can replace a problem's data type: types with a kernel first, then by similarity.
-
-    Leave out data types that the GPU computes slower than f32, and quantized data types without a kernel.
-    """
+    """Return the data types that can replace a problem's data type: types with a kernel first, then by similarity."""
     able = {dtype for kernel in kernels_for(problem.op) for dtype in kernel.dtypes if kernel.runs_on(dtype, gpu.sm)}
     fast = [dtype for dtype in INSTEAD.get(problem.dtype, ()) if rate_of(gpu, dtype) >= rate_of(gpu, "f32")]
     return sorted([each for each in fast if each in able or each not in EIGHT_BITS], key=lambda each: each not in able)
 
 
 def no_arithmetic(problem: Problem, gpu: GPU, other: Problem) -> str:
-    """Return a note that `other` replaces `problem`, because the GPU cannot compute in the data type of `problem`."""
+    """Return a note that the problem `other` replaces `problem`, because the GPU lacks the data type."""
     return f"{problem.op}: the {gpu.title} has no {problem.dtype}; answered as {other.dtype}, {other.layout}"

@@ -25,7 +25,7 @@ _FORMER_NAMES = {
 
 
 class FormerNames:
-    """Base class whose `AttributeError` names the replacement of an attribute that version 0.1 had."""
+    """Base class whose `AttributeError` gives the present name of a renamed attribute."""
 
     if not TYPE_CHECKING:
 
@@ -40,13 +40,13 @@ class JsonForm(FormerNames):
     """Base class for records that convert some of their attributes to JSON."""
 
     JSON = ""
-    """Names of the attributes in the JSON form, separated by spaces; empty for all fields.
+    """Names of the attributes in the JSON form, separated by spaces. Empty means all fields.
 
-    `engine=served.engine` gives a nested attribute the name `engine`.
+    `engine=served.engine` stores the attribute `served.engine` as `engine`.
     """
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes in `JSON`, and the interval of each `Estimate`, as plain values. Keys contain units."""
+        """Return the record as plain values for JSON. Keys contain units."""
         values: dict[str, Any] = {}
         for item in self.JSON.split() or getattr(self, "__match_args__"):  # noqa: B009 - a decorator adds it
             name, _, path = item.partition("=")
@@ -62,7 +62,7 @@ class JsonForm(FormerNames):
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON: a GPU or kernel to its name, a problem to its key, a record to its `as_dict`."""
+    """Convert a value to plain JSON values. A GPU or kernel becomes its name, and a problem becomes its key."""
     if isinstance(value, Problem):
         return value.key
     if isinstance(value, Workload):
@@ -77,7 +77,7 @@ def plain(value: Any) -> Any:
 
 
 class Alias(Generic[_Value]):
-    """Descriptor that reads another, possibly nested, attribute of the instance.
+    """Descriptor that reads another attribute of the instance.
 
     Args:
         paths: path to the attribute, such as `place.number`. Several paths give a tuple.
@@ -91,7 +91,7 @@ class Alias(Generic[_Value]):
 
 
 class OfPart(Alias[_Value]):
-    """Descriptor like `Alias` that returns `otherwise` if the first attribute on the path is None."""
+    """Descriptor like `Alias` that returns `otherwise` if the first attribute of the path is None."""
 
     def __init__(self, doc: str, path: str, otherwise: _Value) -> None:
         super().__init__(doc, path)
@@ -107,7 +107,7 @@ _Interval = tuple[float, float]
 
 
 class IntervalNames:
-    """Mixin for JSON with the intervals and sources of latency and energy as attributes."""
+    """Mixin with attributes for the intervals and sources of latency and energy in the JSON form."""
 
     latency_interval_s = Alias[_Interval]("Ends of the 90 % interval of latency.", "latency_s.low", "latency_s.high")
     energy_interval_j = Alias[_Interval]("Ends of the 90 % interval of energy.", "energy_j.low", "energy_j.high")
@@ -122,7 +122,7 @@ class IntervalNames:
 
 
 class MeasuredNames:
-    """Mixin for JSON with facts about a config's measurements, and its locked clock, as attributes."""
+    """Mixin with attributes for facts about a config's measurements in the JSON form."""
 
     if TYPE_CHECKING:
         measurement: MeasuredAnswer | None
@@ -138,7 +138,7 @@ class MeasuredNames:
 
     @property
     def signed_by(self) -> list[dict[str, str | None]]:
-        """Public key and name of each person who shared the measurement; empty if it was not pulled."""
+        """Public key and name of each person who shared the measurement, or empty if made locally."""
         if self.measurement is None or not self.measurement.signers:
             return []
         from kernrec.store.keys import signer_name
@@ -147,7 +147,7 @@ class MeasuredNames:
 
     @property
     def contributors_latency_s(self) -> list[float] | None:
-        """Lowest and highest latency in seconds that any contributor measured; None for a single contributor."""
+        """Lowest and highest latency in seconds that any contributor measured, or None for a single contributor."""
         row = self.measurement
         if row is None or row.contributors == 1 or row.spread_low_s is None or row.spread_high_s is None:
             return None

@@ -1,8 +1,7 @@
 """Choose the layout of a problem if the user did not fix it, and report the cost of a fixed layout.
 
 A kernel takes about the same time in all of its layouts. So the search tries only the default layout and layouts with
-additional kernels: implicit GEMM on tensor cores needs channels last, and Hopper's asynchronous matmuls need both
-operands contiguous along k.
+additional kernels. For example, Hopper's asynchronous matmuls need both operands contiguous along k.
 """
 
 from collections.abc import Generator, Iterator
@@ -27,7 +26,7 @@ from kernrec.recommender.result import Answer
 from kernrec.util.engine import query
 
 MATTERS = 0.10
-"""Minimum slowdown of a fixed layout, as a fraction, for which a note recommends another layout."""
+"""Minimum slowdown of a fixed layout, as a fraction, for a note that recommends another layout."""
 _GAIN = 0.02
 """Minimum fraction of time that another layout must save. Smaller savings are within the error of predictions."""
 
@@ -43,7 +42,7 @@ def in_layout(problem: Problem, layout: str) -> Problem:
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """Return the layouts in which additional kernels can run the problem, those with the most such kernels first."""
+    """Return the layouts in which additional kernels can run the problem, most kernels first."""
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
         rules = _RULES[key] = _rules_of_missing_kernels(problem, gpu.sm)
@@ -61,7 +60,7 @@ _RULES: dict[tuple[str, str, str, int], _Rules] = {}
 
 
 def _rules_of_missing_kernels(problem: Problem, sm: int) -> _Rules:
-    """Return pairs of another layout and the size constraints of each kernel that it has but `problem.layout` lacks."""
+    """Return the layouts with additional kernels, each with the size constraints of these kernels."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
     here = _names(problem, sm)
@@ -99,10 +98,10 @@ def lacks(problem: Problem, kernel: Kernel, gpu: GPU) -> bool:
 
 
 def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...]) -> Asking:
-    """Search for the best layout among the default layout of `problem` and the layouts in `others`.
+    """Search for the best layout among the layout of `problem` and the layouts in `others`.
 
-    If a database has measurements of the problem in one of these layouts, choose this layout. If not, compare costs at
-    the default power limit, so that the result does not depend on the query.
+    A layout with measurements takes precedence. Without measurements, the costs at the default power limit decide, so
+    that the result does not depend on the query.
     """
     if measured := _measured_layout(context, problem, others):
         return measured
@@ -137,7 +136,7 @@ def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _measured_layout(context: GpuContext, problem: Problem, others: tuple[str, ...]) -> Problem | None:
-    """Return the problem in the first layout with measurements (its own, then `others`), or None if there are none."""
+    """Return the problem in the first layout with measurements, or None if there are no measurements."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
@@ -148,7 +147,7 @@ def _measured_layout(context: GpuContext, problem: Problem, others: tuple[str, .
 
 
 def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterator[str]:
-    """Yield a note if another layout has a much faster kernel, which cannot run in the answer's layout."""
+    """Yield a note if another layout has a much faster kernel."""
     problem, gpu = answer.problem, answer.gpu
     others = layouts_that_matter(problem, gpu)
     if not answer.recommendations or not others:
@@ -168,7 +167,7 @@ def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterato
 def _of_missing_kernels(
     context: GpuContext, problem: Problem, other: Problem, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return candidates for `other` from kernels that cannot run the layout of `problem`, or None if there are none."""
+    """Return candidates of kernels that run in the layout of `other` but not of `problem`, or None."""
     try:
         tables = [t for t in context.tables(other) if lacks(problem, t.kernel, context.gpu)]
     except KernrecError:

@@ -25,24 +25,27 @@ _NOTHING = (float("nan"),) * 3
 
 @dataclass(frozen=True, eq=False)
 class ManyAnswers(FormerNames):
-    """Costs for each of N shapes, of the top recommendation or, without one, the fastest backend; NaN if unknown."""
+    """Top recommendation for each of N shapes, in arrays of shape (N,). Unknown numbers are NaN.
+
+    If no kernel runs a shape, the values are those of the fastest backend.
+    """
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]
-    """Name of the recommended kernel for each shape; empty if no kernel runs the shape."""
+    """Name of the recommended kernel for each shape, or empty if no kernel runs the shape."""
     configs: tuple[Mapping[str, int], ...]
     latency_s: np.ndarray
     """Latency in seconds: expected value, lower end and upper end of the 90 % interval, (N, 3)."""
     energy_j: np.ndarray
     """Energy in joules: expected value, lower end and upper end of the 90 % interval, (N, 3)."""
     power_limit_w: np.ndarray
-    """Power limit in watts at which the costs are valid, (N,)."""
+    """Power limit in watts for which the costs were computed, (N,)."""
     sources: tuple[str, ...]
     """Source of the latency of each shape."""
     backends: tuple[str, ...]
-    """Backend whose baseline is the answer for the shape; empty for a recommended kernel or no answer."""
+    """Fastest backend for each shape that no kernel runs, or empty for all other shapes."""
     failures: Mapping[int, str]
-    """Reason why nothing runs a shape, keyed by the index of the shape."""
+    """Reason why nothing can run a shape, keyed by the index of the shape."""
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -78,7 +81,7 @@ class ManyAnswers(FormerNames):
 def answer_many(
     recommender: Recommender, op: str, gpu: str, dims: Mapping[str, Any], query: Query, **kind: str | None
 ) -> ManyAnswers:
-    """Return the top recommendation for each of many shapes of an op. For errors, see `kernrec.recommend_many`.
+    """Return the top recommendation for each of many shapes of an op.
 
     Args:
         dims: sizes keyed by dimension: one number for all shapes, or a sequence with one number per shape.

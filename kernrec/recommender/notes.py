@@ -29,13 +29,13 @@ PREDICTED_NOTE = Note(
 )
 
 DISAGREE = 1.1
-"""Maximum ratio of two latencies that agree: boards of one GPU model differ by a few per cent."""
+"""Ratio up to which two latencies count as equal. Boards of one GPU model differ by a few per cent."""
 
 LONGER = 1.02
-"""Minimum ratio of time in long runs to time in short runs, at the power limit, that deserves a note."""
+"""Minimum ratio of the time in long runs to the time in short runs that deserves a note."""
 
 BEYOND_LIMIT = 1.01
-"""Maximum ratio of power draw to power limit that counts as a rounding error."""
+"""Maximum ratio of power draw to power limit that may be a rounding error."""
 
 
 def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:
@@ -53,7 +53,8 @@ def notes(candidates: CandidateSet, recommendations: Sequence[Recommendation]) -
 def of_recommendations(
     candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
 ) -> Remark:
-    """Return a function that writes the notes on an answer. The function does not keep the candidate set in memory."""
+    """Return a function that writes the notes on an answer."""
+    # The function must not refer to `candidates`, because an answer would then keep the whole set in memory.
     gpu = candidates.gpu
     scopes, refused, measured = candidates.scopes, list[str](), list[str]()
     calibrations = [table.calibration for table in candidates.tables if table.calibration]
@@ -83,7 +84,7 @@ def of_recommendations(
 
 
 def of_conditions(conditions: Conditions) -> Iterator[str]:
-    """Yield a note for each condition that differs from the conditions of measurements."""
+    """Yield a note if the inputs or the state of L2 differ from those of all measurements."""
     if conditions.l2 == WARM:
         yield Note(
             "L2 is warm: measurements, which start with a cold L2, are not used",
@@ -99,10 +100,7 @@ def of_conditions(conditions: Conditions) -> Iterator[str]:
 
 
 def of_triton(candidates: CandidateSet) -> Remark:
-    """Return a function that writes notes on why no Triton kernel of an op runs the problem.
-
-    There are no notes if a Triton kernel runs the problem, or if the op has no Triton kernel.
-    """
+    """Return a function that writes notes on why no Triton kernel of an op runs the problem."""
     problem, gpu, tables = candidates.problem, candidates.gpu, []
     for each in candidates.every_kernel:
         if each.table.kernel.triton:
@@ -197,7 +195,7 @@ def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[s
 
 
 def of_measurements(considered: KernelCandidates, predicts: bool) -> Iterator[str]:
-    """Yield notes on the measurements of a kernel: the ones that the answer uses, and reasons to ignore others.
+    """Yield notes on the measurements of a kernel, and on reasons to ignore some of them.
 
     `predicts` states whether the answer contains predictions.
     """
@@ -285,7 +283,7 @@ def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[st
 
 
 def _extrapolated(considered: KernelCandidates, metric: str) -> tuple[int, float]:
-    """Return how many configs have instructions that were not emulated, and the largest fraction of them in a config.
+    """Return how many configs have instructions that were not emulated, and the largest fraction of such instructions.
 
     `metric` is the profile metric that counts these instructions.
     """

@@ -1,8 +1,7 @@
 """Find recorded baselines of a problem, which take precedence over predictions of a learned model.
 
 A backend can pad a problem to more items, such as rows of a matmul or images (`engine/query/more_items.cpp`). So the
-recorded time with more items is an upper bound for fewer items. A baseline that needs such conversions has the source
-`learned`. So has a baseline at another power limit or clock, or for a problem with a bias or an activation.
+recorded time with more items is an upper bound for fewer items. A converted recording has the source `learned`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -40,7 +39,7 @@ class Recordings:
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
         """Return the recordings of a problem without its bias and activation.
 
-        `superseded` lists the versions to leave out, as `backend@version`.
+        `superseded` lists versions to leave out, in the form `backend@version`.
         """
         rows: dict[tuple[str, str, str], list[Row]] = {}
         items, beside = rows_beside(as_recorded(problem), gpu)
@@ -54,10 +53,8 @@ class Recordings:
     ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
         """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
 
-        For each backend, version and variant, yield the fastest row with at least the problem's number of items. Skip
-        them if no row has exactly this number, except a variant that is faster than the standard variant.
-
-        Values that were not recorded come from the first prediction for the backend, or else from the first prediction.
+        At most one row of each backend, version and variant is used: the fastest with at least the problem's number of
+        items. Predictions supply values that were not recorded.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.backend: each.latency_s.value for each in predictions}
@@ -89,17 +86,17 @@ class Recordings:
         )  # fmt: skip
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Clamp predicted latencies between the recorded times with the next smaller and larger numbers of items."""
+        """Keep predicted latencies between the recorded times for fewer and for more items."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])
 
     def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> Estimate:
-        """Add the time of the problem's bias and activation to a recorded time without them.
+        """Add the time of the problem's bias and activation to a recorded time.
 
         Args:
             seconds: recorded time in seconds.
-            interval_s: 90 % interval of `seconds`; None if the recording has none.
+            interval_s: 90 % interval of `seconds`, or None if the recording has none.
         """
         low_s, high_s = interval_s or (seconds, seconds)
         return with_epilogue(Estimate(seconds, low_s, high_s, Source.LEARNED), self.problem, self.gpu)

@@ -1,7 +1,7 @@
 """Rank configs: correct the analytical model's costs with trained models, measurements, physics and reference times.
 
-A measurement replaces the prediction at its operating point, and corrects the predictions at all other points. Without
-this correction, a config that was measured to be slow would still be recommended at every other point.
+A measurement replaces the prediction at its operating point, and corrects the predictions at all other points.
+Without this correction, a config that was measured to be slow would still be recommended at every other point.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class KernelMeasurements:
     """Measurements of a kernel's candidates on one problem, and predictions scaled to the measurements."""
 
     measured: tuple[dict[int, MeasuredAnswer], ...]
-    """Measurements at each operating point, keyed by the position of the candidate within the kernel."""
+    """Measurements at each operating point, keyed by the index of the candidate."""
     predicted: Costs
     """Predicted costs of all C candidates after scaling to the measurements, (points, C)."""
     rescaling: Rescaling
@@ -56,12 +56,11 @@ class RankedKernel:
 
     Args:
         forms: problems, converted to the kernel's op.
-        number: index of the kernel in `costs`, which is the engine's `Costs`.
+        number: index of the kernel in `costs`.
         counted: the kernel's entry in `costs.kernels`.
-        column: position of the kernel's first config among the configs of all kernels.
+        column: index of the kernel's first config among the configs of all kernels.
         measured: measured rows at each operating point.
-        learned: trained model that corrects the costs, or None, and whether it was trained on recordings of this kernel
-            on this GPU.
+        learned: trained model or None, and whether it was trained on recordings of this kernel on this GPU.
     """
 
     def __init__(
@@ -78,11 +77,11 @@ class RankedKernel:
         self.table, self.number, self.column, self.measured = table, number, column, measured
         self._costs, self.forms = costs, forms
         self.starts, self.heuristics, self.counts = counted
-        """For each problem: index of its first config in `rows`, position of the occupancy heuristic's config, and
-        number of runnable configs. `starts` ends with the total number of configs."""
+        """For each problem: index of the first config in `rows`, index of the occupancy heuristic's config, and number
+        of configs. `starts` ends with the total number of configs."""
         self.model, self.trained = learned
         self.taken: list[tuple[Array, list[MeasuredAnswer]]] | None = None
-        """Positions and measurements of the measured candidates at each operating point; None without database rows."""
+        """Indices and measurements of the measured candidates at each operating point. None without database rows."""
         positions, self.is_measured = None, False
         if measured[0] is not NOTHING:
             self.taken = [at_point.at(self.rows) for at_point in measured]
@@ -90,20 +89,19 @@ class RankedKernel:
             self.is_measured = any(map(len, positions))
         triton = table.kernel.triton is not None
         self.in_engine = self.model and self.model.in_engine, self.trained, triton, positions
-        """Arguments of the engine: model, `trained`, whether this is a Triton kernel, and measured positions."""
         self.is_reference = triton and self.trained
-        """Whether other kernels use this kernel's times, learned from recordings on this GPU, as a reference."""
+        """Whether this kernel's predicted times serve as a reference for other kernels."""
         self.row_kinds: Sequence[int] = ()
         """Alignment of the matrices' rows in each problem, as an index in `AppliedModel.by_row_kind`."""
 
     @cached_property
     def rows(self) -> Array:
-        """Row index of each estimated config in the config space, ordered by problem."""
+        """Index of each estimated config in the config space, ordered by problem."""
         rows: Array = self._costs.rows(self.number)
         return rows
 
     def scope_on(self, problem: int) -> "ModelScope | None":
-        """Return the trained model that corrects the costs on problem number `problem`, or None if none applies."""
+        """Return the trained model that corrects the costs on a problem, or None if there is none."""
         if self.model is None:
             return None
         most = max([len(positions) for positions, _ in self.taken]) if self.taken else 0
@@ -119,7 +117,7 @@ class RankedSpace:
         parts, forms, measured = parts_of(space, problems, points)
         most = 0 if space.whole else SHORTLIST
         self.in_engine = costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
-        """Engine's `Costs` at the first operating point. `ranking` estimates some candidates at the other points."""
+        """Engine's `Costs` at the first operating point."""
         self.kernels: list[RankedKernel] = []
         in_engine, learned, column = [], False, 0
         for number, each in enumerate(zip(space.tables, forms, costs.kernels, measured, space.learned, strict=True)):
@@ -156,11 +154,11 @@ class RankedSpace:
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """Latency, power and energy from the analytical model, (points, C). They are infinite if not estimated."""
+        """Latency, power and energy from the analytical model, (points, C). Costs without an estimate are infinite."""
         return LimitedCosts._make([*self.ranking.limited, self.in_engine.nominal[4]])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
-        """Return a kernel's predicted lead over a problem's reference time, and the fraction of the lead to keep."""
+        """Return a kernel's predicted lead over the reference time, and the fraction of the lead that is credible."""
         origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
             return Shrinkage(None, *own)
@@ -177,10 +175,9 @@ class RankedSpace:
     def _references_of(
         self, problem: Problem, learned: bool
     ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-        """Return two reference times of a problem, and their form in the engine.
+        """Return two reference times of a problem (each may be None), and both in the engine's form.
 
-        The first time is that of the fastest baseline, or None if there is none. The second time comes from a physical
-        model. It is None if it is not needed (`learned` is false or a baseline exists) or if the model does not apply.
+        The first time is that of the fastest baseline. Without a baseline, the second time comes from a physical model.
         """
         baseline, derived = reference_of(self.space, problem), None
         recorded = by_physics = nan, nan, inf
@@ -194,11 +191,11 @@ class RankedSpace:
     def _measure(
         self, number: int, values: Array, kind: Array, kinds: Array, scored: Array, features: Array
     ) -> tuple[Array, Array, Array]:
-        """Replace the predicted costs of a kernel's measured candidates, and scale those of its other candidates.
+        """Replace the costs of a kernel's measured candidates, and scale the costs of its other candidates.
 
         Args:
             values, kind, kinds: as in `Costs`, with shapes (3, points, C), (2, points, C) and (2, 4, K).
-            scored: positions of the N candidates that the trained model evaluated.
+            scored: indices of the N candidates that the trained model evaluated.
             features: features of these candidates, (N, F).
 
         Returns:
@@ -225,10 +222,9 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     model: tuple[Array, Array] | None,
 ) -> tuple[Costs, KernelMeasurements]:
-    """Return costs in which measurements replace predictions, and the measurements with the scaled predictions.
+    """Replace predictions by measurements. Return the costs, and the measurements with the scaled predictions.
 
-    If an operating point has no measurements, its predictions are corrected with the measurements at another point: the
-    point with the most measurements.
+    If an operating point has no measurements, use those of the point with the most measurements.
     """
     by_point: list[Costs] = []
     scaled: list[Costs] = []

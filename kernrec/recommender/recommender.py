@@ -39,8 +39,10 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 20, 256
-"""Maximum numbers of cached answers, of cached candidate sets by default, and of sets that `prepare` adds. A set has
-about 160 KB. If the cache held many more sets, most queries would miss the processor's L2 cache."""
+"""Maximum numbers of cached answers, of cached candidate sets, and of additional sets for `prepare`.
+
+A set has about 160 KB. With many more sets, most queries would miss the processor's L2 cache.
+"""
 _AHEAD = 128
 
 
@@ -68,8 +70,6 @@ class _Latest(OrderedDict[_Key, _Value]):
 
 
 class _Caches:
-    """Caches of all GPUs and conditions of a `Recommender`."""
-
     def __init__(self) -> None:
         self.answers = _Latest[tuple[GpuContext, Problem, Query, bool | None], Answer](_CACHED_ANSWERS)
         self.layouts = _Latest[tuple[GpuContext, Problem], Problem](_CACHED_ANSWERS)
@@ -77,10 +77,10 @@ class _Caches:
 
 
 class Recommender:
-    """Answer requests with data of the given databases and of the shipped database.
+    """Recommend configs, with data of the given databases and of the shipped database.
 
-    Reuse one instance in a program, because it caches static tables, candidate sets and answers. The arguments are
-    those of `Context`. To use an open context, pass `context` instead.
+    Create one instance per program, because it caches data and answers. The arguments are those of `Context`. To use an
+    open context, pass `context` instead.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Recommender:
         self._caches, self._version = _Caches(), self.context.stack.version()
 
     def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuRecommender":
-        """Return a recommender for one GPU and for certain conditions.
+        """Return a recommender for one GPU, and for certain input data and L2 state.
 
-        It shares cached results with earlier recommenders until a database changes.
+        The recommender uses earlier cached results until a database changes.
         """
         if (version := self.context.stack.version()) != self._version:
             self._caches, self._version = _Caches(), version
@@ -112,13 +112,13 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the recommendations for one problem of an op (see `Request` and `answer`)."""
+        """Return the answer for one problem of an op; see `Request` and `answer`."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Answer:
         """Return the recommendations for a request, best first (fastest first on a Pareto front).
 
-        The answer contains only baselines if no kernel runs the problem.
+        If no kernel runs the problem, the answer contains only baselines.
 
         Raises:
             UsageError: a name is unknown, or a value is impossible.
@@ -131,7 +131,7 @@ class Recommender:
         return on_gpu.answer_kernel(kernel, request.problem_of(kernel), query)
 
     def answer_calls(self, request: Request) -> list[Answer]:
-        """Return one answer for each analyzed call of a user's function, such as one for each captured launch.
+        """Return one answer for each analyzed call of a user's function, such as a captured launch.
 
         Raises:
             UsageError: as in `answer`.
@@ -147,15 +147,15 @@ class Recommender:
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
         """Return the expected loss from running the top recommendation instead of the best config.
 
-        A Pareto front has two losses (latency, energy). An answer without recommendations has none.
+        The result has one element, or two (latency, energy) for a Pareto front. It is empty without recommendations.
         """
         return self.on(answer.gpu, answer.query.conditions).regrets(answer) if answer.recommendations else ()
 
 
 class GpuRecommender:
-    """Recommender for one GPU, and for the inputs and L2 state of its context. It refuses queries for others.
+    """Recommender for one GPU, one kind of input data and one state of L2. Other queries raise an error.
 
-    It does not notice a change of a database: call `Recommender.on` again for each request.
+    Call `Recommender.on` again for each request, because this class does not notice changes of a database.
     """
 
     def __init__(self, context: GpuContext, caches: _Caches) -> None:
@@ -165,8 +165,8 @@ class GpuRecommender:
     def answer_op(self, problem: Problem, query: Query, fixed: bool | None = None) -> Answer:
         """Return the answer for a problem of an op, from a cache if possible.
 
-        `fixed` states whether the user fixed the layout. If it is None, the answer keeps the problem's layout without
-        comparing other layouts.
+        `fixed` states whether the user fixed the layout. None keeps the problem's layout without comparing other
+        layouts.
         """
         fixed = fixed if len(problem.definition.layouts) > 1 else None
         if (cached := self._answers.use(key := (self.context, problem, query, fixed))) is not None:
@@ -185,11 +185,11 @@ class GpuRecommender:
     def as_answered(
         self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
     ) -> list[Problem]:
-        """Return each problem in the layout that its answer uses if the user does not fix the layout.
+        """Return each problem in its best layout.
 
         Args:
             problems: problems in the default layout of their op.
-            points: operating points of the answers. The answers reuse estimates at these points if possible.
+            points: operating points of the answers.
         """
         for start in range(0, len(problems), _AHEAD):
             some = [each for each in problems[start : start + _AHEAD] if (self.context, each) not in self._layouts]
@@ -221,7 +221,7 @@ class GpuRecommender:
         return answered
 
     def candidates_if_any(self, problem: Problem, points: tuple[OperatingPoint, ...]) -> CandidateSet | None:
-        """Return the result of `candidates`, or None if no kernel can run the problem."""
+        """Return the candidates of a problem, or None if no kernel can run the problem."""
         try:
             return self.candidates(problem, points)
         except KernrecError:
@@ -230,9 +230,7 @@ class GpuRecommender:
     def answer_many(
         self, problems: Sequence[Problem], query: Query, fixed: bool = False
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
-        """Yield each distinct problem with its candidates, estimated in batches.
-
-        If a batch cannot estimate a problem, yield the problem with its answer or with the error.
+        """Yield each distinct problem with its candidates, or else with its answer or an error.
 
         Args:
             problems: problems of one op, data type and layout.
@@ -255,7 +253,7 @@ class GpuRecommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, query: Query) -> Answer:
-        """Return the answer for a problem. Replace its data type if no kernel runs it and the GPU lacks the type."""
+        """Return the answer for a problem. If no kernel runs it, try data types that can replace the problem's."""
         try:
             return self._new_answer(problem, query)
         except NoKernelError:
@@ -283,8 +281,7 @@ class GpuRecommender:
         return answer_by_baselines(self.context, problem, query, reason)
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, query: Query) -> Answer:
-        """Return the answer about one kernel at the query's power limit. If the query has no limit, sweep over
-        limits."""
+        """Return the answer about one kernel at the query's power limit. Without a limit, sweep over power limits."""
         candidates = self.kernel_candidates(kernel, problem, query)
         return answer(candidates, query, self.context, of_one_kernel=True)
 
@@ -312,7 +309,7 @@ class GpuRecommender:
         return self._sets.add(key, _not_empty(candidate_set(space, problem, points)))
 
     def prepare(self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> None:
-        """Estimate many problems in one batch, so that later calls of `candidates` are fast."""
+        """Estimate many problems in one batch, so that `candidates` is fast."""
         wanted = list(dict.fromkeys(problems))[:_MOST_SETS]
         distinct = []
         for each in wanted:
@@ -330,7 +327,7 @@ class GpuRecommender:
     def candidates_of_each(
         self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """Yield the candidates of each problem, in order, estimated in batches where possible.
+        """Yield the candidates of each problem in order.
 
         Raises:
             KernrecError: no config of any kernel can run one of the problems.

@@ -38,7 +38,7 @@ class Objective(StrEnum):
 
     @property
     def scalar(self) -> "Objective":
-        """The objective itself, or latency for the Pareto front."""
+        """This objective, or latency for the Pareto front."""
         return Objective.LATENCY if self is Objective.PARETO else self
 
     def value_of(self, latency_s: _Cost, energy_j: _Cost) -> _Cost:
@@ -66,13 +66,11 @@ SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
 
 
 KERNREC, MIXED = "kernrec", "mixed"
-"""Values of `backend` for kernrec's kernels, and for the fastest backend of each layer of a network."""
+"""Values of `backend`: only kernrec's kernels, or the fastest backend of each layer of a network."""
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Return the backends in a sequence or comma-separated text, and the special name in it.
-
-    The special name is `KERNREC` or `MIXED`. It is empty if the text contains neither.
+    """Return the backends in a sequence or comma-separated text. Return `KERNREC` or `MIXED` separately, if present.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.
@@ -89,11 +87,7 @@ def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], 
 
 
 def objective_named(name: str) -> Objective:
-    """Return the objective with this name.
-
-    Raises:
-        UsageError: no objective has this name. The message suggests the most similar name.
-    """
+    """Return the objective with this name. Raise `UsageError` if there is none."""
     try:
         return Objective(name)
     except ValueError:
@@ -102,7 +96,7 @@ def objective_named(name: str) -> Objective:
 
 @dataclass(frozen=True)
 class Query:
-    """Objective, bounds and operating point of a request. A bound is ignored if it is None."""
+    """Objective, bounds and operating point of a request. A bound of None is ignored."""
 
     objective: Objective = Objective.PARETO
     """Objective, or its name. An unknown name raises `UsageError`."""
@@ -111,27 +105,29 @@ class Query:
     max_power_w: float | None = None
     """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit in watts. None means the default limit, or a sweep if the request is about energy or one kernel."""
+    """Power limit in watts. None means the GPU's default, or a sweep over several limits.
+
+    A request sweeps over limits if its objective includes energy, or if it is about one kernel.
+    """
     clock_hz: float | None = None
-    """Locked core clock in Hz; None if it is not locked."""
+    """Locked core clock in Hz. None means that the clock is not locked."""
     top: int = 5
     """Maximum number of recommendations."""
     clocks: bool = False
     """Whether to evaluate locked core clocks in addition to power limits."""
     inputs: str = RANDOM
-    """Kind of input data (see `Conditions.inputs`)."""
+    """Kind of input data, such as `random`; see `Conditions.inputs`."""
     l2: str = COLD
-    """State of L2 when a launch starts (see `Conditions.l2`)."""
+    """State of L2 when a launch starts, `cold` or `warm`; see `Conditions.l2`."""
     source: str = ""
-    """Only source of estimates to use, one of `SOURCES`; empty for all sources."""
+    """Only source of estimates to use, from `SOURCES`. Empty means all sources."""
     backends: tuple[str, ...] = ()
-    """Backends whose baselines the answer includes, by their names in `BACKENDS`; empty for all backends."""
+    """Names of the backends whose baselines the answer includes. Empty means all backends."""
     each_config: bool = False
     """Whether each config has its own row. By default, similar configs share a row."""
 
     @property
     def conditions(self) -> Conditions:
-        """Return the input data and L2 state of the query, as `Conditions`."""
         conditions: Conditions = vars(self)["_conditions"]
         return conditions
 
@@ -182,9 +178,9 @@ class Query:
 
 @dataclass(frozen=True)
 class Request:
-    """Request for recommendations: a problem, a GPU and a query, with names as a user types them.
+    """Request for recommendations: a problem, a GPU and a query.
 
-    Set either `op`, for all kernels that implement it, or `kernel`, for one kernel of the user or the library.
+    Name either an `op`, for all kernels that implement it, or a `kernel`, for one kernel of the user or the library.
     """
 
     gpu: str
@@ -193,9 +189,9 @@ class Request:
     shape: str | Mapping[str, int] = field(default_factory=dict)
     """Dimensions, as text (`m=1,n=2,k=3`) or as a mapping. A missing dimension has its default size."""
     dtype: str | None = None
-    """Data type; by default the first data type of the op or kernel."""
+    """Data type. The default is the first data type of the op or kernel."""
     layout: str | None = None
-    """Tensor layout. The default is the best layout on the GPU for an op, and the spec's first layout for a kernel."""
+    """Tensor layout. The default is the best layout for an op, and the first layout for a kernel."""
     query: Query = field(default_factory=Query)
 
     def __post_init__(self) -> None:
@@ -207,7 +203,7 @@ class Request:
         return parse_shape(self.shape) if isinstance(self.shape, str) else self.shape
 
     def problem_of(self, kernel: "Kernel | None" = None) -> Problem:
-        """Return the requested problem of `kernel`, or of the op if `kernel` is None."""
+        """Return the requested problem for a kernel. If `kernel` is None, return the problem of the op."""
         if kernel is None:
             return find_op(self.op or "").problem(self.dtype, self.layout, **self.dims)
         dtype, layout = self.dtype or kernel.dtypes[0], self.layout or kernel.layouts[0]
@@ -215,7 +211,7 @@ class Request:
 
 
 POWER_LIMITS = 8
-"""Number of power limits in a sweep, from the GPU's minimum to its default (its maximum for one kernel)."""
+"""Number of power limits in a sweep. A sweep for one kernel ends at the GPU's maximum, others at its default."""
 CLOCKS = 8
 """Number of locked core clocks in a sweep, which ends at the boost clock."""
 CLOCK_STEP_HZ = 15e6
@@ -223,36 +219,36 @@ CLOCK_STEP_HZ = 15e6
 
 
 def power_limits(gpu: GPU, most_w: float | None = None) -> list[float]:
-    """Return power limits in whole watts, from the GPU's minimum to `most_w` (its maximum by default)."""
+    """Return power limits in whole watts, from the GPU's minimum to `most_w` (by default, the GPU's maximum)."""
     ends = gpu.power_min_w, gpu.power_max_w if most_w is None else most_w
     return [round(float(limit)) for limit in np.linspace(*ends, POWER_LIMITS)]
 
 
 def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
-    """Return the default operating point, then an operating point for each power limit in `limits`, in watts."""
+    """Return the default operating point, then an operating point for each power limit in watts."""
     return [OperatingPoint(limit) for limit in dict.fromkeys([gpu.tdp_w, *limits])]
 
 
 @lru_cache
 def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
-    """Return the operating points below the default power limit. A request about an op sweeps over these points."""
+    """Return operating points below the default power limit, for a request about an op."""
     return tuple([OperatingPoint(limit) for limit in power_limits(gpu, gpu.tdp_w) if limit < gpu.tdp_w])
 
 
 def lowest_clock_hz(gpu: GPU) -> float:
-    """Return the lowest core clock in Hz to which a power limit can lower the clock in the power model."""
+    """Return the lowest core clock in Hz that the power model can reach under a power limit."""
     return PowerModel.for_gpu(gpu).minimum_hz
 
 
 def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
-    """Return a sweep over locked core clocks. `limit_w` is the power limit in watts; None for the GPU's default."""
+    """Return a sweep over locked core clocks. `limit_w` is the power limit in watts; None means the GPU's default."""
     steps = np.linspace(lowest_clock_hz(gpu), gpu.boost_clock_hz, CLOCKS + 1)[1:]
     return tuple([OperatingPoint(limit_w, float(step // CLOCK_STEP_HZ * CLOCK_STEP_HZ)) for step in steps])
 
 
 @lru_cache
 def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
-    """Return the operating points of a request about an op: the requested point, then the sweep if there is one."""
+    """Return the operating points of a request about an op: the requested point, then a sweep if needed."""
     if query.clock_hz is not None:
         return (query.point,)
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None
@@ -265,10 +261,9 @@ def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
 
 
 def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) -> list[OperatingPoint]:
-    """Return the operating points of a request about one kernel.
+    """Return the operating points of a request about one kernel, the default point first.
 
-    The order is: the default point, the requested power limit, locked clocks. If no limit is requested, a sweep that
-    includes all measured limits takes its place.
+    Without a requested power limit, the points include a sweep and all measured limits.
     """
     if query.power_limit_w is None:
         limits = [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]
@@ -278,7 +273,7 @@ def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) ->
 
 
 def measured_limits(gpu: GPU, evidence: Evidence, kernels: Iterable[Kernel]) -> list[float]:
-    """Return the power limits in watts, ascending, at which the kernels were measured and that the GPU accepts."""
+    """Return the power limits in watts at which the kernels were measured and that the GPU accepts, ascending."""
     if not evidence.measured:
         return []
     hashes = {kernel.hash for kernel in kernels}

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import ModelScope
 
 Remark = Callable[[], Iterable[str]]
-"""Function that returns notes of an answer. An answer calls it when its notes are first read."""
+"""Function that returns notes of an answer. It is called when the notes are first read."""
 
 
 def sum_of(estimates: Sequence[Estimate], counts: Iterable[int] = repeat(1)) -> Estimate:
-    """Add up estimates, each multiplied by its count, if their errors are fully correlated.
+    """Add up estimates, each multiplied by its count. The errors are assumed to be fully correlated.
 
-    The source is the least certain source of any estimate.
+    The source of the sum is the least certain source of any estimate.
     """
     numbers = list(zip(counts, estimates))  # noqa: B905 - `counts` may be endless
     value, low, high = (sum(n * getattr(each, name) for n, each in numbers) for name in ("value", "low", "high"))
@@ -54,21 +54,21 @@ class Comparison(JsonForm):
     energy_saved: float
     """Energy saved, as a fraction of the energy of the reference config."""
     slowdown: float
-    """Additional latency, as a fraction of the reference config's latency; negative if the config is faster."""
+    """Additional latency, as a fraction of the reference config's latency. Negative if the config is faster."""
 
 
 @dataclass(frozen=True)
 class Saving(JsonForm):
-    """Energy that the top recommendation saves without losing time, at a non-default power limit or clock."""
+    """Energy that the top recommendation saves at another power limit or clock, without losing time."""
 
     power_limit_w: float
-    """Power limit in watts at which the energy is saved; the GPU's default if no limit is set."""
+    """Power limit in watts at which the energy is saved."""
     locked_clock_hz: float | None
-    """Locked core clock in Hz at which the energy is saved; None if the clock is not locked."""
+    """Locked core clock in Hz at which the energy is saved. None means that the clock is not locked."""
     slowdown: float
-    """Additional latency, as a fraction of the latency at the reference operating point."""
+    """Additional latency, as a fraction of the latency at the default power limit."""
     energy_saved: float
-    """Energy saved, as a fraction of the energy at the reference operating point."""
+    """Energy saved, as a fraction of the energy at the default power limit."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     point: OperatingPoint
     """Operating point (power limit and clock) for which the costs are valid."""
     rank: int
-    """Rank, 1 for the best. Measured recommendations share a rank (are tied) if their intervals overlap."""
+    """Rank, 1 for the best. Measured recommendations share a rank if their intervals overlap."""
     exact: bool
     """Whether every cost that the objective counts was measured."""
     ambiguous: bool
-    """Whether another config could have this rank: it is tied, or predicted and its interval overlaps a neighbor's."""
+    """Whether another config could have this rank, because the 90 % intervals of their costs overlap."""
     latency_s: Estimate
     energy_j: Estimate
     power_w: float
@@ -108,15 +108,15 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     heuristic: tuple[float, float]
     """Latency (s) and energy (J) of the occupancy heuristic's config, at the first operating point."""
     measurement: MeasuredAnswer | None = None
-    """Combined measurements at this operating point; None if the config was not measured at this point."""
+    """Measurement of the config at this operating point, or None if there is none."""
     alike: int = 0
-    """Number of similar configs that this row also represents: with the same machine code or nearly the same costs."""
+    """Number of other configs that this row also represents, because they are nearly the same."""
     unsure: float = 1.0
-    """Factor on the costs in comparisons with measured configs, for prediction errors; 1 if measured or learned."""
+    """Factor on the costs in comparisons with measured configs. It is above 1 for uncertain predictions."""
     inputs: str = RANDOM
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False
-    """Whether the config's expected latency is below `fastest`, but only a measurement can confirm it."""
+    """Whether the config is expected to be faster than `fastest`, but is too uncertain to rank first."""
 
     kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
     database = OfPart[str | None](
@@ -132,7 +132,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
 
     @property
     def place(self) -> str:
-        """Rank for display: `~1` if it is predicted, `1=` if it is tied."""
+        """Rank for display: `~1` if predicted, or `1=` if other measured recommendations share the rank."""
         return f"{self.rank}{'=' * self.ambiguous}" if self.exact else f"~{self.rank}"
 
     @property
@@ -142,12 +142,12 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
 
     @property
     def power_limit_w(self) -> float:
-        """Power limit in watts at which the costs are valid; the GPU's default if no limit is set."""
+        """Power limit in watts at which the costs are valid."""
         return self.point.limit_w(self.gpu)
 
     @cached_property
     def long_run_latency_s(self) -> float | None:
-        """Latency in seconds in runs of a second or more, which the power limit may slow down; None if measured."""
+        """Latency in seconds in runs of a second or more, which the power limit may slow down, or None if measured."""
         if self.latency_s.source == Source.MEASURED:
             return None
         from kernrec.model.analytical.power import PowerModel
@@ -164,7 +164,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
 
     @property
     def versus_occupancy_heuristic(self) -> Comparison:
-        """Comparison with the config of the same kernel that the occupancy heuristic picks."""
+        """Comparison with the config that the occupancy heuristic picks for the same kernel."""
         return self._versus(*self.heuristic)
 
     def _versus(self, latency_s: float, energy_j: float) -> Comparison:
@@ -198,7 +198,7 @@ class Foreign(MeasuredNames, JsonForm):
     """Whether the times come from somebody's recording."""
     measurement: MeasuredAnswer
     measured_by: str | None
-    """Program that made the measurement, or tool and person for an imported recording."""
+    """Program that made the measurement. For an imported recording, the tool and the person."""
 
     @property
     def source(self) -> str:
@@ -233,29 +233,29 @@ class Answer(JsonForm):
     candidates: int
     """Number of configs that can run the problem."""
     remarks: tuple[Remark, ...] = field(repr=False, compare=False)
-    """Functions that return the `notes`, called when `notes` is first read."""
+    """Functions that return the `notes`. They are called when `notes` is first read."""
     calibration: "Calibration | None" = None
-    """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
+    """Fitted coefficients of the analytical model. None means that the model uses the GPU's data sheet."""
     models: "tuple[ModelScope, ...]" = ()
     """Trained models that correct the costs of the analytical model."""
     kernel: Kernel | None = None
-    """Kernel that the request is about; None if the request is about an op."""
+    """Kernel that the request is about, or None if the request is about an op."""
     sampled_blocks: tuple[int, int] | None = None
-    """Smallest and largest number of emulated blocks of the first launch of `kernel`; 0 if blocks were not sampled."""
+    """Smallest and largest number of blocks emulated for the kernel's first launch. Both are 0 without emulation."""
     occupancy_heuristic: Recommendation | None = None
-    """Config that the occupancy heuristic picks for `kernel`, at the default power limit."""
+    """Config that the occupancy heuristic picks for the kernel, at the default power limit."""
     saving: Saving | None = None
-    """Energy saving at another operating point; None if it is too small, or if the query sets a limit or clock."""
+    """Energy saving at another power limit or clock. It is None if too small, or if the query sets a limit."""
     beside: tuple[Recommendation, ...] = ()
-    """Best config of a CUDA kernel if `recommendations` has only Triton kernels, and vice versa; else empty."""
+    """Best config of a CUDA kernel if all recommendations are Triton kernels, and vice versa. Otherwise empty."""
     foreign: tuple[Foreign, ...] = ()
     """Measurements of kernels that are not in kernrec's library, best first."""
     layout_chosen: bool = False
     """Whether kernrec selected a layout other than the op's default."""
     no_kernel: str | None = None
-    """Reason why no kernel runs the problem; None if a kernel runs it."""
+    """Reason why no kernel runs the problem, or None if a kernel runs the problem."""
     context: "GpuContext | None" = field(default=None, repr=False, compare=False)
-    """Context with the models of backends; None if the answer has no baselines."""
+    """Data for the baselines, or None if the answer has no baselines."""
 
     op = Alias[str]("Operator, or kernel that declares its own problem.", "problem.op")
     shape = Alias[dict[str, int]]("Dimensions by name.", "problem.dim")
@@ -288,11 +288,7 @@ class Answer(JsonForm):
 
     @property
     def best(self) -> Recommendation:
-        """Top recommendation.
-
-        Raises:
-            KernrecError: the answer contains only baselines.
-        """
+        """Top recommendation. Raises `KernrecError` if the answer contains only baselines."""
         if self.no_kernel is not None:
             raise KernrecError(self.no_kernel)
         return self.recommendations[0]
@@ -315,20 +311,20 @@ class Answer(JsonForm):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the reader of the answer."""
+        """Notes on what limits the accuracy or validity of the answer."""
         return tuple(line for remark in self.remarks for line in remark())
 
     @property
     def leading_backend(self) -> str | None:
-        """Name of the backend of `leading_baseline`; None if there is none."""
+        """Name of the backend that ranks before the top recommendation, or None if there is none."""
         return None if self.leading_baseline is None else self.leading_baseline.backend
 
     @cached_property
     def leading_baseline(self) -> "Baseline | None":
         """Best baseline that ranks before the top recommendation, or None if there is none.
 
-        A baseline ranks before the recommendation if its cost is lower. Unless the objective is `energy`, a baseline
-        from recordings of this GPU also does if the recommendation's advantage is smaller than its error.
+        A baseline ranks first if its cost is lower. If the recommendation's advantage is smaller than its error, a
+        baseline recorded on this GPU also ranks first, unless the objective is `energy`.
         """
         if not self.recommendations:
             return None
@@ -346,7 +342,7 @@ class Answer(JsonForm):
         return tuple(sorted(self.baselines, key=lambda baseline: self.value_of(baseline.latency_s, baseline.energy_j)))
 
     def value_of(self, latency_s: float, energy_j: float | None) -> float:
-        """Return the value to minimize: the objective (latency for a Pareto front), or infinity for unknown energy."""
+        """Return the value to minimize. It is infinite if the objective needs an energy that is not known."""
         return self.objective.scalar.value_of(latency_s, float("inf") if energy_j is None else energy_j)
 
     @property

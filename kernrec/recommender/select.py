@@ -1,7 +1,6 @@
 """Select candidates by the query's bounds and objective, and merge similar candidates into one row with a count.
 
-The costs of similar candidates differ by less than half a percent. In addition, the candidates have the same machine
-code or differ in only one tunable.
+Similar candidates differ in cost by less than half a percent. They have the same machine code or differ in one tunable.
 """
 
 from math import inf, isnan
@@ -34,7 +33,7 @@ def bounds_of(query: Query) -> Bounds:
 
 
 def select(candidates: CandidateSet, query: Query) -> list[Picked]:
-    """Pick at most `query.top` candidates of a non-empty set, best first (fastest first on a Pareto front).
+    """Return at most `query.top` candidates of a non-empty set, best first (fastest first on a Pareto front).
 
     Raise `UsageError` if no candidate satisfies the bounds.
     """
@@ -46,7 +45,7 @@ def select(candidates: CandidateSet, query: Query) -> list[Picked]:
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
     """Return the engine's picks. Raise `UsageError` if no candidate satisfies the bounds.
 
-    Without picks, the argument is the lowest power of any candidate in watts, or NaN if none has the requested source.
+    Without a pick, `picked` is the lowest power of any candidate in watts, or NaN if the requested source has none.
     """
     if not isinstance(picked, float):
         return picked
@@ -61,10 +60,9 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
 def rows_of(
     candidates: CandidateSet, query: Query, first: int = 0, of_op: bool = True
 ) -> tuple[list[Picked], list[int]]:
-    """Pick candidates of a non-empty set as `select` does, and merge similar ones.
+    """Return at most `query.top` candidates of a non-empty set, best first, and the number of similar configs of each.
 
-    Return at most `query.top` picks, best first, and the number of similar configs of each pick. Operating points
-    before `first` serve only as references.
+    Operating points before `first` serve only for comparison.
     """
     rows = candidates.ranked.ranking.rows(candidates.part, bounds_of(query), first, query.each_config, of_op)
     picked: tuple[list[Picked], list[int]] = reachable(rows, query, candidates.gpu.name)

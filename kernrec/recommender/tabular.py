@@ -13,7 +13,7 @@ _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
 
 
 def plain_rows(answer: Any) -> list[dict[str, Any]]:
-    """Return a row for each recommendation, then for each baseline. A baseline's row also has the key `backend`."""
+    """Return a row for each recommendation, then for each baseline. Only rows of baselines have the key `backend`."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in _COMMON}
     return [common | row for row in (*whole["recommendations"], *whole["baselines"])]
@@ -104,7 +104,7 @@ def interval_text(estimate: Any, unit: str) -> str:
 
 
 def range_text(low: float, high: float, unit: str) -> str:
-    """Format the ends of a range. If both ends have the same unit, write it only once."""
+    """Format the ends of a range. If both ends have the same unit, write the unit only once."""
     low_text, high_text = human(low, unit), human(high, unit)
     if low_text.split(" ")[-1] == high_text.split(" ")[-1]:
         low_text = low_text.split(" ")[0]

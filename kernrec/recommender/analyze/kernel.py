@@ -1,8 +1,4 @@
-"""Analyze a user's kernel for a problem and a GPU: profile its configs, then recommend the best ones.
-
-In a large space, only configs that may be among the best are profiled. Profiles are stored in the user's database for
-later analyses, even if the analysis is interrupted.
-"""
+"""Analyze a user's kernel for a problem and a GPU: profile its configs, then recommend the best ones."""
 
 import time
 from collections.abc import Iterator
@@ -33,19 +29,20 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 LARGE = 10_000
-"""Size of a config space above which kernrec profiles only promising configs."""
+"""Number of configs above which kernrec profiles only the most promising configs."""
 
 
 def _profile_promising(
     profiler: ConfigProfiler, gpu: GPU, query: Query, space: Space, rows: Array, variants: Array, profiled: Array
 ) -> tuple[list[ProfileFailure], int]:
-    """Profile the promising configs of a large space. Return the failures and the number of skipped configs.
+    """Profile the most promising configs of a large space.
+
+    Return the failures and the number of configs that were not profiled.
 
     Args:
-        query: query for a first answer, which the callback `first_front` of the profiler's options receives early.
-        rows: ascending row indices in `space` of the C configs that can run the problem, (C,).
-        variants: index of each config's variant, (C,). All configs of a variant are profiled together.
-        profiled: whether each config has a profile, bool (C,).
+        rows: indices in `space` of the C configs that can run the problem, ascending, (C,).
+        variants: compiled variant of each config, (C,).
+        profiled: whether each config already has a profile, bool (C,).
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.
@@ -72,7 +69,7 @@ def _profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Return predicted latency in seconds and energy in joules, (C, 2). Configs without a prediction have NaN."""
+    """Return the predicted latency in seconds and energy in joules of each config, (C, 2). Unknown costs are NaN."""
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     on_gpu = Recommender([profiler.database]).on(gpu, query.conditions)
@@ -91,13 +88,12 @@ class Analysis(FormerNames):
 
     answer: Answer
     profiled: int
-    """Number of configs that this analysis compiled and emulated."""
+    """Number of configs that were profiled now."""
     cached: int
     """Number of configs whose profile was already in the database."""
     failed: tuple[ProfileFailure, ...]
-    """Configs that could not be profiled, with the reasons."""
     left_out: int
-    """Number of configs of a large space that were not profiled."""
+    """Number of configs of a large space that kernrec chose not to profile."""
     analysis_s: float
     """Duration of the analysis in seconds."""
 
@@ -187,7 +183,7 @@ def analyze(
 
 
 def check_tunables_used(kernel: Kernel) -> None:
-    """Raise `UsageError` if a tunable has no effect, which usually means that the source uses another name."""
+    """Raise `UsageError` if the source does not use one of the kernel's tunables."""
     mentioned = {name for expression in _expressions(kernel) for name in expression.names}
     unused = unused_macros(kernel)
     for tunable in kernel.tunables:

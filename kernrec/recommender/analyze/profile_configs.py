@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
 _HOPELESS = 24
-"""Number of failed configs after which profiling ends early if no config has succeeded."""
+"""Number of failed configs after which profiling gives up if none has succeeded."""
 _STOPPED = 2
-"""Number of timed-out compilations after which profiling ends early if no config has succeeded."""
+"""Number of compilations that time out before profiling gives up if none has succeeded."""
 
 Progress = Callable[[int, int], None]
-"""Callback that receives the number of finished configs and the total (an upper bound, or 0 if unknown)."""
+"""Callback that receives the number of finished configs and the total. The total may be too high, or 0 if unknown."""
 
 
 @dataclass(frozen=True)
 class ProfilingOptions:
     folder: Path | None = None
-    """Folder that contains the files named in the kernel's spec; None if the spec names no files."""
+    """Folder that contains the files named in the kernel's spec, or None if the spec names no files."""
     processes: "Processors | int" = 2
-    """Worker processes, or the number of worker processes to start for the configs of each call."""
+    """Worker processes to use, or the number of processes to start for each call."""
     budget: int = BLOCK_BUDGET
-    """Maximum number of instructions that the emulator executes for a block."""
+    """Maximum number of instructions to emulate for each block."""
     only: Sequence[Config] | None = None
-    """The only configs to profile, in this order; None for all valid configs."""
+    """The only configs to profile, in this order, or None for all valid configs."""
     whole: bool = False
     """Whether to profile every config of a large space."""
     progress: Progress | None = None
@@ -54,18 +54,18 @@ class ProfilingOptions:
             raise UsageError(f"processes={self.processes}, budget={self.budget}: expected at least 1 each")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Return a callback that adds `before` to the number of finished configs, and reports the sum to `progress`.
+        """Return a progress callback that also counts the configs that were finished before.
 
         Args:
-            total: total number of configs to report.
-            before: number of configs that were finished earlier.
+            total: number of all configs.
+            before: number of configs that were finished before.
         """
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 
 
 @dataclass(frozen=True)
 class ConfigProfiler:
-    """Profiler for the configs of one kernel on one problem, which stores the profiles in a database."""
+    """Profile the configs of one kernel on one problem, and store the profiles in a database."""
 
     kernel: Kernel
     target: ProfileTarget
@@ -73,16 +73,18 @@ class ConfigProfiler:
     options: ProfilingOptions
 
     def stored_variants(self) -> set[str]:
-        """Return the keys of the variants with valid profiles in the user's database. Create the database if needed."""
+        """Return the keys of the compiled variants with up-to-date profiles in the user's database.
+
+        Create the database if it does not exist.
+        """
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
         return {key for table in tables for key in self._current(table)}
 
     def _current(self, table: ProfileTable) -> Sequence[str]:
-        """Return the keys of the variants in a table whose profiles are up to date.
+        """Return the keys of the compiled variants whose profiles are up to date.
 
-        A profile of sampled blocks is out of date if another version of the emulator counted it. Profiles from the
-        probes of the kernel's spec are always up to date.
+        A profile from sampled blocks is out of date if another version of the emulator made it.
         """
         if not self.kernel.sampled:
             return table.variant_keys
@@ -134,11 +136,7 @@ class ConfigProfiler:
         return failures
 
     def why_none(self, failure: ProfileFailure) -> KernrecError:
-        """Return the error to raise if no config could be profiled, based on one failure.
-
-        It is a `CompileError` if the source does not compile, and a `UsageError` if the arguments do not match the
-        kernel. Any other failure gives a `KernrecError`.
-        """
+        """Return the error to raise if all configs failed, given one of the failures."""
         if failure.stopped:
             return KernrecError(failure.message)
         from kernrec.compile.pool import compile_many
@@ -167,7 +165,7 @@ class ConfigProfiler:
 def outcomes_of(
     kernel: Kernel, configs: Sequence[Config], target: ProfileTarget, processors: "Processors | int"
 ) -> "Iterator[Outcome]":
-    """Profile configs in worker processes: emulate the probes of the kernel's spec or, without probes, some blocks."""
+    """Profile configs in worker processes, and yield each profile or failure."""
     if kernel.sampled:
         from kernrec.profile.profile_user_kernel import profile_configs
 
@@ -190,9 +188,9 @@ def outcomes_of(
 
 
 def recorded_configs(database: Path, kernel: Kernel, problem: Problem) -> list[Config]:
-    """Return the configs of a kernel with rows about a problem, on any GPU, in random but reproducible order.
+    """Return the configs of a kernel that were measured on a problem, on any GPU.
 
-    Raise `UsageError` if there are none. The message describes similar rows.
+    The order is random but reproducible. Raise `UsageError` if there are none.
     """
     with Database.open(database) as opened:
         problems = {row["problem_id"]: str(row["key"]) for row in opened.rows("problem")}

@@ -21,7 +21,7 @@ from kernrec.recommender.request import Query
 from kernrec.util.files import write_whole
 
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64")
-"""Integer types of arrays whose values may determine the accessed addresses."""
+"""Integer types that an array of indices may have."""
 
 Grid = str | Sequence[int | str] | Callable[[dict[str, Any]], Sequence[int]]
 
@@ -70,9 +70,9 @@ def source_file(function: Any) -> tuple[Path, str]:
 
 
 def argument(value: Any) -> Any:
-    """Convert an argument to its form in a `TritonCall`.
+    """Convert an argument of the user's call to the form that a `TritonCall` needs.
 
-    Write the values of integer arrays to files in the cache, except for 8-bit integers.
+    If the argument is an array of indices, store its values in a file in the cache.
     """
     if value is None or isinstance(value, str | int | float | Mapping):
         return value
@@ -86,7 +86,7 @@ def argument(value: Any) -> Any:
 
 
 def kept_values(array: np.ndarray) -> Path:
-    """Write an array's values to a file in the cache that is named after their hash, and return its path."""
+    """Store an array's values in the cache, and return the path of the file."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     file = paths.cache() / "triton" / f"{hashlib.sha256(buffer.getvalue()).hexdigest()}.npy"

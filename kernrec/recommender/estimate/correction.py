@@ -1,8 +1,7 @@
 """Correct costs that the analytical model predicts, with a model trained on measurements.
 
-Intervals are as wide as the trained model's errors on held-out problems, GPUs or kernels. The decision trees evaluate
-only the most promising candidates. The other candidates are scaled alike, so that optimistic predictions do not rank
-them first. Measurements of this problem also correct configs that were not measured (`model.learn.adaptation`).
+Decision trees evaluate only the most promising candidates. All other candidates are scaled alike, so that optimistic
+predictions do not rank them first. Measurements of the problem also correct configs that were not measured.
 """
 
 import math
@@ -55,12 +54,12 @@ def inputs_of(
     """Return a trained model's inputs for some of the C configs of a kernel on one problem.
 
     Args:
-        rows: row index of each config in the kernel's space, (C,).
+        rows: index of each config in the kernel's space, (C,).
         limited: costs of the C configs under the power limit.
-        costs: engine's `Costs`, which contain the configs.
-        positions: positions of the wanted configs in `rows`.
+        costs: the engine's `Costs`, which contain the configs.
+        positions: indices in `rows` of the wanted configs.
         number: index of the kernel in `costs`.
-        start: position of the first config among the kernel's configs in `costs`.
+        start: index of the first of the C configs among the kernel's configs in `costs`.
     """
     quantities = np.empty((len(QUANTITIES), len(positions)))
     costs.fill(number, start, positions, np.stack(limited[:-1]), quantities)
@@ -69,7 +68,7 @@ def inputs_of(
 
 
 FEWEST, MOST = 5, 64
-"""Minimum number of measurements on a problem for adapting a model, and maximum number that adaptation uses."""
+"""Minimum number of measurements with which to adapt a model to a problem, and maximum number to use."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,7 @@ class TrainedModel:
     def scope(self, gpu: GPU, kernel: Kernel, dtype: str) -> "ModelScope | None":
         """Return the scope of this model for a kernel and data type on a GPU, or None if the model does not apply.
 
-        The model applies to an unknown kernel only if it beat the analytical model on every held-out kernel. It applies
-        to an unknown GPU unless it was worse than the analytical model on held-out GPUs.
+        Tests on held-out kernels and GPUs decide whether the model applies to an unknown kernel or GPU.
         """
         model = self.model
         kernel_known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
@@ -104,7 +102,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class ModelScope:
-    """Trained model, with the kernel, GPU and data type whose costs it corrects."""
+    """Trained model, with the kernel, GPU and data type to which it is applied."""
 
     trained: TrainedModel
     gpu: str
@@ -114,17 +112,17 @@ class ModelScope:
     kernel_known: bool
     """Whether the model was trained on this version of the kernel's source."""
     adapted_to: int = 0
-    """Number of measurements on this GPU and problem to which the estimates were adapted."""
+    """Number of measurements on this GPU and problem to which the model was adapted."""
     beneath: "ModelScope | None" = None
-    """Model that is applied before this model; None if this model corrects the analytical model directly."""
+    """Model whose results this model corrects, or None if this model corrects the analytical model."""
     row_kind: str = ""
-    """Alignment of the rows of the matrices, as in `features.row_kind`; empty for kernels that ignore alignment."""
+    """Alignment of the rows of the matrices, or empty for kernels that ignore alignment; see `features.row_kind`."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
 
     def after(self, measured: int) -> "ModelScope":
-        """Return the scope, adapted to `measured` measurements of this problem if there are at least `FEWEST`."""
+        """Return the scope after adaptation to a number of measurements of this problem."""
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
@@ -133,7 +131,7 @@ class ModelScope:
         return self.trained.model
 
     def interval(self, quantity: str) -> Interval:
-        """Return the interval of `latency` or `energy` for problems without measurements; see `interval_of`."""
+        """Return the interval of `latency` or `energy` for problems without measurements."""
         gpu = self.gpu if self.gpu_known else None
         return interval_of(self.model, quantity, gpu, self.dtype, self.kernel_known, self.row_kind)
 
@@ -159,7 +157,7 @@ class ModelScope:
         return Note(text, " ".join([*why, f"90 % interval from {basis}."]))
 
     def _cost_of_new_gpu(self) -> list[str]:
-        """Return a sentence on the model's loss of accuracy on held-out GPUs; empty if no GPU was held out."""
+        """Return a sentence on the model's loss of accuracy on held-out GPUs, or empty if no GPU was held out."""
         scores = self.model.scores
         names = top1_score(""), transfer_score("GPU"), "efficiency@1", "median latency error"
         if not all(name in scores for name in names):
@@ -195,14 +193,13 @@ class ModelScope:
 def interval_of(
     model: Model, quantity: str, gpu: str | None, dtype: str, kernel_known: bool, row_kind: str = ""
 ) -> Interval:
-    """Return the widest applicable interval of a model.
+    """Return the widest interval that applies to a model's predictions.
 
-    The interval for new problems always applies. The intervals for a new GPU or a new kernel apply if the model was not
-    trained on the GPU or the kernel.
+    Predictions for a GPU or kernel without training data have wider intervals.
 
     Args:
         quantity: `latency` or `energy`.
-        gpu: name of the GPU; None if the model was not trained on this GPU.
+        gpu: name of the GPU, or None if the model was not trained on this GPU.
         kernel_known: whether the model was trained on the kernel.
         row_kind: alignment of the rows of the problem's matrices (`features.row_kind`).
     """
@@ -217,13 +214,13 @@ def interval_of(
 
 
 class AppliedModel:
-    """Trained model in the engine's form, prepared for the configs of one static table."""
+    """Trained model in the engine's form, for the configs of one static table."""
 
     def __init__(self, scope: ModelScope, table: StaticTable) -> None:
         space, self.scope = table.space, scope
         kinds = [row_kind(space.columns, row) for row in range(len(table))]
         self.by_row_kind = [replace(scope, row_kind=kind) for kind in dict.fromkeys(kinds)]
-        """Scope for each alignment of the matrices' rows. The engine refers to a scope by its index in this list."""
+        """Scope for each alignment of the matrices' rows, in the order of the engine's indices."""
         numbers = {each.row_kind: number for number, each in enumerate(self.by_row_kind)}
         widths = [[each.interval(name).width for name in ("latency", "energy")] for each in self.by_row_kind]
         self.in_engine = learned_model(
@@ -237,7 +234,7 @@ class AppliedModel:
 
 
 def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
-    """Return the engine's form of a scope's model for a static table. The table caches this form."""
+    """Return a model in the engine's form. The static table caches the result."""
     models: list[AppliedModel] = table.models
     for model in models:
         if model.scope is scope:
@@ -251,13 +248,11 @@ def adapted(
 ) -> Costs:
     """Adapt the costs from a trained model to measurements of this GPU and problem.
 
-    Return the costs unchanged if there are fewer than `FEWEST` measurements.
-
     Args:
-        predicted: a kernel's model-corrected costs at one operating point.
-        scored: ascending positions of the N candidates that the model evaluated.
+        predicted: a kernel's costs from the trained model, at one operating point.
+        scored: indices of the N candidates that the model evaluated, ascending.
         features: features of these candidates, (N, F).
-        positions: positions of the measured candidates, a subset of `scored`.
+        positions: indices of the measured candidates, a subset of `scored`.
         measured: measurements in the order of `positions`.
     """
     if len(positions) < FEWEST:

@@ -3,14 +3,14 @@
 All configs of a kernel on a problem share most of the prediction's error. If all predicted times are 30 % too low,
 every unmeasured config would rank before all measured configs. So measurements also scale the other predictions.
 
-The error of a prediction has an individual part and a part that all configs of the kernel share. Their variances are s
-= OWN x V and t = (1 - OWN) x V, where V is the variance behind the interval `INTERVAL`. Let r be the logarithms of
-measured / predicted over the n measured configs of a kernel, for latency or for power. The expected shared part is
+The variance V behind the interval `INTERVAL` has an individual part s = OWN x V, and a part t = (1 - OWN) x V that all
+configs of the kernel share. Let r be the logarithms of measured / predicted over the n measured configs of a kernel,
+for latency or for power. The expected shared error is
 
     w x median(r) with w = t / (t + s / n)
 
-For one measurement, w is 0.65; for five, it is 0.90. After scaling, a fraction 1 - w of the shared variance remains,
-and all of the individual variance. If predictions are far too low, median(r)**2 may exceed t and then replaces t. This
+For one measurement, w is 0.65. For five, w is 0.90. After scaling, a fraction 1 - w of the shared variance remains, and
+all of the individual variance. If predictions are far too low, median(r)**2 may exceed t and then replaces t. This
 ranks a measured config first in case of doubt.
 """
 
@@ -32,21 +32,22 @@ Array = np.ndarray
 PREDICTED, TRANSFERRED, LEARNED, MEASURED = range(4)
 
 OWN: float = query.OWN_SHARE
-"""Default fraction of a prediction's variance that is individual to the config. For the analytical model,
-`kernrec.model.analytical.spread` states both errors instead. The fraction is estimated from recorded convolutions on
-three GPUs: scaling to five measurements reduced the error of a transferred model from 44 / 16 / 30 % to 26 / 10 / 7 %.
-The median ratio is 0.59, so the variance falls to 0.35 of its value."""
+"""Fraction of a prediction's variance that is individual to the config, unless a model states another fraction.
+
+The fraction is estimated from recorded convolutions on three GPUs. Scaling to five measurements reduced the error of a
+transferred model from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio is 0.59, so the variance falls to 0.35.
+"""
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
-    """Combine the properties of K kinds of estimates, such as measured and predicted, in one array.
+    """Combine the intervals and sources of K kinds of estimates, such as measured, in one array.
 
     Args:
         below: ratio of the value to the lower end of the 90 % interval.
         above: ratio of the upper end of the 90 % interval to the value.
         source: index in `SOURCES`.
-        own: half-width, in logarithms, of the 90 % interval of the individual error, (K,) or (2, K) for two quantities.
-            Comparisons of configs of one kernel on one problem use this error.
+        own: half-width, in logarithms, of the 90 % interval of the config's individual error, (K,) or (2, K) for two
+            quantities.
 
     Returns:
         Array with one row per argument, (4, K) or (2, 4, K).
@@ -61,7 +62,7 @@ _BELOW, _ABOVE, _SOURCE, _OWN_ERROR = range(4)
 
 
 class Estimates:
-    """One quantity (latency or energy) of C candidates in SI units, with 90 % intervals and sources.
+    """Latency or energy of C candidates in SI units, with 90 % intervals and sources.
 
     Arrays have the shape (C,) for one operating point, or (points, C) for several.
     """
@@ -69,7 +70,7 @@ class Estimates:
     def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
         self.value = value
         self.kind = kind
-        """Kind of each estimate: index of a column of `kinds`, in the shape of `value`."""
+        """Kind of each estimate, as the index of a column of `kinds`."""
         self.kinds = kinds
         """Intervals and sources of each kind, as returned by `kinds_of`, (4, K)."""
 
@@ -94,11 +95,11 @@ class Estimates:
         return self.by_kind(_OWN_ERROR)
 
     def by_kind(self, row: int) -> Array:
-        """Return the property in row `row` of `kinds` for each candidate, in the shape of `value`."""
+        """Return one row of `kinds` for each candidate."""
         return np.asarray(self.kinds[row].take(self.kind))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
-        """Return the estimate at one index of `value`: (candidate,), or (operating point, candidate)."""
+        """Return the estimate of one candidate. The index is (candidate,) or (operating point, candidate)."""
         value = self.value.item(place)
         below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
         return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
@@ -108,9 +109,9 @@ _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # Variance of the logarithm 
 
 LATENCY, ENERGY, POWER = range(3)
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
-"""Minimum half-width of the interval of a measured cost, as a fraction: the drift that the protocol accepts."""
+"""Minimum half-width, as a fraction, of the interval of a measured cost. The protocol accepts this drift."""
 UNSTATED_ENERGY = 0.12
-"""Half-width, as a fraction, of the interval of a measured energy whose row states none (docs/protocol.md)."""
+"""Half-width, as a fraction, of the interval of a measured energy if the row has no interval (docs/protocol.md)."""
 
 
 class Costs:
@@ -120,9 +121,9 @@ class Costs:
         self.values = values
         """Latency in seconds, energy in joules and mean power in watts, (3, C) or (3, points, C)."""
         self.kind = kind
-        """Kind of each latency and energy: index of a column of `kinds`, (2, C) or (2, points, C)."""
+        """Kind of each latency and energy, as the index of a column of `kinds`, (2, C) or (2, points, C)."""
         self.kinds = kinds
-        """Intervals and sources of each kind of latency and energy, as returned by `kinds_of`, (2, 4, K)."""
+        """Intervals and sources of each kind, for latency and energy, (2, 4, K)."""
 
     @property
     def latency(self) -> Estimates:
@@ -151,7 +152,7 @@ class Costs:
         return cls(np.stack([costs.values for costs in points], 1), kind, kinds)
 
     def scaled(self, *factors: Array | float) -> "Costs":
-        """Return a copy with latency, energy and power multiplied by the three factors. Sources do not change."""
+        """Return a copy with latency, energy and power multiplied by the three factors."""
         values = np.empty_like(self.values)
         for after, before, factor in zip(values, self.values, factors, strict=True):
             np.multiply(before, factor, out=after)
@@ -162,8 +163,8 @@ class Costs:
 
         Args:
             quantity: cost to replace, `LATENCY` or `ENERGY`.
-            positions: positions of the N candidates.
-            values: new value for each position, in SI units.
+            positions: indices of the N candidates.
+            values: new value for each candidate, in SI units.
             kinds: kind of each new value, as returned by `kinds_of`, (4, N).
         """
         changed, kind = self.values.copy(), self.kind.copy()
@@ -179,15 +180,15 @@ class Rescaling:
     latency: float
     power: float
     configs: int
-    """Number of measured configs that determine the factors."""
+    """Number of measured configs."""
     latency_common: float
     """Fraction of the variance of the shared latency error that remains after scaling."""
     power_common: float
     """Fraction of the variance of the shared power error that remains after scaling."""
 
     def apply(self, predicted: Costs) -> Costs:
-        """Scale predictions for the same kernel and problem to the measurements."""
-        # An energy is power times time and includes the errors of both. Use the larger of the two fractions for it.
+        """Scale predictions for the same kernel and problem."""
+        # Energy is power times time, so its error includes both errors. Use the larger of the two fractions.
         common = np.array([[self.latency_common], [max(self.latency_common, self.power_common)]])
         below, above, source, own = predicted.kinds.swapaxes(0, 1)
 
@@ -209,12 +210,9 @@ def with_measured(
 ) -> tuple[Costs, Rescaling | None]:
     """Replace predictions by measurements, and scale the other predictions to the measurements.
 
-    A config may have a measured latency without a measured energy. Its energy is then the scaled predicted power times
-    the measured latency, and counts as predicted.
-
     Args:
         predicted: predicted costs of all candidates of a kernel at one operating point.
-        positions: ascending positions of the measured candidates.
+        positions: indices of the measured candidates, ascending.
         measured: measurements in the order of `positions`.
 
     Returns:
@@ -247,22 +245,18 @@ def with_measured(
 
 
 def measured_kinds(value: Array, low: Array, high: Array) -> Array:
-    """Return the kinds of N measured values, in the form of `kinds_of`.
-
-    The arrays `low` and `high`, (N,), are the ends of the 90 % intervals. Measured configs share no error.
-    """
+    """Return the kinds of N measured values, given the ends of their 90 % intervals, (N,)."""
     return kinds_of(value / low, high / value, MEASURED, 0.5 * np.log(high / low))
 
 
 def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:
     """Correct the predictions at one operating point with measurements at another operating point.
 
-    A prediction is assumed to have the same relative error at both operating points. The results still count as
-    predicted and have the intervals of predictions.
+    A prediction is assumed to have the same relative error at both operating points.
 
     Args:
         predicted: predicted costs at the operating point without measurements.
-        elsewhere: costs at the operating point with measurements, after `with_measured`.
+        elsewhere: costs at the operating point with measurements.
         predicted_elsewhere: predicted costs at the operating point with measurements.
         rescaling: factors that scale predictions to the measurements.
     """
@@ -296,9 +290,9 @@ def _interval(
     """Return the lower and upper ends of the 90 % intervals of N measured values.
 
     Args:
-        stated: ends of the interval that each row states; None for an end that it does not state.
+        stated: ends of the intervals in the rows, or None for an unknown end.
         least: minimum half-width, as a fraction of the value.
-        unstated: half-width for a row that does not state an end, as a fraction of the value.
+        unstated: half-width for an unknown end, as a fraction of the value.
     """
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:

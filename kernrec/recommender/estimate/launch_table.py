@@ -1,4 +1,4 @@
-"""Tables of a kernel's launches: profiles, resource demand and geometry for every config of the kernel's space."""
+"""Tables of a kernel's launches: profiles, resource demand and geometry for every config."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -36,57 +36,59 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class LaunchTable:
-    """Profiles and resource demand of one launch of a kernel, for every config of the kernel's space."""
+    """Profiles and resource demand of one launch, for every config of the kernel."""
 
     demand: Demand
     variant: Array
-    """Row of `profiles` for each config of the space, or -1 if the config has no profile; (configs,)."""
+    """Row of `profiles` for each config, or -1 if the config has no profile, (configs,)."""
     profiles: ProfileTable
-    """Profile of each variant. If the profile is from sampled blocks, it excludes sectors that hit in L1."""
+    """Profile of each compiled variant. A profile from sampled blocks excludes sectors that hit in L1."""
     sample: "SampledLaunch | None"
-    """Further results of the emulated blocks; None if the kernel was not profiled from a sample of blocks."""
+    """Additional results of emulated blocks, or None if no blocks were emulated."""
     access: TensorAccess
     incomplete: bool
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
-        """Names of the loops for which the profiles contain counts per trip, in order."""
+        """Names of the loops whose trips the profiles count, in order."""
         return self.profiles.terms[1:]
 
 
 @dataclass(frozen=True)
 class LaunchGeometry:
-    """Geometry of one launch for every config of a space. Arrays have shape (configs,) unless stated otherwise."""
+    """Geometry of one launch for every config. Arrays have shape (configs,) unless stated otherwise."""
 
     performed: Array
     warps: Array
     prefetch: Array
     """Number of loop trips whose loads a block issues in advance."""
     resident: Array
-    """Resident blocks per SM; 0 if a block does not fit into an SM.
+    """Resident blocks per SM. The number is 0 if a block does not fit into an SM.
 
     The number is 1 for a user's kernel that exceeds the register limit by less than one unit of allocation. Another
-    compiler may need fewer registers, so kernrec estimates such a config if it was measured.
+    compiler may need fewer registers.
     """
     fits: Array
     """Whether a block, as compiled for the profile, fits into an SM."""
     occupancy: Array
-    """Resident warps as a fraction of an SM's maximum; 0 if a block does not fit into an SM."""
+    """Resident warps as a fraction of an SM's maximum. The fraction is 0 if a block does not fit into an SM."""
     quick: Array
-    """Inputs for quick costs, (terms, 3, configs). The three inputs of each term of the demand are clock cycles that
-    the busiest pipe needs, clock cycles that a block needs if it is alone on its SM, and energy of the core in
-    joules."""
+    """Inputs for a quick estimate of costs, (terms, 3, configs).
+
+    The three inputs are clock cycles of the busiest pipe, clock cycles of a block that is alone on its SM, and energy
+    of the core in joules.
+    """
 
     @cached_property
     def columns(self) -> Array:
-        """`resident`, `warps` and `prefetch` as the rows of one array, (3, configs)."""
+        """`resident`, `warps` and `prefetch` as one array, (3, configs)."""
         return np.stack([self.resident, self.warps, self.prefetch])
 
 
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
-    """Return the number of loop trips that each config prefetches, (configs,): `declared` or 0.
+    """Return the number of loop trips that each config prefetches, (configs,).
 
-    The number is 0 if the kernel was profiled from a sample of blocks and its code has no asynchronous copies.
+    The kernel's spec states the number, `declared`. It is 0 for emulated code without asynchronous copies.
     """
     if launch.sample is None or not declared.any():
         return declared
@@ -94,14 +96,13 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
 
 
 _SECOND_PASS_CLK = 2500.0
-"""Clock cycles that quick costs assume for each launch after the first, to start, load once and store."""
+"""Clock cycles to start, load once and store, which the quick estimate assumes for each launch after the first."""
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
-    """Convert the kernel of a `StaticTable` to the engine's form.
+    """Convert a kernel to the engine's form. The result applies to all problems with the same launch geometry.
 
-    The result applies to all problems with the same launch geometry. If the profiles are from sampled blocks, it
-    applies only to the given problem.
+    With profiles from sampled blocks, the result applies only to the given problem.
     """
     geometries, first, launch = table.geometries(on_problem), table.kernel.launches[0], table.launches[0]
     launches = [_launch(table, on_problem, index, geometry) for index, geometry in enumerate(geometries)]
@@ -150,16 +151,13 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
 
 
 def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[str]:
-    """Return the names of the tensors that are in L2 when a launch starts, in part if they do not fit.
-
-    A cold L2 contains only workspaces, because an earlier launch of the same call wrote them.
-    """
+    """Return the names of the tensors that are at least partly in L2 when a launch starts."""
     workspaces = {workspace.name for workspace in kernel.workspaces}
     return frozenset(tensors if l2 == WARM else workspaces.intersection(tensors))
 
 
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
-    """Return the work of every config in one launch profiled from a sample of blocks, (quantities, configs)."""
+    """Return the work of every config in one launch with emulated blocks, (quantities, configs)."""
     from kernrec.recommender.estimate.sampled_launch import busy_grid, footprints
 
     spec, launch = table.kernel.launches[index], table.launches[index]

@@ -19,7 +19,7 @@ from kernrec.util.light_dataclass import dataclass
 _SAME_W = 0.5
 """Difference in watts up to which two power limits count as equal. Limits are set in whole watts."""
 _SAME_HZ = 7.5e6
-"""Difference in Hz up to which two clocks count as equal: half of the 15 MHz step of NVIDIA's core clocks."""
+"""Difference in Hz up to which two clocks count as equal. It is half of the 15 MHz step of NVIDIA's core clocks."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,21 @@ class MeasuredRows:
     """Measurements and failures of one kernel on one problem and GPU, at one operating point."""
 
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Ascending row indices of the measured configs in the kernel's config space."""
+    """Indices of the measured configs in the kernel's config space, ascending."""
     measured: tuple[MeasuredAnswer, ...] = ()
     failed: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Ascending row indices of the configs that failed and must not be recommended."""
+    """Indices of the configs that failed and must not be recommended, ascending."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Number of failed configs, keyed by the run's outcome, such as a timeout."""
+    """Number of failed configs, keyed by outcome, such as a timeout."""
     stale: int = 0
-    """Number of configs that were measured or failed with another version of the kernel's source."""
+    """Number of configs whose rows belong to another version of the kernel's source."""
     elsewhere: int = 0
     """Number of configs that were measured only at other operating points."""
     impossible: int = 0
     """Number of configs whose measurements violate a law of physics."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
-        """Return the positions of the measured configs in the ascending array `rows`, and their measurements."""
+        """Return the indices of the measured configs in the ascending array `rows`, and their measurements."""
         if not len(self.rows):
             return _NONE, []
         positions = np.flatnonzero(np.isin(rows, self.rows))
@@ -55,9 +55,9 @@ _NONE = np.empty(0, dtype=np.int64)
 def measured_rows(
     space: Space, on_problem: ProblemSpace, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
 ) -> tuple[MeasuredRows, ...]:
-    """Return the measured rows of a kernel on a problem, one result per operating point.
+    """Return the measurements and failures of a kernel on a problem, for each operating point.
 
-    With several points, `elsewhere` counts only configs that were measured at none of them.
+    With several points, `elsewhere` counts only configs that were measured at none of these points.
     """
     kernel = space.kernel
     measured = [row for row in evidence.measured if row.kernel == kernel.name]

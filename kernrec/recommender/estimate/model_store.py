@@ -1,7 +1,6 @@
 """Load calibrations and trained models, which are stored next to the database of their measurements.
 
-The folder `models` next to the first database takes precedence over the one next to the database that ships with
-kernrec. Both may contain
+The user's folder `models` takes precedence over the shipped folder. Both may contain
 
     calibration.json                    calibrations
     <op>@<gpu>.json, <op>.json          models of an op for one GPU or all GPUs; a kernel's name may replace the op
@@ -38,10 +37,10 @@ class ModelStore:
     """Calibrations and trained models of the user and of kernrec.
 
     Args:
-        folder: folder with the user's models; None to use only shipped models.
+        folder: folder with the user's models, or None to use only shipped models.
         stack: open databases. The store warns if they differ from the training data of the user's models.
         calibrated: whether to use calibrations.
-        own: whether the user's kernrec wrote the database next to `folder`. If not, shipped models take precedence.
+        own: whether the user's kernrec wrote the database next to `folder`. If false, shipped models take precedence.
     """
 
     def __init__(self, folder: Path | None, stack: Stack, calibrated: bool = True, own: bool = True) -> None:
@@ -73,7 +72,7 @@ class ModelStore:
     def beside(
         cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
     ) -> "ModelStore":
-        """Return the store next to the first of `databases`, or next to the user's database if there are none."""
+        """Return the store next to the first of `databases`. Without databases, use the user's database."""
         folder = paths.models() if databases is None else None
         own = True
         if databases:
@@ -93,8 +92,7 @@ class ModelStore:
     def model(self, op: str, gpu: GPU) -> "TrainedModel | None":
         """Return the trained model of an op or kernel, or None if there is none.
 
-        A model for the GPU takes precedence over a model for all GPUs. Skip models that were trained with another
-        calibration than the current one.
+        A model for the GPU takes precedence over a model for all GPUs.
         """
         if not self._folders:
             return None
@@ -108,9 +106,8 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
 
-        The op's model takes precedence over the kernel's model if it was trained on the kernel and on the GPU. If
-        neither model was trained on the GPU, a test of the op's model on held-out GPUs suffices. Both models apply if
-        the op's model takes precedence and was trained to correct the kernel's model.
+        The op's model takes precedence over the kernel's model if the former was trained on the kernel and on the GPU.
+        If neither model was trained on the GPU, the op's model must have been tested on held-out GPUs.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
@@ -135,7 +132,7 @@ class ModelStore:
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the kernel's own model, which the op's model may correct; None if it cannot be used."""
+        """Return the scope of the kernel's own model, or None. The op's model may correct this model."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
@@ -168,7 +165,7 @@ class ModelStore:
         return self._vendor[op]
 
     def vendor_model_on(self, problem: Problem, gpu: GPU, inputs: str) -> "GpuVendorModel | None":
-        """Return the model of the vendor libraries for a problem; None if there is none, or inputs are not random."""
+        """Return the model of the vendor libraries, or None if there is none or if the inputs are not random."""
         model = self.vendor_model(as_matmul(problem).op) if inputs == RANDOM else None
         return None if model is None else model.on(gpu)
 
@@ -178,7 +175,7 @@ class ModelStore:
         return bool(self._reported)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the warnings about unusable or outdated files that were issued since the last call."""
+        """Return the warnings about files since the last call."""
         pending, self._pending = tuple(self._pending), []
         return pending
 
@@ -229,7 +226,7 @@ class ModelStore:
         return TrainedModel(model, name, training, shipped=path.parent != self._own)
 
     def _compare(self, name: str, training: Mapping[str, Any]) -> None:
-        """Warn if the databases have changed since model `name` was trained. `training` describes its training data."""
+        """Warn if the databases have changed since the model was trained."""
         trained, now = training["measurements"], self._stack.measurements()
         if trained != now:
             self._warn(
@@ -243,7 +240,7 @@ class ModelStore:
             )
 
     def _corrects(self, model: "TrainedModel", gpu: GPU) -> bool:
-        """Return whether a model was trained with the calibration that is now in use for a GPU's architecture."""
+        """Return whether a model was trained with the calibration that is now in use."""
         then: str | None = model.training["prior"]["calibrations"].get(gpu.arch)
         fitted = self.calibration(gpu)
         now = fitted.hash if fitted else None

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
 
 _METER = 1.5
-"""Ratio of measured power to power limit above which a row is impossible. Some GPUs exceed a limit that is too low for
-their lowest clock: a recorded RTX 3090 drew 137 W, limited to 100 W."""
+"""Maximum plausible ratio of measured power to power limit.
+
+Some GPUs exceed a limit that is too low for their lowest clock. A recorded RTX 3090 drew 137 W with a limit of 100 W.
+"""
 
 
 def memory_needed(problem: Problem) -> float:
@@ -41,26 +43,19 @@ def fits(problem: Problem, gpu: GPU) -> bool:
 
 
 def refuse_too_large(problem: Problem, gpu: GPU) -> None:
-    """Raise `KernrecError` if a GPU's memory does not hold the tensors of a problem."""
+    """Raise `KernrecError` if the tensors of a problem do not fit into a GPU's memory."""
     if not fits(problem, gpu):
         needed, there = memory_text(memory_needed(problem)), memory_text(gpu.memory_bytes)
         raise KernrecError(f"{problem.title} needs {needed} of memory for its tensors; the {gpu.title} has {there}")
 
 
 def cold_seconds(problem: Problem, gpu: GPU) -> float:
-    """Return the minimum time of a problem in seconds if L2 is empty.
-
-    It is the time to move the compulsory bytes at the achievable DRAM bandwidth.
-    """
+    """Return the minimum time of a problem in seconds if L2 is empty."""
     return work_of(problem)[1] / (gpu.memory_bandwidth * microarchitecture(gpu).dram_efficiency)
 
 
 def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return two lower bounds for the time of a problem, in seconds and in clock cycles.
-
-    The first is the time to move the bytes that exceed L2 at the peak memory bandwidth. The second is the time of the
-    arithmetic at the peak rate.
-    """
+    """Return two lower bounds for the time of a problem: seconds of memory, and clock cycles of arithmetic."""
     # Count no bytes if a kernel declares its own problem, because it may read only a part of the tensors.
     moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)
     roof_clk = problem.flops / ideal_launch(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
@@ -86,7 +81,7 @@ def violation_notes(refused: int, raised: int, seconds: float, least_s: float, r
 
 
 def is_number(prediction: "BaselinePrediction") -> bool:
-    """Return whether the time and the power of a baseline, with their intervals, are positive finite numbers."""
+    """Return whether all numbers of a baseline's time and power are positive and finite."""
     ends = [prediction.latency_s.low, prediction.latency_s.value, prediction.latency_s.high]
     if prediction.power_w is not None:
         ends += [prediction.power_w.low, prediction.power_w.value, prediction.power_w.high]
@@ -94,7 +89,7 @@ def is_number(prediction: "BaselinePrediction") -> bool:
 
 
 def impossible(row: MeasuredAnswer, problem: Problem, gpu: GPU) -> bool:
-    """Return whether a measured row violates a law of physics by more than the spread of meters and boards."""
+    """Return whether a measured row violates a law of physics by more than the measurement error."""
     from kernrec.store.intake.plausible_times import floor_s
 
     limit_w = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w

@@ -1,7 +1,7 @@
 """Find the reference time of a problem, towards which optimistic predictions of the analytical model are shrunk.
 
-The reference time is the baseline of the fastest backend. It may also be the time of a Triton kernel, according to a
-model trained on this GPU. The lead of a kernel is log(reference time / predicted time). A kernel leads because it is
+The reference time is the baseline of the fastest backend. A Triton kernel may also give the reference time, if a model
+was trained on this GPU. The lead of a kernel is log(reference time / predicted time). A kernel leads because it is
 fast or because its prediction is wrong. Weighting prediction and reference time by the inverse of their variances keeps
 this fraction of the lead:
 
@@ -11,8 +11,9 @@ this fraction of the lead:
     reference   standard deviation of the reference time on this GPU
     among       standard deviation among kernels of independent authors (`kAmongKernels`)
 
-About half of the lead is kept if the reference time was learned on the GPU (deviation 2 to 4 %), and nearly all if it
-was transferred from other GPUs (20 to 40 %). The engine computes the fraction (`shrinkage_of`).
+About half of the lead is kept if the reference time was learned on the GPU (deviation 2 to 4 %). Nearly all of the lead
+is kept if the reference time was transferred from other GPUs (20 to 40 %). The engine computes the fraction
+(`shrinkage_of`).
 """
 
 from collections.abc import Sequence
@@ -36,11 +37,12 @@ _WHOLE = {
     ("matmul", "16"): 0.15, ("matmul", "32"): 0.15, ("matmul", "8"): 0.42, ("attention", "16"): 0.40,
     ("conv2d", "32"): 0.50,
 }  # fmt: skip
-"""Root mean square of the analytical model's leads over the best recorded times, keyed by op and bits of arithmetic. It
-includes the model's error and the difference between kernels. Values by GPU: matmuls .08 to .19 on A100, .08 to .15 on
-RTX 3090 and A6000, .19 on L40S, .08 to .17 on H100 and H200, no lead on B200; matmuls in 8 bits .16 to .61; attention
-.34 on A100, .42 on H200; f32 convolutions .39 to .86 (cuDNN uses Winograd's algorithm). Architectures share a value,
-because they differ less than the recordings of one architecture."""
+"""Standard deviation of the analytical model's lead over the best recorded times, keyed by op and bits of arithmetic.
+
+Values by GPU: matmuls .08 to .19 on A100, .08 to .15 on RTX 3090 and A6000, .19 on L40S, .08 to .17 on H100 and H200,
+no lead on B200; matmuls in 8 bits .16 to .61; attention .34 on A100, .42 on H200; f32 convolutions .39 to .86 (cuDNN
+uses Winograd's algorithm). Architectures share a value, because the recordings of one architecture differ more.
+"""
 UNMEASURED = log(INTERVAL) / DEVIATIONS
 """Standard deviation of the analytical model's error that is assumed for kernels without recordings."""
 _BITS = {"f16": "16", "bf16": "16", "tf32": "16", "f32": "32", "f8e4m3": "8", "f8e5m2": "8", "i8": "8", "u8": "8"}
@@ -49,30 +51,30 @@ _START_S = START_S + LAUNCH_S
 
 @dataclass(frozen=True)
 class ReferenceTime:
-    """Time of the fastest library or Triton kernel for a problem, from recordings on this GPU or on similar GPUs."""
+    """Time of the fastest library or Triton kernel for a problem."""
 
     name: str
     latency_s: float
     deviation: float
     """Standard deviation of the logarithm of the time."""
     transferred: bool
-    """Whether the time is uncertain, because it comes from a physical model or only from recordings of other GPUs."""
+    """Whether the time is uncertain, because it does not come from recordings on this GPU."""
 
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """Predicted lead of a kernel over the reference time, and the fraction of the lead to keep."""
+    """Predicted lead of a kernel over the reference time, and the fraction of the lead that is credible."""
 
     reference: ReferenceTime | None
     lead: float
-    """log(reference time / predicted time of the kernel's best config); 0 if the best config is not faster."""
+    """log(reference time / predicted time) for the kernel's best config, or 0 if the config is not faster."""
     share: float
     deviation: float
     """Standard deviation of the logarithm of the kernel's time after shrinkage."""
 
     @property
     def slower(self) -> float:
-        """Factor by which the kernel's predicted times are multiplied; at least 1."""
+        """Factor, at least 1, by which to multiply the kernel's predicted times."""
         return exp(self.lead * (1.0 - self.share))
 
 
@@ -82,10 +84,9 @@ def whole_deviation(problem: Problem) -> float:
 
 
 def reference_of(space: "Space", problem: Problem) -> ReferenceTime | None:
-    """Return the fastest baseline at the GPU's default power limit and clock, or None if there is no baseline.
+    """Return the fastest baseline at the default power limit and clock, or None if there is no baseline.
 
-    Baselines from recordings on this GPU take precedence over transferred baselines. The result is also None if the
-    input data are not random, because all recordings use random inputs.
+    Baselines from recordings on this GPU take precedence.
     """
     if (model := space.vendor_model(problem)) is None:
         return None
@@ -104,15 +105,15 @@ def reference_of(space: "Space", problem: Problem) -> ReferenceTime | None:
 
 
 def predict_references(space: "Space", problems: Sequence[Problem]) -> None:
-    """Predict the baselines of several problems in one batch, so that later calls of `reference_of` are fast."""
+    """Predict the baselines of several problems in one batch, so that `reference_of` is fast."""
     if (model := space.vendor_model(problems[0])) is not None:
         model.time(map(as_recorded, problems))
 
 
 def derived_reference(problem: Problem, gpu: GPU) -> tuple[ReferenceTime, float] | None:
-    """Return the time of a library according to a physical model, and the upper end of its interval in seconds.
+    """Return the time in seconds that a physical model predicts for a library, and the upper end of its interval.
 
-    Return None if the physical model does not apply to the problem.
+    Return None if the model does not apply to the problem.
     """
     from kernrec.model.baselines.physics import derived
 

@@ -23,7 +23,7 @@ _L1_LATENCY_CLK = 33.0
 _ROW_BYTES = 123.0
 """Bytes that DRAM can move in the time between two row activations.
 
-The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096: with runs of 64
+The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096. With runs of 64
 bytes, this kernel reaches 0.62 and 0.65 of the bandwidth of a copy.
 
 A bank can activate a row while other banks move data. So only the longer of activation and transfer counts. Recorded
@@ -43,7 +43,7 @@ _L2_OF_WRITES = 0.25
 
 @dataclass(frozen=True)
 class SampledLaunch:
-    """Results of the emulated blocks of one launch, with one array element per compiled variant."""
+    """Results of the emulated blocks of one launch. Arrays have one element per compiled variant."""
 
     requested: ProfileTable
     """Profiles that count all requested sectors, including hits in L1."""
@@ -62,7 +62,7 @@ class SampledLaunch:
     cache_bytes: Array
 
     def rereads(self, variants: Array) -> Rereads | None:
-        """Return how many bytes a block of each variant loads repeatedly, after other accesses; None if not known."""
+        """Return the bytes that a block of each variant loads more than once, or None if not known."""
         names = [m for m in self.requested.metrics if m.startswith("again.")]
         sizes = sorted(int(size) for m in names if (size := m.removeprefix("again.")).isdigit())
         if len(sizes) < 2:
@@ -75,10 +75,9 @@ class SampledLaunch:
         return Rereads(far, 1024.0 * sizes[0], self.cache_bytes.take(variants))
 
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
-        """Return the DRAM time of some variants, relative to a stream of the same number of bytes.
+        """Return the ratio of the DRAM time to the time of moving the same bytes as one stream.
 
-        Each short run of consecutive bytes costs a row activation. Reads of neighboring blocks merge into longer runs
-        if the blocks run concurrently. Writes merge if L2 still holds the neighbor's data.
+        Short runs of consecutive bytes are slower. Runs of blocks that are resident together merge into longer runs.
 
         Args:
             variants: rows of the profiles.
@@ -107,16 +106,13 @@ class SampledLaunch:
         return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 
     def local_dram_bytes(self, variants: Array, concurrent_blocks: Array, l2_bytes: float) -> Array:
-        """Return how many bytes of local memory a block of each variant moves between L2 and DRAM."""
+        """Return the bytes of local memory that a block of each variant moves between L2 and DRAM."""
         stacks = self.table.column("local.bytes").take(variants) * concurrent_blocks
         moved = _SECTOR_BYTES * self.table.column("local.l2_sectors").take(variants)
         return np.asarray(moved * np.clip(1.0 - l2_bytes / np.maximum(stacks, 1.0), 0.0, 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
-        """Return the L2 clock cycles of all atomic operations by `blocks` blocks on the most contended address.
-
-        The result includes operations on addresses within a few hundred bytes, because the same L2 slices execute them.
-        """
+        """Return the clock cycles that L2 needs for the atomic operations on the most contended address."""
         counted = (self.table.column(m) for m in self.table.metrics if m.endswith("atomic_turns"))
         turns = sum(counted, np.zeros(len(self.table.variant_keys)))
         same_sector, near = (
@@ -126,6 +122,7 @@ class SampledLaunch:
             )
             for ending in ("", ".512")
         )
+        # Operations on nearby addresses also count, because the same L2 slices execute them.
         meeting = same_sector + _NEAR_TURN_CLK * np.maximum(near - same_sector, 0.0)
         clk: Array = turns.take(variants) * meeting
         return clk
@@ -139,7 +136,7 @@ def read_sample(
     Args:
         index: index of the launch.
         table: profiles of the sampled blocks.
-        variants: row of `table` for each row of the space, or -1 if the row has no profile.
+        variants: row of `table` for each config, or -1 if the config has no profile.
         on_problem: config space of the kernel on the problem that was sampled.
         warm: whether L2 holds as much of the launch's data as fits when the launch starts.
     """
@@ -181,7 +178,7 @@ def read_sample(
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
     # Blocks that read the same data at the same time all wait for DRAM, although DRAM reads the data once. Later blocks
-    # wait only for L2 if L2 still holds the data. So do the first blocks if L2 is warm.
+    # wait only for L2 if L2 still holds the data. If L2 is warm, the first blocks also wait only for L2.
     figures = microarchitecture(gpu)
     again = 1.0 if warm else np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
@@ -195,9 +192,9 @@ def read_sample(
 
 
 def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
-    """Return the extents of the part of a grid whose blocks have work, along each axis.
+    """Return the extents of the grid, along each axis, without its idle blocks.
 
-    `busy` is the fraction of all blocks that have work. Idle blocks are assumed to lie along the first axis.
+    `busy` is the fraction of blocks that have work. Idle blocks are assumed to lie along the first axis.
     """
     return [grid[0] * busy, *(extent.astype(np.float64) for extent in grid[1:])]
 
@@ -216,8 +213,8 @@ def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:
     """Add the cost of register spills and local memory to profiles.
 
-    L1 writes all stores through to L2 (Khairy et al., "Accel-Sim", ISCA 2020, for Volta). Loads of local memory reach
-    L2 only if the stacks of the resident threads do not fit in L1.
+    L1 writes all stores through to L2 (Khairy et al., "Accel-Sim", ISCA 2020, for Volta). Loads reach L2 only if the
+    stacks of the resident threads do not fit in L1.
     """
     warps = np.ceil(threads / 32.0)
     # A byte per lane fills one 32-byte sector per warp.
@@ -248,10 +245,9 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
 def footprints(
     table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], in_l2: frozenset[str]
 ) -> list[Footprint]:
-    """Return how many bytes of each tensor the blocks of some variants read and write.
+    """Return the bytes of each tensor that the blocks of each variant read and write.
 
-    `tensor_bytes` contains the size of each tensor in bytes. `in_l2` names the tensors that are in L2, as far as they
-    fit.
+    `in_l2` names the tensors that are in L2, as far as they fit.
     """
     touched = []
     for written, what in ((False, "read"), (True, "write")):
@@ -277,7 +273,7 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 
 
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
-    """Return two fractions: requested sectors that hit in L1, and loads whose sectors all hit in L1.
+    """Return the fraction of requested sectors that hit in L1, and the fraction of loads whose sectors all hit.
 
     `cache` is the size of L1 per block in bytes.
     """

@@ -1,7 +1,4 @@
-"""Kernels that implement problems of one op on one GPU, with their trained models and the database's rows.
-
-The engine's `Costs` hold the analytical model's time and energy of their configs.
-"""
+"""Kernels that implement problems of one op on one GPU, with their trained models and the database's rows."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,23 +27,21 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 SHORTLIST = 512
-"""Maximum number of a kernel's configs with fully estimated costs on a problem. The engine selects the configs of
-lowest quick time and energy. The quick time is the number of waves of blocks times the time of one wave. The quick
-energy is the energy of the core."""
+"""Maximum number of configs per kernel to estimate fully. The engine selects them by a quick estimate of costs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Kernels that implement problems of one op, data type and layout on one GPU, with all of their configs."""
+    """Kernels and configs that implement problems of one op, data type and layout on one GPU."""
 
     tables: Sequence[StaticTable]
     """Static tables of the kernels; at least one. Several problems must have the same launch geometry."""
     models: "ModelStore | None" = None
-    """Trained models; None to use only the analytical model."""
+    """Trained models. None means that only the analytical model is used."""
     evidence: Evidence = NO_EVIDENCE
     """Database rows about the problem. They must be empty if several problems are estimated together."""
     whole: bool = False
-    """Whether to estimate every config instead of only the most promising configs (`SHORTLIST`)."""
+    """Whether to estimate every config instead of only the most promising ones (`SHORTLIST`)."""
 
     @property
     def gpu(self) -> GPU:
@@ -54,7 +49,7 @@ class Space:
 
     @cached_property
     def learned(self) -> "list[tuple[AppliedModel | None, bool]]":
-        """Trained model for each kernel, or None if none applies, and whether it was trained on this kernel and GPU."""
+        """Trained model for each kernel or None, and whether the model was trained on this kernel and GPU."""
         models = self.models
         scopes = models and [models.scope(t.kernel.op, t.kernel, t.gpu, t.space.dtype) for t in self.tables]
         if not scopes or not any(scopes):
@@ -67,7 +62,7 @@ class Space:
         ]
 
     def vendor_model(self, problem: Problem) -> "GpuVendorModel | None":
-        """Return the model of the vendor libraries for a problem; None if there is none, or inputs are not random."""
+        """Return the model of the vendor libraries, or None if there is none or if the inputs are not random."""
         if self.models is None:
             return None
         return self.models.vendor_model_on(problem, self.gpu, self.tables[0].conditions.inputs)
@@ -84,7 +79,7 @@ Measured = tuple[MeasuredRows, ...]
 def parts_of(
     space: Space, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]
 ) -> tuple[list[Part], list[Sequence[Problem]], list[Measured]]:
-    """Return the arguments of the engine's `Costs`, the problems as the op defines them, and the rows, per kernel."""
+    """Return the arguments of the engine's `Costs`, the converted problems, and the measured rows of each kernel."""
     evidence, nothing = space.evidence, (NOTHING,) * len(points)
     any_rows = bool(evidence.measured or evidence.failed)
     parts, forms_of_each, measured = list[Part](), list[Sequence[Problem]](), list[Measured]()
@@ -115,7 +110,7 @@ def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Limite
 
 
 def costs_of_rows(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Any:
-    """Return the engine's `Costs` of the configs in `rows` of a kernel's space, on one problem."""
+    """Return the engine's `Costs` of some configs of a kernel on one problem."""
     epilogues = None if table.kernel.sampled else finishing(table, [on_problem.problem])
     return costs_in_engine(
         [(table.plan(on_problem.problem), [arguments(on_problem.problem)], rows, None, None, epilogues)]
@@ -126,7 +121,7 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
     """Return the engine's `Costs` for the configs of several kernels.
 
     Args:
-        limits: first operating point, in the engine's form; None to apply no power limit.
+        limits: first operating point, in the engine's form, or None to apply no power limit.
         points: number of operating points.
         most: maximum number of configs to estimate for each kernel and problem; 0 for all configs.
 
@@ -142,7 +137,7 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
 def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
     """Return the costs of each problem's epilogue, such as a bias, or None if no problem has an epilogue.
 
-    The shape is (problems, 4): seconds of the core, seconds of DRAM, joules of the core, joules of DRAM.
+    The four costs are seconds of the core, seconds of DRAM, joules of the core and joules of DRAM, (problems, 4).
     """
     each = [epilogue(table.gpu, table.power, problem) for problem in problems]
     if each.count(None) == len(each):

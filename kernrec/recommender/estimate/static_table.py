@@ -39,21 +39,22 @@ class StaticTable:
     gpu: GPU
     space: Space
     conditions: Conditions
-    """State of inputs and L2 for which `power` and the DRAM traffic of the launches hold."""
+    """Input data and state of L2 that the table assumes."""
     power: PowerModel
     calibration: Calibration | None
-    """Fitted coefficients of the analytical model; None if the model uses the GPU's data sheet."""
+    """Fitted coefficients of the analytical model. None means that the model uses the GPU's data sheet."""
     launches: tuple[LaunchTable, ...]
     usable: Array
-    """Whether each config's code has no register spills, bool (rows,); always true for profiles of sampled blocks."""
+    """Whether each config may be used, bool (rows,). Code with register spills may be used only if blocks were
+    emulated."""
     unprofiled: int
-    """Number of the kernel's compiled variants without a profile."""
+    """Number of compiled variants without a profile."""
     spilling: int
-    """Number of the kernel's compiled variants that spill registers."""
+    """Number of compiled variants that spill registers."""
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _plans: list[Any] = field(default_factory=list, repr=False)
     models: list[Any] = field(default_factory=list, repr=False)
-    """Trained models that `correction.applied` has prepared for this table."""
+    """Trained models in the engine's form, cached by `correction.applied`."""
 
     @classmethod
     def of(
@@ -70,7 +71,7 @@ class StaticTable:
         Args:
             problem: any problem of this data type and layout. For profiles of sampled blocks, the sampled problem.
             profiles: static profiles, keyed by the index of the launch.
-            calibration: fitted coefficients of the analytical model; None to use the GPU's data sheet.
+            calibration: fitted coefficients of the analytical model, or None to use the GPU's data sheet.
             conditions: input data of the kernel, and the state of L2 when a launch starts.
 
         Raises:
@@ -134,13 +135,13 @@ class StaticTable:
 
     @cached_property
     def device(self) -> Any:
-        """GPU in the engine's form, with the fitted coefficients of `calibration`."""
+        """GPU in the engine's form."""
         fitted = self.calibration
         return device(self.gpu, *((fitted.core_time, fitted.dram_time) if fitted else ()))
 
     @cached_property
     def dram_byte_j(self) -> float:
-        """Energy, in joules, to move one byte between L2 and DRAM."""
+        """Energy in joules to move one byte between L2 and DRAM."""
         return self.power.event_j(DRAM)
 
     @cached_property
@@ -157,9 +158,7 @@ class StaticTable:
         return self.kernel.triton is not None and self.kernel.sampled
 
     def machine_code(self, on_problem: ProblemSpace) -> Array:
-        """Number the machine code of each config. Configs with the same code and block size have equal rows.
-
-        For a captured Triton launch (`is_call`), grid, registers, shared memory and profile must be equal too.
+        """Return numbers that are equal for configs with the same machine code and block size.
 
         Returns:
             Warps per block of the first launch, then a number for the code of each launch, (rows, 1 + launches).
@@ -184,11 +183,11 @@ class StaticTable:
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Return whether all problems like `problem` have the same launch geometry and profiles."""
+        """Return whether this table serves all problems of the same op, data type and layout."""
         return not self.kernel.sampled and len(self.geometries(self.space.at(problem))) == len(self._geometries)
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return the ascending row indices of the configs that can run a problem and have a profile of every launch.
+        """Return the indices of the configs that can run a problem, ascending.
 
         Rows in `measured` are included even if their code spills registers.
         """
@@ -196,10 +195,7 @@ class StaticTable:
         return rows
 
     def able_configs(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return a mask of the configs that can run if the kernel's constraints are ignored, (rows,).
-
-        These configs have usable code, profiles of all launches that they perform, and blocks that fit into an SM.
-        """
+        """Return a mask of the configs that can run if the kernel's constraints are ignored, (rows,)."""
         geometries = self.geometries(on_problem)
         if measured is None or not len(measured):
             return self._profiled(geometries, self.usable & geometries[0].fits)
@@ -212,20 +208,20 @@ class StaticTable:
         return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
-        """Return `can`, (rows,), without the configs that lack a profile of a launch that they perform."""
+        """Return the mask `can`, (rows,), without the configs that lack a profile."""
         for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
         return can
 
     def blocks(self, on_problem: ProblemSpace, index: int, rows: Array) -> Array:
-        """Return the number of blocks that have work in launch number `index`, for the configs in `rows`."""
+        """Return the number of blocks with work in a launch, for the configs in `rows`."""
         launch = self.launches[index]
         blocks: Array = on_problem.column(self.kernel.launches[index].blocks, rows) + np.zeros(len(rows))
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return two numbers of trips of a loop for each config: in all `blocks` blocks, and in the longest block."""
+        """Return the trips of a loop in all blocks together, and in the longest block, for each config."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)
@@ -234,13 +230,13 @@ class StaticTable:
         return on_problem.column(spec.trips[loop], rows), on_problem.column(spec.depth[loop], rows)
 
     def performed(self, on_problem: ProblemSpace, row: int) -> list[int]:
-        """Return the indices of the launches that the config in row number `row` performs."""
+        """Return the indices of the launches that the config in a row performs."""
         return [index for index in range(len(self.launches)) if self.geometry(on_problem, index).performed[row]]
 
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
-        """Return the total number of events in one launch of a config on a problem, keyed by profile metric.
+        """Return the number of events in one launch of a config, keyed by profile metric.
 
-        `requested` states whether to count sectors that hit in L1. Only profiles of sampled blocks can exclude them.
+        If `requested` is true, sectors that hit in L1 count. Only profiles of sampled blocks can exclude them.
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles
@@ -264,13 +260,13 @@ class StaticTable:
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
     def unfit(self, on_problem: ProblemSpace) -> Array:
-        """Return the ascending row indices of configs that cannot run only because a block does not fit into an SM."""
+        """Return the indices of configs that cannot run only because a block does not fit into an SM, ascending."""
         geometries = self.geometries(on_problem)
         rows: Array = on_problem.valid_among(self._profiled(geometries, ~geometries[0].fits)).nonzero()[0]
         return rows
 
     def too_large(self, on_problem: ProblemSpace, row: int) -> str | None:
-        """Return the reason why a block of the config in `row` does not fit into an SM, or None if the block fits."""
+        """Return the reason why a block of a config does not fit into an SM, or None if the block fits."""
         for index in self.performed(on_problem, row):
             registers, shared, held = self.resources(on_problem, index, row)
             if not held.blocks:
@@ -294,7 +290,7 @@ class StaticTable:
         return plan
 
     def geometry(self, on_problem: ProblemSpace, index: int) -> LaunchGeometry:
-        """Return the geometry of launch number `index`. The result is cached if it does not depend on the problem."""
+        """Return the geometry of a launch, from a cache if it does not depend on the problem."""
         if cached := self._geometries.get(index):
             return cached
         spec, launch = self.kernel.launches[index], self.launches[index]

@@ -55,15 +55,13 @@ class LaunchDetail(JsonForm):
     capped_by: str
     """Resource that limits the number of resident blocks per SM."""
     waves: float
-    """Number of waves: blocks divided by the number of blocks that the whole GPU can run at once."""
+    """Number of blocks divided by the number of blocks that the whole GPU can run at once."""
     tail: float
-    """Mean utilization over all waves: `waves` divided by `waves` rounded up. If there is at most one wave, the
-    fraction of the GPU that it fills."""
+    """Mean utilization of the GPU over all waves, as a fraction. The last wave may leave a part of the GPU idle."""
     time_s: Mapping[str, float]
-    """Seconds that each resource is busy, keyed by resource. The busiest resource is the bottleneck."""
+    """Seconds that each resource is busy. The busiest resource is the bottleneck."""
     in_turn_s: float
-    """Seconds lost to idle resources. A block uses one resource at a time, and too few blocks use the other
-    resources."""
+    """Seconds lost to idle resources, because too few blocks run to use all resources."""
     mix: Mapping[str, float]
     """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]
@@ -79,7 +77,7 @@ class Roofline(JsonForm):
 
     flops: float
     counted: bool
-    """Whether operations come from the kernel's profile. They do if the op does not define their number."""
+    """Whether the operations were counted in the kernel's profile, because the op does not define their number."""
     dram_bytes: float
     intensity: float
     """Operations per byte of DRAM traffic."""
@@ -95,7 +93,7 @@ class Roofline(JsonForm):
 
     @property
     def attainable_flops(self) -> float:
-        """Maximum operations per second in the roofline model at the config's `intensity`."""
+        """Maximum operations per second in the roofline model at this number of operations per byte."""
         return min(self.peak_flops, self.intensity * self.bandwidth)
 
 
@@ -106,22 +104,22 @@ class Explanation(JsonForm):
     JSON = "predicted=analytical launch_details=launches energy_by_part_j=energy_j roofline figures"
 
     recommendation: Recommendation
-    """Explained config. Its costs may be measured, or corrected with measurements of other configs."""
+    """Explained config. Its costs may include measurements."""
     analytical: Mapping[str, float]
-    """`latency_s`, `energy_j` and `power_w` as the analytical model predicts them without any measurements."""
+    """Predictions without any measurements: `latency_s`, `energy_j` and `power_w`."""
     launches: tuple[LaunchDetail, ...]
     energy_j: Mapping[str, float]
-    """Energy in joules, keyed by component: the recommendation's energy, divided in the predicted proportions."""
+    """Energy in joules of each component, scaled so that the sum is the recommendation's energy."""
     roofline: Roofline
     figures: Mapping[str, float]
-    """Figures that `report.difference` compares between configs, keyed by name, such as `DRAM traffic`."""
+    """Figures to compare between configs, keyed by name, such as `DRAM traffic`."""
 
     def as_dict(self) -> dict[str, Any]:
         return self.recommendation.as_dict() | super().as_dict()
 
 
 def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanation:
-    """Break down the costs of the candidate at `position`, at the operating point with index `point`."""
+    """Break down the costs of one candidate at an operating point."""
     (kernel,) = candidates.kernels
     table, on_problem, row = kernel.table, kernel.on_problem, int(kernel.rows[position])
     performed = table.performed(on_problem, row)
@@ -159,7 +157,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 def _detail(
     kernel: KernelCandidates, index: int, row: int, times: LaunchTime, core: float, others: float
 ) -> LaunchDetail:
-    """Describe a launch. Times of DRAM and launch are multiplied by `others`, and all other times by `core`."""
+    """Describe one launch. `others` scales the times of DRAM and launch, and `core` all other times."""
     table, on_problem = kernel.table, kernel.on_problem
     counts = table.counts(on_problem, index, row, requested=True)
     registers, shared, held = table.resources(on_problem, index, row)
@@ -214,8 +212,7 @@ def _roofline(
     tensor = sum(value for metric, value in total.items() if metric.startswith("mma."))
     if counted:
         flops = tensor + 2.0 * _WARP * sum(total.get(f"issue.{kind}", 0.0) for kind in ("fma32", "f16", "f64"))
-    # State the peak at the actual clock. It is above the data sheet's on GeForce GPUs, and below it under a power
-    # limit.
+    # The actual clock is above the data sheet's clock on GeForce GPUs, and may be below it under a power limit.
     peak = gpu.peak_flops(problem.dtype, tensor > 0) or gpu.peak_flops("f32")
     peak *= recommendation.clock_hz / (gpu.tensor_clock_hz if tensor > 0 else gpu.boost_clock_hz)
     moved = max(dram_bytes, 1.0)

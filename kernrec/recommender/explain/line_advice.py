@@ -11,13 +11,13 @@ _SECTOR = 32
 _WORTH = 0.03
 """Minimum speedup, as a fraction, for advice. Smaller speedups are far within the model's error."""
 _POOR = 0.6
-"""Fraction below which a line gets advice: of useful bytes, of active lanes or of necessary wavefronts."""
+"""Fraction of useful bytes, active lanes or necessary wavefronts below which a line gets advice."""
 _FEW = 0.25
 """Occupancy below which there are too few warps to hide latency."""
 _MANY_READS = 8
 """Minimum number of reads of each byte for the advice to reuse data in registers or shared memory."""
 _CHEAP_DIVISION = 0.1
-"""Ratio of the instructions of a shift or multiplication to the instructions of a division."""
+"""Instructions of a shift or multiplication, as a fraction of the instructions of a division."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 _ON_CHIP = ("LSU", "L1", "L2")
 _SPACES = ("global", "shared", "local")
@@ -38,7 +38,6 @@ class LineAdvice(JsonForm):
 
     @property
     def sentence(self) -> str:
-        """Advice as a line of text for a terminal."""
         place = f"{self.file}:{self.line}: " if self.line else ""
         code = f"`{self.text}`: " if self.text else ""
         return f"{place}{code}{self.problem}; {self.change}: {self.speedup:.2g}x expected"
@@ -52,7 +51,7 @@ def line_advice(
     Args:
         subject: breakdown of a config that needs a single launch.
         source: function that returns the text of a line, given a file name and a line number.
-        has_f64: whether a parameter of the kernel has type f64. If so, f64 arithmetic is assumed to be intended.
+        has_f64: whether a parameter of the kernel has type f64. If true, f64 arithmetic is assumed to be intended.
     """
     (launch, *_) = subject.launches
     total = _Totals(lines)
@@ -68,7 +67,7 @@ def line_advice(
 
 
 class _Totals:
-    """Sums over all source lines of a kernel, with which advice compares the waste of one line."""
+    """Sums over all source lines of a kernel."""
 
     def __init__(self, lines: Sequence[LineCost]) -> None:
         self.issued = sum(cost.issued for cost in lines) or 1.0
@@ -80,7 +79,7 @@ class _Totals:
 
 
 def _after(launch: LaunchDetail, factors: Mapping[str, float]) -> float:
-    """Return the speedup of a launch if the time of each resource changes by its factor in `factors` (1 by default)."""
+    """Return the speedup of a launch if the time of each resource changes by a factor (1 by default)."""
     parts = launch.time_s
     longest = max(parts.values())
     after = max(seconds * factors.get(name, 1.0) for name, seconds in parts.items())

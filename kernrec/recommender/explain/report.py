@@ -23,13 +23,13 @@ from kernrec.recommender.request import Objective, Request, power_limits, sweep
 from kernrec.util.light_dataclass import dataclass
 
 _WORTH = 0.002
-"""Minimum relative gain from which a change is shown. Smaller gains are far within the model's error."""
+"""Minimum relative gain of a change to show. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum gain of a pair of changes, in addition to the better single change, from which the pair is shown."""
+"""Minimum gain of a pair of changes to show, in addition to the gain of the better single change."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
-"""Fraction of the roofline model's speed above which a config counts as fast. No other is over 1.4 times as fast."""
+"""Fraction of the roofline model's speed above which a config counts as fast."""
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
@@ -47,7 +47,7 @@ _REMEDIES = {
     "power limit": "Use a narrower data type, which takes less energy",
     "launch": "Launching takes longest: fuse the kernel with a neighbor, batch calls, or use a CUDA graph",
 }
-"""Advice on changes other than tunables, keyed by bottleneck."""
+"""Advice for each bottleneck if no tunable helps."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Change(JsonForm):
     time: float
     """Relative change of the latency."""
     changes: dict[str, float]
-    """Relative changes of the figures, besides time and energy, that change most; keyed by name."""
+    """Relative changes of the other figures that change most, keyed by name."""
     source: Source
     """Source of the costs before or after the change, whichever is less certain."""
 
@@ -70,12 +70,12 @@ class Change(JsonForm):
 def what_if(
     candidates: CandidateSet, position: int, point: int = 0, objective: Objective = Objective.ENERGY, top: int = 5
 ) -> list[Change]:
-    """Return at most `top` changes of a config with the largest gains, best first.
+    """Return at most `top` changes of a config, largest gain first.
 
     A change affects one tunable, two tunables or the power limit.
 
     Args:
-        position: position of the config to change among the candidates.
+        position: index of the config among the candidates.
         point: index of the operating point of the config.
     """
     (kernel,) = candidates.kernels
@@ -111,10 +111,9 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the latency and the energy of all candidates, as two arrays of shape (points, C).
+    """Return the latency and energy of all candidates, for comparison with one candidate, (points, C).
 
-    If the candidate at `position` was measured at `point`, predictions at `point` are scaled by its ratio of measured
-    to predicted costs. Without scaling, the model's error would look like a gain.
+    If the candidate was measured, predictions are scaled by the ratio of its measured to its predicted costs.
     """
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
@@ -147,13 +146,13 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
-    """Return the relative change of each figure, keyed by its name; 1 for a change from zero to more."""
+    """Return the relative change of each figure, keyed by name. A change from zero counts as 1."""
     new = after.figures
     return {name: new[name] / old - 1.0 if old else float(new[name] > 0) for name, old in before.figures.items()}
 
 
 def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:
-    """Return a sentence that recommends the first change or, if there are no changes, a remedy for the bottleneck."""
+    """Return a sentence that recommends the best change. Without changes, recommend a remedy for the bottleneck."""
     if changes:
         best = changes[0]
         counted = {"latency": "time", "edp": "energy x time"}.get(objective, objective)
@@ -171,10 +170,10 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 
 
 def explainable(request: Request, context: Context) -> tuple[CandidateSet, Mapping[str, int]]:
-    """Return the candidates of one kernel at the requested clock and several power limits, and a default config.
+    """Return the candidates of one kernel at several power limits, and values of tunables for the default config.
 
     The default power limit comes first, then the requested limit, then a range of limits. If the request names an op,
-    the result is the top recommendation's kernel and config. If it names a kernel, the default config is empty.
+    the kernel and config are the top recommendation's. If the request names a kernel, the values are empty.
 
     Raises:
         UsageError: a name is unknown, or the objective is `pareto`.
@@ -207,7 +206,7 @@ _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 
 
 def tunables_of(name: str, text: str | None) -> dict[str, int]:
-    """Parse values of tunables, such as `block_m=128,stages=3`. Raise a `UsageError` about `name` if that fails."""
+    """Parse values of tunables, such as `block_m=128,stages=3`. Raise `UsageError` if they are invalid."""
     pairs = {}
     for part in text.split(",") if text else ():
         match = _PAIR.fullmatch(part)
@@ -218,9 +217,9 @@ def tunables_of(name: str, text: str | None) -> dict[str, int]:
 
 
 def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective: Objective, point: int) -> int:
-    """Return the index of the best candidate among those with given values of some tunables.
+    """Return the index of the best candidate with the given values of tunables.
 
-    Raise `UsageError` if a tunable or a value is unknown, or if no candidate has these values.
+    Raise `UsageError` if there is no such candidate.
     """
     (kernel,) = candidates.kernels
     spec, columns, problem = kernel.table.kernel, kernel.table.space.columns, candidates.problem
@@ -274,7 +273,7 @@ class Report(JsonForm):
 
     @property
     def difference(self) -> dict[str, float]:
-        """Relative change of each figure from the config `other` to the explained one; empty if `other` is None."""
+        """Relative change of each figure from the config `other` (if any) to the explained config."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
@@ -291,11 +290,12 @@ def report(
     against: Mapping[str, int] | None = None,
     top: int = 5,
 ) -> Report:
-    """Explain the best config among those that match the tunable values in `config`.
+    """Explain the best config with the given values of tunables.
 
     Args:
         request: request whose objective is `latency`, `energy` or `edp`.
-        against: values of tunables, which select the config to compare with; None for no comparison.
+        config: values of tunables of the config to explain.
+        against: values of tunables of the config to compare with, or None for no comparison.
         top: maximum number of recommended changes.
 
     Raises:

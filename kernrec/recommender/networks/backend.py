@@ -1,6 +1,6 @@
-"""Select the backend with which a network is compared, and the backend's baseline for each layer.
+"""Select the backend with which a network is compared, and find the backend's cost of each layer.
 
-Several fixed batch sizes determine the backend, so that it does not change with the batch size of a network.
+The selection uses several fixed batch sizes, so that it does not change with the batch size of a network.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ def backend_of(
 ) -> tuple[str, list[Baseline | None]]:
     """Select the backend for the network's totals. Return its name, and a baseline (or None) for each layer.
 
-    The fastest backend with baselines for all layers is selected. If there is none, the backend is selected whose
-    uncovered layers take the least time. If no backend is selected, the name is empty.
+    The fastest backend with baselines for all layers is selected. If there is none, the selected backend covers the
+    most time. The name is empty if no backend is selected.
 
     Args:
         answered: layers of the network with their answers.
@@ -50,8 +50,7 @@ def backend_of(
     def baselines_of_each(layers: Layers) -> list[list[Baseline]]:
         predict_baselines(context, (in_one_pass(problem, layer) for layer, problem in layers))
         each = [baselines_of_layer(context, *pair, query.point, query.backends) for pair in layers]
-        # Use only baselines from recorded data. A baseline predicted from the GPU's data alone is the same for all
-        # backends.
+        # Use only baselines from recordings. Without recordings, all backends have the same baseline.
         return [[baseline for baseline in baselines if baseline.source != PREDICTED] for baselines in each]
 
     layers = [(layer, answer.problem) for layer, answer in answered]
@@ -90,10 +89,10 @@ def backend_of(
 def baselines_of_layer(
     context: GpuContext, layer: Layer, problem: Problem, point: OperatingPoint, backends: Sequence[str] = ()
 ) -> Sequence[Baseline]:
-    """Return the baselines of backends (all by default) for one pass of a network's layer, fastest first.
+    """Return the expected costs of backends for one pass of a network's layer, fastest first.
 
-    If kernrec's kernels need several passes for all items, a backend needs only one call. The baseline is then the cost
-    of this call divided by the number of passes.
+    A backend processes all items in one call. If kernrec's kernels need several passes, the cost of this call is
+    divided by the number of passes.
 
     Args:
         problem: problem of one pass, in the data type and layout of the layer's answer.
@@ -116,7 +115,7 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: GpuContext, answered: LayerAnswer, point: OperatingPoint) -> Baseline:
-    """Return the baseline of a layer's backend at another operating point, or the present one if there is none."""
+    """Return the baseline of a layer's backend at another operating point, or the present baseline if there is none."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     answer, library = answered.answer, (_library(baseline),)
@@ -141,7 +140,7 @@ def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
 
 
 def _seconds(program: str, layers: Layers, baselines: Sequence[Sequence[Baseline]]) -> tuple[float, float]:
-    """Return the seconds of the layers without a baseline of `program`, and the seconds of all layers.
+    """Return the time in seconds of the layers that a backend lacks, and the time of all layers.
 
     The fastest baseline of another backend replaces a missing baseline. Layers without any baseline do not count.
     """

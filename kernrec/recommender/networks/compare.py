@@ -91,14 +91,14 @@ class NetworkSweep(JsonForm):
 
 
 def point_text(point: OperatingPoint, gpu: GPU) -> str:
-    """Describe an operating point: its clock if it is locked, or its power limit if not."""
+    """Return the clock of an operating point if it is locked, or else its power limit."""
     return f"a clock of {human(point.clock_hz, 'Hz')}" if point.clock_hz else human(point.limit_w(gpu), "W")
 
 
 def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> tuple[OperatingPoint, ...]:
     """Return the operating points of a sweep: one without a locked clock, then descending power limits or clocks.
 
-    `power_limit_w` is the power limit of the first point, in watts; None for the GPU's default.
+    `power_limit_w` is the power limit of the first point, in watts. None means the GPU's default.
     """
     first = OperatingPoint(gpu.tdp_w if power_limit_w is None else power_limit_w)
     if swept == "power limit":
@@ -117,8 +117,8 @@ def sweep_network(
 
     Args:
         answer: answer for the network, at any operating point.
-        power_limit_w: power limit in watts of the first point; None for the default. A sweep over clocks keeps
-            this limit at all points.
+        power_limit_w: power limit in watts of the first point, or None for the default. A sweep over clocks keeps this
+            limit.
 
     Raises:
         UsageError: no operating point satisfies the bounds of the query.
@@ -160,7 +160,7 @@ def sweep_network(
 
 KNEE = "knee"
 _LEAST_GAIN = 0.005
-"""Minimum fraction of time or energy that the knee must save. The first row is recommended if it saves less."""
+"""Minimum fraction of time or energy that the knee must save to be recommended."""
 
 
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
@@ -217,7 +217,7 @@ class ComparedGpu(JsonForm):
 
     @property
     def rate(self) -> float:
-        """Calls per second, or tokens per second for a language model."""
+        """Calls per second. For a language model, tokens per second."""
         return self.answer.work / self.total.latency_s.value
 
     @property
@@ -231,7 +231,7 @@ class ComparedGpu(JsonForm):
 
     @property
     def best_limit_w(self) -> float | None:
-        """Recommended power limit in watts; None if power limits were not compared."""
+        """Recommended power limit in watts, or None if power limits were not compared."""
         return None if self.sweep is None else self.sweep.rows[self.sweep.best].point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class ComparedGpu(JsonForm):
 
 @dataclass(frozen=True)
 class Unfit:
-    """GPU and batch size at which the network exceeds the GPU's memory."""
+    """GPU and batch size for which the network needs more memory than the GPU has."""
 
     gpu: GPU
     batch: int
@@ -270,12 +270,11 @@ def compare_gpus(
     """Compare GPUs and batch sizes on one network.
 
     Args:
-        batches: batch sizes (items per pass); None for the batch size of the request.
-        swept: quantity to sweep for each row, power limits or clocks; None for no sweep.
+        batches: batch sizes (items per pass), or None for the batch size of the request.
+        swept: quantity to sweep for each row, power limits or clocks, or None for no sweep.
 
     Returns:
-        A row for each GPU and batch size, and messages about GPUs without rows or with an incomplete total. A GPU in a
-        comparison of several has no rows if no kernel of kernrec runs on it and a layer has no baseline.
+        A row for each GPU and batch size, and messages about GPUs without rows or with an incomplete total.
 
     Raises:
         UsageError: a name is unknown, or a value is impossible for all GPUs.
@@ -317,7 +316,7 @@ def compare_gpus(
 
 
 _FACTOR = 1.5
-"""Minimum ratio of times that the text states as a factor ("1.5 times as long") instead of a percentage."""
+"""Minimum ratio of times to write as a factor ("1.5 times as long") instead of a percentage."""
 
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:

@@ -45,8 +45,10 @@ _BRIDGES = {
     50e9: ("quadro-rtx-6000", "quadro-rtx-8000", "titan-rtx", "rtx2080ti"),
     25e9: ("rtx2080", "rtx2080-super"),
 }
-"""Bandwidth of NVLink bridges between two GPUs in bytes per second and direction, with the GPUs that support them (data
-sheets, and the GA102 and TU102 whitepapers)."""
+"""Bandwidth of NVLink bridges in bytes per second and direction, with the GPUs that support them.
+
+Sources are data sheets, and the GA102 and TU102 whitepapers.
+"""
 _PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
 _PCIE |= {"blackwell": 63e9}
 """Bandwidth of 16 PCIe lanes in bytes per second and direction, keyed by GPU generation (PCIe 3.0, 4.0 or 5.0)."""
@@ -59,7 +61,7 @@ class Exchange(JsonForm):
 
     count: int
     latency_s: Estimate
-    """Total latency of the all-reduces, at the mean power of the layers."""
+    """Total latency of the all-reduces. Meanwhile, the GPU is assumed to draw the mean power of the layers."""
     link: str
 
     @property
@@ -85,7 +87,7 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
-    """Return the bandwidth of the link between GPUs, in bytes per second and direction, and a description of it."""
+    """Return the bandwidth of the link between GPUs in bytes per second and direction, and its description."""
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
         if rate is not None and gpus <= most:
@@ -96,7 +98,13 @@ def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
 
 
 def all_reduce_s(size: float, gpus: int, rate: float) -> float:
-    """Return the predicted seconds of an all-reduce of `size` bytes at `rate` bytes per second and link direction."""
+    """Return the predicted time in seconds of an all-reduce.
+
+    Args:
+        size: bytes to reduce.
+        gpus: number of GPUs.
+        rate: bandwidth of the link in bytes per second and direction.
+    """
     one_step = LATENCY_S + (gpus - 1) * size / (ONE_STEP_SHARE * rate)
     return min(one_step, RING_S + 2 * (gpus - 1) / gpus * size / (RING_SHARE * rate))
 

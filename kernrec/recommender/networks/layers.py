@@ -1,4 +1,4 @@
-"""Determine which layers a request for a network covers, with their batch size, share per GPU, data type and layout."""
+"""Determine the layers of a requested network, with their batch size, share per GPU, data type and layout."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -33,26 +33,28 @@ class NetworkRequest:
     """Request for a network: which layers to answer for, and how they run."""
 
     workload: str | Workload | None = None
-    """Name of a shipped workload, path of a file, or `Workload`; None for the default workload of `op`."""
+    """Name of a shipped workload, path of a file, or `Workload`. None means the default workload of `op`."""
     op: str | None = None
-    """Op whose layers are included; None for all ops."""
+    """Op whose layers are included. None means all ops."""
     dtype: str | None = None
-    """Data type of all layers; None to keep the network's types. A quantized type applies only to quantized layers."""
+    """Data type of all layers. None keeps the network's types. A quantized type applies only to quantized layers."""
     layout: str | None = None
-    """Layout of the layers whose op supports it; None to keep the network's layouts."""
+    """Layout of the layers whose op supports it. None keeps the network's layouts."""
     fixed: Mapping[str, int] = field(default_factory=dict)
     """Values of dimensions that an ONNX model leaves open, keyed by name."""
     batch: int | None = None
-    """Items per pass, such as images or sequences; None for the workload's batch size."""
+    """Items per pass, such as images or sequences. None means the workload's batch size."""
     tp: int = 1
     """Number of tensor-parallel GPUs. The answer describes one of them."""
     context: int | None = None
-    """Tokens that a generated token attends to, or length of a prompt; None for the workload's value."""
+    """Number of tokens to attend to, or length of a prompt. None means the workload's value."""
     phase: str | None = None
-    """Phase of a model's `config.json`: `decode` or `prefill`; None for `decode`."""
+    """Phase of a model's `config.json`, `decode` or `prefill`. None means `decode`."""
     backend: str = ""
-    """Backend for the totals, or empty for the fastest backend with baselines for all layers. `KERNREC` selects
-    kernrec's kernels only, and `MIXED` the fastest backend of each layer."""
+    """Backend for the totals. Empty means the fastest backend with baselines for all layers.
+
+    `KERNREC` uses only kernrec's kernels. `MIXED` uses the fastest backend of each layer.
+    """
     ignore_memory: bool = False
     """Whether to answer even if the network exceeds the GPU's memory."""
 
@@ -73,8 +75,6 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
 
 def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
     """Return the requested network and its layers (at least one), reduced to the part that one GPU runs.
-
-    Layers have the batch size, data type and layout of the request.
 
     Raises:
         UsageError: a name is unknown, the network cannot be divided or scaled as requested, or it has no layer of the
@@ -132,11 +132,10 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
 def in_best_layouts(
     recommender: GpuRecommender, layers: Sequence[Layer], points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
-    """Choose layouts for the layers whose layout the user and the network leave open.
+    """Choose the layout of each layer for which neither the user nor the network specifies a layout.
 
-    Independent layers get the layouts of single problems (`GpuRecommender.as_answered`). All other layers of an op
-    share a layout, because tensors pass between layers. The shared layout is the default unless the layers would spend
-    most of their time in kernels that the default layout lacks.
+    Independent layers get their best layouts. All other layers of an op share a layout, because tensors pass between
+    them. The shared layout is the default unless most of the time is spent in kernels that the default layout lacks.
 
     Returns:
         Layers in the chosen layouts, and the chosen layouts that differ from the default, keyed by op.
@@ -172,7 +171,7 @@ def _has_most_of_the_time(
 ) -> bool:
     """Return whether the layers would spend most of their time in kernels that the default layout lacks.
 
-    The mapping `there` gives the problem in the layout to try for each problem in the default layout.
+    `there` maps each problem in the default layout to the same problem in another layout.
     """
     compared_at = points if points[0].is_default(recommender.gpu) else (DEFAULT_POINT,)
     recommender.prepare(list(there.values()), compared_at)

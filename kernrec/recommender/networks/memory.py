@@ -57,8 +57,8 @@ class DoesNotFitError(KernrecError):
 def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
     """Return the memory that one GPU needs to run a network.
 
-    Activations take twice the bytes of the largest layer, because inputs stay in memory while the next layer writes.
-    For independent layers or a part of a network, count only the tensors of the largest layer.
+    Activations take twice the bytes of the largest layer, because inputs stay in memory while the next layer writes. If
+    layers are independent, only the largest layer counts.
     """
     if not workload.one_network or len(layers) < len(workload.layers):
         return Memory(0, 0, max(sum(map(int, layer.problem.tensor_bytes.values())) for layer in layers), 0)
@@ -75,7 +75,7 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
 
 
 def _parts(problem: Problem) -> tuple[int, int, int]:
-    """Return (weights, keys and values, all other tensors) of a layer in bytes."""
+    """Return the bytes of a layer's weights, of its keys and values, and of its other tensors."""
     sizes, tensors = problem.dim, problem.tensor_bytes
     names = () if sizes.get("batch", 1) > 1 and problem.op == "matmul" else _WEIGHTS.get(problem.op, ())
     weights = sum(size for name, size in tensors.items() if name.removesuffix("_scale") in names)
@@ -87,7 +87,7 @@ def _parts(problem: Problem) -> tuple[int, int, int]:
 def shortage(
     workload: Workload, memory: Memory, gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]]
 ) -> DoesNotFitError:
-    """Return the error for a network that exceeds a GPU's memory, with the smallest change that makes the network fit.
+    """Return the error for a network that exceeds a GPU's memory. The message suggests the smallest change that helps.
 
     `other` is a function that returns the network and its layers for a batch size and number of GPUs.
     """

@@ -35,7 +35,7 @@ from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note
 
 COVERED = 0.5
-"""Minimum fraction of a network's FLOPs for which a backend must have baselines to get a total."""
+"""Minimum fraction of a network's FLOPs that a backend's baselines must cover for a total."""
 
 
 def answer_network(
@@ -107,8 +107,8 @@ def answer_network(
     flops = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in network]
     enough = COVERED * sum(count for count, _ in flops)
     compared = backend if sum(count for count, has_baseline in flops if has_baseline) >= enough else ""
-    # The headline is the backend's total if the layers form one network, or if the user requested backends. The same
-    # holds if kernrec has no recommendation for any layer.
+    # The headline is the backend's total in three cases: the layers form one network, the user requested backends, or
+    # kernrec has no recommendation for any layer.
     chosen = query.backends or wanted.backend == MIXED or not any(layer.best for layer in network)
     headline = today_name(compared) if compared and (chosen or workload.one_network) else RECOMMENDED
     whole = NetworkAnswer(
@@ -129,7 +129,7 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return the query with a power limit that keeps `max_power_w`. Raise `UsageError` if the GPU accepts none."""
+    """Return the query with a power limit that keeps `max_power_w`. Raise `UsageError` if there is none."""
     if (most_w := query.max_power_w) is None or query.point.limit_w(gpu) <= most_w:
         return query
     if most_w < gpu.power_min_w:
@@ -149,7 +149,7 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return latency and energy of a layer with alternative configs, keyed by the total that uses the config."""
+    """Return latency and energy of a layer with other configs, keyed by the name of the total."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}

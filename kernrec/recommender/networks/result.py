@@ -1,7 +1,7 @@
 """Define the answer for a whole network: its layers, baselines and totals.
 
-A total adds up all layers, which run one after another, and all-reduces. Its intervals assume fully correlated errors,
-because kernels on one GPU share most of their error (`estimate.costs.OWN`).
+A total is the sum over all layers, which run one after another, and all-reduces. Its intervals assume fully correlated
+errors, because kernels on one GPU share most of their error (`estimate.costs.OWN`).
 """
 
 from bisect import bisect_left
@@ -47,14 +47,14 @@ def costs_of(baseline: "Baseline") -> Costs:
 class LayerAnswer(FormerNames):
     layer: Layer
     answer: Answer
-    """Answer for the layer's problem. It has no recommendations if only backends can run the layer."""
+    """Answer for the layer's problem. Without recommendations, only backends can run the layer."""
     baseline: "Baseline | None" = None
-    """Baseline of the network's backend; None if the backend has none for the layer."""
+    """Baseline of the network's backend, or None if the backend has no baseline for the layer."""
     objective: Objective = Objective.LATENCY
     of_kernrec: bool = False
     """Whether the network's headline total uses kernrec's kernels wherever they exist."""
     alternatives: Mapping[str, Costs] = field(default_factory=dict)
-    """Costs of the layer with other configs of kernrec, keyed by the total that uses the config."""
+    """Costs of the layer with other configs of kernrec, keyed by the name of the total."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
@@ -64,7 +64,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def best(self) -> Recommendation | None:
-        """Top recommendation; None if only backends can run the layer."""
+        """Top recommendation, or None if only backends can run the layer."""
         return self.answer.recommendations[0] if self.answer.recommendations else None
 
     @cached_property
@@ -82,7 +82,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def saved(self) -> float | None:
-        """Fraction of the baseline's cost that the recommendation saves; None without recommendation or baseline."""
+        """Fraction of the baseline's cost that the recommendation saves. None without recommendation or baseline."""
         if self.best is None or (backend := self.baseline_costs) is None:
             return None
         value = self.objective.scalar.value_of
@@ -90,7 +90,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def worth_it(self) -> bool | None:
-        """Whether a custom kernel `may_be_worth_it` and is `certain` to cost less; None without a baseline."""
+        """Whether a custom kernel is worth it for this layer. None without a baseline."""
         if self.best is None:
             return False
         return None if self.saved is None else self.may_be_worth_it and self.certain
@@ -119,7 +119,7 @@ class LayerAnswer(FormerNames):
 
     @property
     def program(self) -> tuple[str, str]:
-        """Name and config of the program that should run the layer. The config is empty for a backend."""
+        """Name and config of the backend or kernel that should run the layer. The config of a backend is empty."""
         if (best := self.best) is not None and not self.runs_backend:
             return best.kernel.name, short_config(best.config)
         return (self.baseline.name if self.baseline is not None else ""), ""
@@ -132,12 +132,12 @@ class LayerAnswer(FormerNames):
 
     @property
     def latency_s(self) -> float:
-        """Seconds of all occurrences of the layer, with the program that should run it."""
+        """Seconds of all occurrences of the layer, with the backend or kernel that should run it."""
         return self.count * self.run_costs[0].value
 
     @property
     def energy_j(self) -> float:
-        """Joules of all occurrences of the layer, with the program that should run it."""
+        """Joules of all occurrences of the layer, with the backend or kernel that should run it."""
         return self.count * self.run_costs[1].value
 
     def as_dict(self) -> dict[str, Any]:
@@ -154,10 +154,10 @@ class LayerAnswer(FormerNames):
 
 RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of two totals: with the occupancy heuristic's configs, and with kernrec's kernels if they are worth it."""
+"""Names of two totals: with the occupancy heuristic's configs, and with kernrec's kernels where they are worth it."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
-"""Fraction of the network's time that `NetworkAnswer.longest` covers, and maximum number of these layers."""
+"""Fraction of the network's time that the longest layers must cover, and maximum number of these layers."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def today_name(backend: str) -> str:
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}
-"""Rank of each total, 0 for a backend's. If totals have equal costs, only the one with the lowest rank is shown."""
+"""Rank of each total. If totals have equal costs, only the total with the lowest rank is shown."""
 
 
 @dataclass(frozen=True)
@@ -224,15 +224,14 @@ class NetworkAnswer(JsonForm):
     totals: tuple[Total, ...]
     """Totals of the network in the order of the query's objective, best first."""
     exchange: Exchange | None
-    """All-reduces between tensor-parallel GPUs; None for one GPU."""
+    """All-reduces between tensor-parallel GPUs, or None for one GPU."""
     memory: Memory
-    """Memory that one GPU needs to run the network."""
     adjusted: tuple[str, ...] = ()
     """Notes on how the answer differs from the request, such as another data type."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
     """Layouts that kernrec chose instead of the op's default, keyed by op."""
     backend: str = ""
-    """Backend with which the network is compared; empty if no backend has a total."""
+    """Backend with which the network is compared, or empty if no backend has a total."""
     headline_name: str = RECOMMENDED
     """Name of the total that represents the network."""
 
@@ -245,7 +244,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def power_limit_w(self) -> float:
-        """Power limit in watts for all layers; the GPU's default if the query sets no limit."""
+        """Power limit in watts for all layers."""
         return self.query.point.limit_w(self.gpu)
 
     def __repr__(self) -> str:
@@ -262,7 +261,7 @@ class NetworkAnswer(JsonForm):
         return tabular.html(title, self.notes, tabular.totals(self), tabular.layers(self))
 
     def to_arrow(self) -> Any:
-        """Return a `pyarrow.Table` with a row for each layer: its top recommendation, or a baseline if it has none.
+        """Return a `pyarrow.Table` with a row for each layer. Layers without a recommendation have a baseline's costs.
 
         Raises:
             KernrecError: PyArrow is not installed.
@@ -282,7 +281,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def today(self) -> Total | None:
-        """Total of the backend with which the network is compared; None if there is none."""
+        """Total of the backend with which the network is compared, or None if no backend has a total."""
         return self.total(today_name(self.backend)) if self.backend else None
 
     @property
@@ -299,7 +298,7 @@ class NetworkAnswer(JsonForm):
         return tuple(dict.fromkeys(str(layer.source) for layer in self.layers))
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """Return name and fraction of the network's time of the longest layers. All-reduces count as one layer."""
+        """Return the longest layers with their fractions of the network's time. All-reduces count as a layer."""
         parts = {layer.name: layer.latency_s for layer in self.longest(len(self.layers))}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
@@ -307,7 +306,7 @@ class NetworkAnswer(JsonForm):
         return [(name, parts[name] / whole) for name in sorted(parts, key=lambda name: -parts[name])[:most]]
 
     def longest(self, most: int | None = None) -> tuple[LayerAnswer, ...]:
-        """Return the `most` longest layers, longest first; by default, those that take most of the network's time."""
+        """Return the `most` longest layers, longest first. By default, return those that take most of the time."""
         layers = sorted(self.layers, key=lambda layer: -layer.latency_s)
         if most is None:
             seconds = list(accumulate(layer.latency_s for layer in layers))
@@ -321,7 +320,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def advice(self) -> str:
-        """Sentence on how many layers are worth a custom kernel; empty if no backend has a total."""
+        """Sentence on how many layers are worth a custom kernel, or empty if no backend has a total."""
         if (backend := self.today) is None:
             return ""
         with_baseline, count = [layer.baseline for layer in self.layers if layer.baseline is not None], len(self.layers)
@@ -348,7 +347,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """Totals without duplicates. If totals have equal costs, only the most preferred is included."""
+        """Totals with different costs. Of several totals with equal costs, only the preferred total is included."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)
@@ -374,11 +373,11 @@ class NetworkAnswer(JsonForm):
 
     @property
     def work(self) -> int:
-        """Number of tokens or calls (see `unit`) per pass through the network."""
+        """Number of tokens or calls per pass through the network."""
         return self.workload.tokens * self.batch if self.unit == "token" else 1
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
-        """Return plain values for JSON with expected regrets, keyed by objective.
+        """Return plain values for JSON with the expected losses (regrets), keyed by objective.
 
         A layer's regret is the expected loss from running the recommended config instead of the best config. The
         network's regret is the sum over all layers, as a fraction of the network's cost.
