@@ -124,6 +124,7 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue."""
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
+    # A run has a lower and an upper end. `other` continues it if it accesses the last sector or the next one there.
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 

@@ -53,6 +53,7 @@ def compile_job_for(
 
 def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:
     """Return the dynamic shared memory of a launch in bytes, as requested from the CUDA driver."""
+    # Triton determines the size of all shared memory itself, and `compile_triton` reports it as static.
     return bound.shared_bytes if kernel.triton is None else compiled.resources[bound.entry].static_smem_bytes
 
 
