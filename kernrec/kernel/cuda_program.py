@@ -132,7 +132,7 @@ def has_host_code(text: str) -> bool:
 
 
 def device_code(text: str, instance: str | None = None) -> DeviceCode:
-    """Return the device code of a program whose headers are inserted, with only one `instance` of a launched template.
+    """Return the device code of a program whose headers are inserted. Of all template instances, keep only `instance`.
 
     Raises:
         KernrecError: the program has host code, and tree-sitter is not installed.

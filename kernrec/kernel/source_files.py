@@ -23,7 +23,7 @@ _MOST_FILES = 256
 _MOST_FOLDERS = 4_000
 """Maximum number of folders in a search for a header."""
 _PROJECT_MARKS = (".git", ".hg")
-"""Files and folders that mark the root of a project."""
+"""Folders in the root of a project."""
 _LAUNCHES = re.compile(r"<<<|\bmain\s*\(")
 _REPAIRS = (
     (re.compile(r"<<[ \t]+<(?![<=])"), "<<<"),

@@ -79,8 +79,7 @@ class TensorValues:
     text: str = ""
     """Expression of the flat index `i`, file name, or reason for `unknown`.
 
-    For `index` and `offsets`: the tensors into which the values point, and the elements per index (`x c, y`; default
-    1).
+    For `index` and `offsets`: tensors into which the values point, with elements per index, 1 by default (`x c, y`).
     """
 
     @property
