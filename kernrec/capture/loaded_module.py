@@ -171,8 +171,7 @@ class FunctionFacts:
         return self.static_shared, self.constant, self.local, self.most_threads, self.registers, self.version
 
     def check(self, gpu: GPU, grid: Sequence[int], block: Sequence[int], shared: int) -> None:
-        """Raise `LaunchError` if a GPU would reject a launch. `shared` is its dynamic shared memory per block, in
-        bytes."""
+        """Raise `LaunchError` if a GPU would reject a launch. `shared` is the dynamic shared memory in bytes."""
         threads, limits = math.prod(block), gpu.limits
         text = f"{self.name}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}, {shared}>>>"
         if reason := impossible_shape(grid, block):

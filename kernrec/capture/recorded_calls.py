@@ -171,8 +171,7 @@ class _Description:
         order: dict[int, int] = {}  # Number of each buffer in the call file, keyed by the buffer's address.
         self._buffers: list[np.ndarray] = []
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
-        """(parameter, value, number of the buffer or 0, offset in this buffer) of each argument. Buffers count from
-        1."""
+        """Parameter, value, number of the buffer (from 1, or 0 for no buffer) and offset of each argument."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
             address, number, offset = int.from_bytes(raw, "little"), 0, 0
             if parameter.size == POINTER_BYTES and (place := self._buffer_at(address)) is not None:

@@ -127,8 +127,7 @@ class OutputCheck:
     """Comparison of a kernel's output with its expected values."""
 
     error: float
-    """Largest error of an element. Each error is divided by the element's value or the output's RMS, whichever is
-    larger."""
+    """Largest error of an element, divided by the element's value or the output's RMS, whichever is larger."""
     tolerance: float
     """Largest error that counts as correct."""
     not_numbers: int

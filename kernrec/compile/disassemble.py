@@ -58,8 +58,7 @@ def disassembler() -> str | None:
 
 
 def code_source(sm: int) -> str:
-    """Return a text that identifies the programs that create and read code for `sm`. It is empty if they are
-    missing."""
+    """Return a text that identifies the programs for machine code of `sm`, or an empty text if they are missing."""
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
 

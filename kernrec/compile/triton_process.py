@@ -32,8 +32,7 @@ def answer_of(
     limit_s: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run `python -m module` with `request` as standard input, and return the JSON value in the last line of its
-    output.
+    """Run `python -m module` with `request` as standard input, and return the JSON value that it prints last.
 
     Args:
         about: name of the function, for messages.

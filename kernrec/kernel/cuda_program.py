@@ -106,12 +106,12 @@ def parsed(text: str) -> "Node":
 
 
 def text_of(node: "Node | None") -> str:
-    """Return the source text of a syntax node. None has an empty text."""
+    """Return the source text of a syntax node, or an empty text for None."""
     return node.text.decode() if node is not None and node.text is not None else ""
 
 
 def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
-    """Yield the syntax nodes of some kinds in source order. Skip code in `#if 0`."""
+    """Yield the descendants of a syntax node with one of the given kinds, in source order. Skip code in `#if 0`."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -132,10 +132,10 @@ def has_host_code(text: str) -> bool:
 
 
 def device_code(text: str, instance: str | None = None) -> DeviceCode:
-    """Return the device code of a program whose headers are inserted. Of all template instances, keep only `instance`.
+    """Return the device code of a program whose headers are inserted.
 
-    Raises:
-        KernrecError: the program has host code, and tree-sitter is not installed.
+    Of the explicit template instances, only `instance` is kept. Raise `KernrecError` if tree-sitter is needed but
+    missing.
     """
     host_code = has_host_code(text)
     if not host_code and instance is None:

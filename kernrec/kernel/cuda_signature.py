@@ -158,8 +158,7 @@ def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
 
 
 def element_type(ctype: str, aliases: dict[str, str] | None = None) -> tuple[str | None, int]:
-    """Return the data type and number of elements of a C++ type: (`f32`, 4) for `float4`. Unknown types give (None,
-    1)."""
+    """Return the data type and number of elements of a C++ type, such as (`f32`, 4). Unknown types give (None, 1)."""
     plain = _plain(ctype)
     for _ in range(_MOST_ALIASES):
         if plain in _TYPES or plain not in (aliases or {}):

@@ -73,8 +73,7 @@ class Expression:
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """Return the expression's value, an array if a name has an array. Raise `UsageError` if an operand is
-        invalid."""
+        """Return the expression's value. It is an array if a name has an array. Raise `UsageError` if this fails."""
         missing = sorted(self.names - names.keys())
         if missing:
             raise UsageError(f"expression {_short(self.text)} needs {', '.join(missing)}")

@@ -1,7 +1,7 @@
 """Define the measurements that every contributor takes.
 
-A single resource such as DRAM limits the time of each of them. They check the constants of the analytical model, and
-detect unusual GPUs, such as throttled GPUs.
+In each measurement, a single resource such as DRAM limits the time. The results check the constants of the analytical
+model, and reveal unusual GPUs, such as throttled GPUs.
 """
 
 from collections.abc import Mapping

@@ -121,8 +121,7 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of a problem and its equivalent problems. Raise `NoSuchKernelError` if there are
-    none."""
+    """Return the CUDA C++ kernels of a problem and its equivalent problems. Raise `NoSuchKernelError` without any."""
     able = [
         kernel
         for form in equivalents(problem)

@@ -34,10 +34,10 @@ _REPAIRS = (
 
 
 def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None, whole: bool = False) -> str:
-    """Return the device code of a source file with its headers inserted. `whole` keeps host code.
+    """Return the device code of a source file with its headers inserted.
 
     Headers are searched in the file's folder, its parent, and the folders `include`. `instance` is the launched
-    instance of a template, such as `scale<float, 4>`.
+    instance of a template, such as `scale<float, 4>`. If `whole` is true, host code is kept.
 
     Raises:
         KernrecError: the source has host code, and tree-sitter is not installed.
@@ -190,8 +190,10 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "
 
 
 def kernel_hash(data: Mapping[str, Any], source: str) -> str:
-    """Return a hash (16 hex digits) of a kernel's source, or of its Triton cache key, and its spec without
-    descriptions."""
+    """Return a hash (16 hex digits) of a kernel's spec and source.
+
+    Descriptions in the spec do not affect it. A Triton cache key in the spec replaces the source.
+    """
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [
         [name, {key: value for key, value in table.items() if key != "meaning"}]

@@ -194,8 +194,7 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, *arguments(self.problem))
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return the values of an expression for the configs in `rows`, by default all. Equal values become a
-        scalar."""
+        """Return an expression's values for the configs in `rows` or for all. Equal values become a scalar."""
         try:
             value = self.in_engine.column(expression, rows)
         except ValueError as error:

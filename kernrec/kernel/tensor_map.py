@@ -134,8 +134,7 @@ class ImageLayout:
     """Whether integer texels are read as fractions from 0 to 1, or from -1 to 1 if they are signed."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return the extents (x first) and layers of a tensor's image. Raise `UsageError` if the shape is
-        impossible."""
+        """Return the extents (x first) and layers of a tensor's image. Raise `UsageError` if no image fits."""
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
             raise UsageError(

@@ -53,8 +53,10 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return for each request how many requests ago its sector or line was last requested. The default is very
-    large."""
+    """Return for each request how many requests ago its sector or line was last requested.
+
+    The number is very large for the first request.
+    """
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -63,7 +65,10 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Estimate for each request how many cache lines were requested since its sector was. The default is infinite."""
+    """Estimate for each request how many distinct cache lines were requested since its sector was last requested.
+
+    The number is infinite for the first request.
+    """
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
     # Element w is the number of requests whose line was not among the last w requests.
@@ -113,8 +118,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Return a sorted array with a number for each sector that a block reads (or writes): the sector and its first
-    step."""
+    """Return the sectors that a block reads (or writes). Each number combines a sector with its first step."""
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -154,8 +158,8 @@ _SHARED = 0.5
 def shared_reads(reads: Mapping[str, Sequence[Array]], count: int) -> Iterator[tuple[str, int, float]]:
     """Yield (buffer, n, ratio) for n = 2, 4, ... up to `count`.
 
-    The ratio divides the sectors that n consecutive blocks read by those of one block. For each buffer, `reads` has an
-    array per block, whose elements are sector * `WINDOW` + number of the block.
+    The ratio is the number of sectors that n consecutive blocks read, divided by the number that one block reads. For
+    each buffer, `reads` has an array per block, whose elements are sector * `WINDOW` + number of the block.
     """
     for name, parts in reads.items():
         # Sort by sector and block. Then reads of one sector by consecutive blocks are adjacent.
@@ -174,8 +178,7 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return the metrics `wave.<buffer>.<n>`. There are none if the grid is small or neighboring blocks share few
-    reads.
+    """Return the metrics `wave.<buffer>.<n>`, or none if the grid is small or neighboring blocks share few reads.
 
     Args:
         budget: maximum number of PTX instructions of a block.
@@ -206,8 +209,7 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[Array]] | None:
-    """Emulate the blocks of a window, and return their reads for `shared_reads`. Return None for launches with
-    clusters."""
+    """Emulate the first instructions of consecutive blocks, and return their reads. Return None for clusters."""
     options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:

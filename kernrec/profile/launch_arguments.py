@@ -137,8 +137,10 @@ def structure(fields: str) -> bytes:
 
 
 def read_structure(fields: str) -> tuple[bytes, list[tuple[int, str]]]:
-    """Return the bytes of a C structure and its pointers, such as (8, `f32[16]`), given fields such as
-    `i32:4,f32[16]`."""
+    """Return the bytes of a C structure and its pointers, for fields such as `i32:4,f32[16]`.
+
+    A pointer is (offset in bytes, buffer such as `f32[16]`). Its bytes are zero.
+    """
     raw, largest, pointers = bytearray(), 1, list[tuple[int, str]]()
     for text in map(str.strip, fields.split(",")):
         pointer = text.endswith("]")
@@ -234,8 +236,7 @@ class Arguments:
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
-    """Create the arguments of a launch from descriptions. Raise `UsageError` if one is invalid or names a missing
-    file."""
+    """Create the arguments of a launch from descriptions. Raise `UsageError` if a description is invalid."""
     draw = np.random.default_rng(seed)
     arguments = Arguments([], {})
     for text in descriptions:

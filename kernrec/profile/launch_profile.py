@@ -61,8 +61,7 @@ def _design(terms: Sequence[Terms]) -> np.ndarray:
 
 
 def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> Profile:
-    """Return the profile that reproduces the counts of all probes. Raise `ProfileError` if there is none, or
-    several."""
+    """Return the profile that reproduces the counts of all probes. Raise `ProfileError` if there is not exactly one."""
     names = tuple(terms[0])
     metrics = tuple(sorted({metric for probe in counts for metric in probe}))
     design = _design(terms)

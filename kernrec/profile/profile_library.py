@@ -75,8 +75,7 @@ def profile_variant(
 def profile_architectures(
     kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """Return the profiles of each variant as (architecture, profile). The variants must have the same preprocessed
-    source."""
+    """Return (architecture, profile) pairs of each variant. All variants must have the same preprocessed source."""
     counts: ProbeCounts = {}
     profiles: list[list[tuple[int, LaunchProfile]]] = []
     for variant in variants:
@@ -161,7 +160,8 @@ def profile_variants(
 
     Args:
         stored: (variant key, architecture) of profiles to skip.
-        processors: `Processors`, or a number of processes on this machine.
+        processors: `Processors`, or a number of processes to start on this machine.
+        timeout_s: limit for compiling a variant in seconds.
     """
     codes: dict[CodeKey, list[Variant]] = {}
     for variant in variants:

@@ -37,8 +37,7 @@ Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
 def profile_configs(
     kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processors: Processors | int = 2
 ) -> Iterator[Outcome]:
-    """Yield groups of equivalent configs with the database rows of their profiles, or a failure, in order of
-    completion."""
+    """Yield equivalent configs with the database rows of their profiles, or a failure, in order of completion."""
     by_code: dict[CodeKey, tuple[CompileJob, list[Config]]] = {}
     for config in configs:
         job = compile_job_for(kernel, config, target.problem, target.sm, target.folder)

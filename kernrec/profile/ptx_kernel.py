@@ -189,8 +189,7 @@ def _compiled(job: CompileJob) -> Compiled:
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
-    """Return the PTX name of a kernel, or of the only kernel if `entry` is None. Raise `UsageError` if there is
-    none."""
+    """Return the PTX name of a kernel, or of the only kernel if `entry` is None. Raise `UsageError` if this fails."""
     if entry is None:
         if not module.entries:
             raise UsageError(f"{path} has no kernel: expected at least one .entry")

@@ -274,8 +274,7 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Return a parameter's value as a spec's launch lists it, its Triton type, and whether it is a known multiple
-        of 16.
+        """Return a parameter's value for a launch in a spec, its Triton type, and whether it is a known multiple of 16.
 
         The value is empty for constants. The type is empty if the value implies it.
         """

@@ -40,8 +40,7 @@ class Level:
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """Return the levels of work in a one-dimensional grid, in block order. The list is empty if all blocks do equal
-    work.
+    """Return the levels of work in a one-dimensional grid, in block order, or none if all blocks do equal work.
 
     Work is assumed to be equal if no branch depends on the block, or if no loop stores to global memory and the last
     two blocks are not idle. The first and last block count like their neighbors, because their tiles may be partial.
@@ -99,7 +98,7 @@ def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
 
 
 def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
-    """Return the levels of work of blocks 0 to `total` - 1. The list is empty if all inner blocks do equal work.
+    """Return the levels of work of blocks 0 to `total` - 1, or none if all inner blocks do equal work.
 
     Args:
         work: function that returns a block's work.

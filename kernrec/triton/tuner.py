@@ -271,8 +271,7 @@ class Tuner:
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
         """Measure a config, store the result, and return three numbers that Triton minimizes.
 
-        They are Triton's times in milliseconds if the objective is latency. Otherwise, all are the value of the
-        objective.
+        For latency, they are Triton's times in milliseconds. Otherwise, all three are the value of the objective.
         """
         running = self._running
         if running is None:

@@ -76,8 +76,7 @@ def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
 
 
 def _guarded(piece: Sequence[BasicBlock]) -> Iterator[tuple[BasicBlock, Sequence[Instruction]]]:
-    """Yield each basic block and its instructions. If a branch skips the block, its predicate guards the
-    instructions."""
+    """Yield each basic block and its instructions. Instructions that a branch skips get the branch's predicate."""
     guard = None
     for block in piece:
         yield block, block.instructions if guard is None else [_with(guard, ins) for ins in block.instructions]

@@ -183,8 +183,7 @@ def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]]
 
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
-    """Return the parameters and variables from which an instruction computes addresses. Return None if they are
-    unknown."""
+    """Return the parameters and variables from which an instruction computes addresses, or None if unknown."""
     writing = DefUse.of(function).writing
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
     pointers = {o.base.name for o in ins.operands if isinstance(o, Address) and isinstance(o.base, Symbol)}

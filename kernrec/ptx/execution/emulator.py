@@ -124,8 +124,7 @@ class Emulation:
         batches = -(-most * -(-threads // WARP) * WARP // options.batch_lanes)
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
         self.lowered = None if options.lowering is None else options.lowering(function)
-        """Machine instructions of each basic block by class, or None if each PTX instruction is converted
-        separately."""
+        """Machine instructions of each basic block by class, or None if PTX instructions are converted separately."""
         self.pieces = [[block] for block in function.blocks]
         """Groups of basic blocks that the assembler merges."""
         if self.lowered is not None:
@@ -146,8 +145,7 @@ class Emulation:
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
     ) -> Any:
-        """Create the engine's object for a launch. `merged` lists blocks that share machine code with the previous
-        block."""
+        """Create the engine's object for a launch. Blocks in `merged` belong to the previous block's piece of code."""
         code, options = encoded(self.function), self._options
         blocks = code.blocks.reshape(-1, 6).copy()
         blocks[list(merged), 5] = True

@@ -63,8 +63,7 @@ NOTHING = Touched(np.zeros(0, np.int64), True)
 class BlockTrace:
     """Sectors that a thread block requested, in order of time.
 
-    All arrays have one element per requested sector. A sector that several lanes of a warp request at once is listed
-    once.
+    All arrays have one element per request. Simultaneous requests of a warp's lanes for one sector count as one.
     """
 
     step: Array
@@ -141,8 +140,7 @@ class EmulationOptions:
     """Approximate number of threads that are emulated together."""
     count: bool = True
     budget: int = BUDGET
-    """Maximum number of PTX instructions of a batch of blocks. If a kernel exceeds it, it is assumed to loop
-    forever."""
+    """Maximum number of PTX instructions of a batch of blocks. A batch that exceeds it counts as an endless loop."""
     check_races: bool = False
     """Whether a data race in shared memory, or between blocks that pass data in global memory, raises an error."""
     checked: CheckedMemory | None = None

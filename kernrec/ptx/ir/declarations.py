@@ -74,8 +74,7 @@ def read_variable(text: str) -> Variable:
 
 
 def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
-    """Return the initial bytes of a variable, and the addresses among them (byte offset, symbol, offset from the
-    symbol)."""
+    """Return the initial bytes of a variable, and (byte offset, symbol, offset from the symbol) of each address."""
     if text is None:
         return None, ()
     data, pointers = bytearray(), []

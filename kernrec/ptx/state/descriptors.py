@@ -121,8 +121,7 @@ class TensorMap:
     box: tuple[int, ...]
     """Elements of the box along each dimension, at most 256."""
     swizzle: int = 0
-    """Swizzle width in bytes: 0 (none), 32, 64 or 128. Within this width, 16-byte pieces of shared memory are
-    permuted."""
+    """Swizzle width in bytes, within which 16-byte pieces are permuted: 0 (none), 32, 64 or 128."""
     element_strides: tuple[int, ...] = ()
     """Element stride along each dimension. If it is empty, the strides are 1."""
     fill_nan: bool = False

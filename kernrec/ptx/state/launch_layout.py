@@ -86,8 +86,7 @@ class KernelLaunch:
     """Textures and surfaces by name. An argument with this name passes the handle, and a `.texref` or `.surfref`
     variable with this name uses the image."""
     cluster: Sequence[int] = ()
-    """Thread blocks per cluster along one to three axes, x first. If empty, the kernel's own size applies, or one
-    block."""
+    """Thread blocks per cluster, x first. If empty, the kernel's own size applies, or one block."""
     addresses: Mapping[str, int] = field(default_factory=dict)
     """Fixed addresses of `.global` variables."""
     grid_barrier: int = 0
