@@ -32,7 +32,7 @@ _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
 _FEW = 6
-"""Constant in the first limit, because all instructions of a small block may have moved."""
+"""Constant in the limit with `_NEAR`, because all instructions of a small block may have moved."""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _NEAR, _MOST = 1.5, 3.0
@@ -45,7 +45,7 @@ _OFTEN = 0.25
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches. Larger kernels are estimated from PTX."""
 _UNROLLING = 40
-"""Constant in the second limit. The block before an unrolled loop also computes the number of trips."""
+"""Constant in the limit with `_MOST`. The block before an unrolled loop also computes the number of trips."""
 
 
 @dataclass(frozen=True)

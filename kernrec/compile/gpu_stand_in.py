@@ -211,7 +211,7 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 def _generator(torch: Any) -> type:
-    """Return a class of random number generators on the CPU that report another device."""
+    """Return a class of random number generators that run on the CPU but report another device."""
     real: Any = torch.Generator
 
     class Kind(type(real)):  # type: ignore[misc]

@@ -35,11 +35,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _PACKAGE_S = 180.0
-"""Additional seconds for a job that imports an installed module, because this may import torch."""
+"""Additional seconds for a job that imports an installed module, which may import torch."""
 _MOST_MEMORY = 8 * 2**30
 """Maximum address space of a compiling process in bytes. CuPy and NVRTC need less than 2 GiB."""
 _MOST_WAITING = 5
-"""Maximum elapsed time of a job, divided by its limit of processor time."""
+"""Maximum elapsed time of a job, as a multiple of its processor time limit."""
 _START_LIMIT_S = 120.0  # Seconds to start an interpreter and load CuPy on a busy machine.
 
 

@@ -134,8 +134,7 @@ def has_host_code(text: str) -> bool:
 def device_code(text: str, instance: str | None = None) -> DeviceCode:
     """Return the device code of a program whose headers are inserted.
 
-    Of the explicit template instances, only `instance` is kept. Raise `KernrecError` if tree-sitter is needed but
-    missing.
+    Of the explicit template instances, only `instance` is kept. Raise `KernrecError` if tree-sitter is missing.
     """
     host_code = has_host_code(text)
     if not host_code and instance is None:

@@ -39,7 +39,7 @@ class Variants:
 
 
 class Space:
-    """Configs of a kernel for one GPU, dtype and layout. They satisfy all constraints without problem dimensions.
+    """Configs of a kernel for one GPU, dtype and layout. Constraints on a problem's dimensions are not applied yet.
 
     Each row is one config, in lexicographic order of the tunables' values in the spec.
 

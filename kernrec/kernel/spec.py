@@ -79,7 +79,8 @@ class TensorValues:
     text: str = ""
     """Expression of the flat index `i`, file name, or reason for `unknown`.
 
-    For `index` and `offsets`: tensors into which the values point, with elements per index, 1 by default (`x c, y`).
+    For `index` and `offsets`, it lists the tensors into which the values point, such as `x c, y`. After each tensor, it
+    states the number of elements per index, 1 if omitted.
     """
 
     @property

@@ -154,4 +154,5 @@ class EmulationOptions:
     lanes_by_class: bool = False
     """Whether to count active lanes by instruction class."""
     lowering: Lowering | None = None
-    """Function that returns the machine instructions of each basic block by class, or None for a simple conversion."""
+    """Function that returns the machine instructions of a function's basic blocks, or None to convert each PTX
+    instruction."""

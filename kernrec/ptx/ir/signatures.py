@@ -22,7 +22,7 @@ class Slot:
     vector: int = 1
     """Number of elements of a vector. 0 allows any number that fits, as in `mov.b64 %rd1, {%r1, %r2}`."""
     optional: bool = False
-    """Whether this operand and all later ones may be omitted."""
+    """Whether this operand and all later operands may be omitted."""
 
 
 Slots = tuple[Slot, ...]
