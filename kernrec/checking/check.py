@@ -135,7 +135,7 @@ class OutputCheck:
     where: tuple[int, ...]
     """Index of the element with the largest error."""
     actual: float
-    """Computed value of this element."""
+    """Computed value of the element with the largest error."""
     expected: float
 
     @property

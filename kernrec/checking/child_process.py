@@ -57,7 +57,7 @@ PACKAGE = Path(paths.__file__).resolve().parent
 def limit_process(limits: Limits, folder: Path) -> bool:
     """Limit this process and its children permanently. They may write only to `folder`.
 
-    Return whether they may also read only this folder and the files that they need to run.
+    Return whether reading is restricted, too: to this folder and to the files that the processes need to run.
     """
     seconds = math.ceil(limits.time_s)
     # Set the hard limits, too, because NVRTC raises its soft limits to them.

@@ -1,4 +1,4 @@
-"""Store measurements of a tuning key in the user's database, and look them up in all databases.
+"""Store measurements of a tuning key in the user's database, and look them up there and in pulled databases.
 
 The session name of a measurement contains the hash of its tuning key, which is the same on every machine.
 """
@@ -48,7 +48,7 @@ class Result:
 
 
 def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, dict[str, int], Result]]:
-    """Return (proposed, config, result) for each measurement of a tuning key in all databases.
+    """Return (proposed, config, result) for each measurement of a tuning key in the user's and pulled databases.
 
     `proposed` is `Trial.proposed`, or 0 if it is unknown. The config has kernrec's tunable names.
 
@@ -84,7 +84,8 @@ class Trial:
     kernel: Kernel
     tuning_hash: str
     proposed: int
-    """Number of configs to measure. Some may be missing in `results`, because they could not run."""
+    """Number of configs that were selected for measurement. Some may be missing in `results`, because they could not
+    run."""
     results: Sequence[tuple[Mapping[str, int], Result]]
     """Configs with kernrec's tunable names, and their results."""
 

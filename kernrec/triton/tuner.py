@@ -311,7 +311,7 @@ class Tuner:
 
 
 def _calling_autotuner() -> tuple[Any, int]:
-    """Return the autotuner that called the pruning function, and its number of positional arguments."""
+    """Return the autotuner that called the pruning function, and the number of the launch's positional arguments."""
     frame = sys._getframe(2)
     while frame is not None:
         tuned = frame.f_locals.get("self")

@@ -107,9 +107,9 @@ def record_of(
 
 
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the block shape of each tensor descriptor, as set by the `pre_hook` of the configs.
+    """Return the block shape that the `pre_hook` of the configs sets for each tensor descriptor.
 
-    If an extent differs between configs, it is the name of a constant with this value.
+    If an extent differs between configs, return the name of the constant that has its value in each config.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
@@ -255,7 +255,7 @@ def _strides(value: Any) -> list[int] | None:
 
 
 def _elements_behind(value: Any) -> int | None:
-    """Return the number of elements from a tensor's start to the end of its memory, or None."""
+    """Return the number of elements from a tensor's start to the end of its memory, or None if unknown."""
     try:
         held = value.untyped_storage().nbytes()
         return int((held - value.storage_offset() * value.element_size()) // value.element_size())
