@@ -132,9 +132,11 @@ def has_host_code(text: str) -> bool:
 
 
 def device_code(text: str, instance: str | None = None) -> DeviceCode:
-    """Return the device code of a program whose headers are inserted.
+    """Return the device code of a program whose headers are inserted. Of its explicit template instances, keep
+    `instance`.
 
-    Of the explicit template instances, only `instance` is kept. Raise `KernrecError` if tree-sitter is missing.
+    Raises:
+        KernrecError: the program has host code, and tree-sitter is not installed.
     """
     host_code = has_host_code(text)
     if not host_code and instance is None:

@@ -149,7 +149,10 @@ class Launch:
     """Dynamic shared memory in bytes per block."""
     arguments: tuple[PointerArgument | ScalarArgument | BytesArgument | ImageArgument | MapArgument, ...]
     order: tuple[tuple[str, Expression], ...]
-    """Axes that divide the output into tiles, fastest first, each with its number of tiles."""
+    """Axes that divide the output into tiles, each with its number of tiles. The fastest axis comes first.
+
+    Consecutive blocks visit tiles in this order.
+    """
     visits: Expression
     """Number of tiles that all blocks process together."""
     reads: Mapping[str, tuple[str, ...]]

@@ -101,7 +101,10 @@ Place = tuple[int, int, int]
 @dataclass(frozen=True)
 class BlockSample:
     inner: tuple[int, ...]
-    """Block in the middle of the grid, followed by its neighbor along each of `axes`."""
+    """Block in the middle of the grid, followed by its neighbor along each of `axes`.
+
+    The middle block represents all blocks that the blocks in `ends` do not represent.
+    """
     axes: tuple[int, ...]
     """Axes with several blocks: 0, 1 and 2 for x, y and z."""
     ends: Mapping[int, int]

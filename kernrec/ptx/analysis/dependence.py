@@ -164,7 +164,8 @@ _POINTER_BYTES = 8
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
     """Return the pointers through which a kernel reads global memory, and those through which it writes.
 
-    Each pointer is the name of a parameter or variable. The result is None if the origin of an address is unknown.
+    Each pointer is the name of a parameter or variable. An atomic operation without a used result is only a write. The
+    result is None if the origin of an address is unknown.
     """
     readers = DefUse.of(function).readers
     read, written = set[str](), set[str]()

@@ -119,7 +119,7 @@ def ends_block(ins: Instruction) -> bool:
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Return whether the threads of a warp wait for each other at an instruction. It starts a basic block."""
+    """Return whether the threads of a warp wait for each other at an instruction, which then starts a basic block."""
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
     alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
