@@ -34,15 +34,15 @@ class CudaCall:
     launches: int = 1
 
     def kernel(self) -> tuple[Kernel, list[str]]:
-        """Return (launched kernel, notes on it for the user)."""
+        """Return the launched kernel, and notes on it for the user."""
         return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared, captured=True)
 
     def seconds(self, gpu: GPU, database: Path, budget: int) -> float:
-        """Return the predicted time of one launch in seconds, with the block size that the program used.
+        """Return the predicted time of one launch in seconds, with the program's block size.
 
         Args:
             database: Path of the database for the profiles.
-            budget: Maximum number of PTX instructions that a thread block may execute in the emulator.
+            budget: Maximum number of PTX instructions of a thread block.
         """
         kernel, _ = self.kernel()
         problem = kernel.definition.problem()
@@ -96,5 +96,5 @@ def read_cuda_call(path: Path) -> CudaCall:
 
 
 def short_name(entry: str) -> str:
-    """Return a kernel's name without parameters and namespaces from its mangled name."""
+    """Return a kernel's source name without parameters and namespaces."""
     return identifier(source_name(entry))

@@ -25,7 +25,7 @@ _RESERVED_BYTES = 63 * 4
 
 
 def attributes(gpu: GPU) -> dict[int, int]:
-    """Return the known attributes of a GPU, keyed by number in `cudaDeviceAttr`."""
+    """Return the known attributes of a GPU, keyed by their number in `cudaDeviceAttr`."""
     limits = gpu.limits
     return {
         1: limits.max_threads_per_block,
@@ -77,7 +77,7 @@ def device_name(gpu: GPU) -> str:
 
 
 def properties(gpu: GPU, version: int) -> bytes:
-    """Return a GPU's `cudaDeviceProp` as bytes. `version` is the major version of CUDA, 12 or 13."""
+    """Return the bytes of a GPU's `cudaDeviceProp`. `version` is the major version of CUDA, 12 or 13."""
     a = attributes(gpu)
     memory_clock, name = a[36], device_name(gpu).encode()[:255]
     values: dict[str, object] = {

@@ -26,19 +26,19 @@ _CHUNK = 64
 _MOST_LAUNCHES = 8
 """Maximum number of launches per kernel to check."""
 _MOST_TRACKED = 1 << 30
-"""Maximum bytes of device memory to check for races between blocks. The checks take eight times as much memory."""
+"""Maximum bytes of device memory to check for races between blocks. The check takes eight times as much memory."""
 _BUFFER = re.compile(r"\bb(\d+)\b")
 
 
 class LaunchChecks:
-    """Checks of all launches of a program, and their findings. Each launch is checked for at most `seconds`."""
+    """Checks of all launches of a program. Each launch is checked for at most `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._launches: dict[str, int] = {}
         self.results: dict[str, Checked] = {}
-        """Findings of each kernel, its number of checked blocks and its number of blocks, keyed by kernel."""
+        """Findings, number of checked blocks and number of blocks of each kernel."""
 
     def selects(self, launch: KernelLaunch) -> bool:
         """Count a launch, and return whether to check it."""
@@ -50,7 +50,7 @@ class LaunchChecks:
         """Run all blocks of a launch, with checks until the time limit.
 
         Args:
-            launch: The launch. Its buffers should be as small as possible, because checks need memory for each byte.
+            launch: The launch. The checks need memory for each byte of its buffers.
             options: Options of the emulation without checks.
             together: Whether all blocks must run at the same time.
 
@@ -86,7 +86,6 @@ class LaunchChecks:
             raise failed
 
     def refuse(self, entry: str, reason: str) -> None:
-        """Add a finding for a launch that a GPU would reject."""
         name = short_name(entry)
         self._add(entry, [Finding("launch", name, reason.partition(": ")[2] or reason)], {}, (0, 0), [])
 
@@ -119,7 +118,7 @@ def _file_of(module: LoadedModule, function: Function) -> str:
 
 
 def _buffer_names(module: LoadedModule, function: Function, launch: KernelLaunch) -> dict[int, str]:
-    """Return the kernel parameter that points to each buffer, keyed by the number of the buffer."""
+    """Return the kernel parameter that points to each buffer, keyed by the buffer's number."""
     place = module.lines.of(function.instructions[0].line)
     names: list[str] = []
     if place is not None and Path(place.file).is_file():

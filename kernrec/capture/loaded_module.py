@@ -30,11 +30,11 @@ UNCOMPRESSED = "compile with nvcc --no-compress"
 
 
 class Image(NamedTuple):
-    """PTX or machine code in a fat binary."""
+    """PTX or machine code in a file that a program loads."""
 
     sm: int
     ptx: str | None
-    """PTX text of the image, or None if the image is machine code."""
+    """PTX text, or None if the image is machine code."""
 
 
 def images_of(data: bytes) -> list[Image]:
@@ -70,16 +70,13 @@ def _target(ptx: str) -> int:
 
 
 def best_ptx(images: Sequence[Image], sm: int) -> str | None:
-    """Return the PTX for the newest architecture that is not newer than `sm`.
-
-    If all architectures are newer, return the PTX for the oldest one. Return None if there is no PTX.
-    """
+    """Return the PTX for the newest architecture up to `sm`, or else for the oldest. Return None if there is no PTX."""
     texts = sorted((image.sm, image.ptx) for image in images if image.ptx is not None)
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 
 
 def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
-    """Decompress an image to `size` bytes. Raise `KernrecError` if the image is too large or damaged."""
+    """Decompress an image to `size` bytes. Raise `KernrecError` if this fails."""
     if size > _LARGEST:
         raise KernrecError(f"a code image of {size} bytes in the program is too large; at most {_LARGEST} are read")
     try:
@@ -111,7 +108,7 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Read a length in the LZ4 format, whose first part is `count`. Return (length, index of the next byte)."""
+    """Read a length in the LZ4 format that starts with `count`. Return the length and the index of the next byte."""
     if count == 15:
         while data[place] == 255:
             count += 255
@@ -146,7 +143,7 @@ CUDA_ERROR = {
 
 
 class LaunchError(KernrecError):
-    """Error for a launch that failed or that a GPU would reject. `number` is the number of the CUDA error."""
+    """Error for a launch that failed or that a GPU would reject. `number` identifies the CUDA error."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
@@ -155,7 +152,7 @@ class LaunchError(KernrecError):
 
 @dataclass(frozen=True)
 class FunctionFacts:
-    """Properties of a kernel that a program can query from CUDA."""
+    """Properties of a kernel that a program can query."""
 
     name: str
     parameters: tuple[tuple[int, int], ...]
@@ -166,15 +163,15 @@ class FunctionFacts:
     most_threads: int
     registers: int
     version: int
-    """Compute capability for which the PTX was compiled, such as 80."""
+    """Compute capability of the PTX, such as 80."""
 
     @property
     def attributes(self) -> tuple[int, ...]:
-        """Return the properties that native/program.cpp expects, in its order."""
+        """Return the properties in the order that native/program.cpp expects."""
         return self.static_shared, self.constant, self.local, self.most_threads, self.registers, self.version
 
     def check(self, gpu: GPU, grid: Sequence[int], block: Sequence[int], shared: int) -> None:
-        """Raise `LaunchError` if a GPU would reject a launch with `shared` bytes of dynamic shared memory per block."""
+        """Raise `LaunchError` if a GPU would reject a launch. `shared` is the dynamic shared memory in bytes."""
         threads, limits = math.prod(block), gpu.limits
         text = f"{self.name}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}, {shared}>>>"
         if reason := impossible_shape(grid, block):
@@ -188,7 +185,7 @@ class FunctionFacts:
 
 
 class LoadedModule:
-    """Code that a captured program loaded as a module.
+    """Code that a program loaded.
 
     Args:
         number: Number of the module in the program.
@@ -207,19 +204,19 @@ class LoadedModule:
         self.buffers: dict[str, np.ndarray] = {}
         """Memory of each variable that the program did not register, keyed by name."""
         self.tables: dict[str, bytes] = {}
-        """Initial contents of variables that contain addresses, such as tables of virtual functions, keyed by name."""
+        """Initial contents of variables that contain addresses, keyed by name."""
         self._initial_constants: dict[str, np.ndarray] = {}
         self._facts: dict[str, FunctionFacts] = {}
         self._prepared = False
 
     @property
     def ptx(self) -> str:
-        """PTX text of the module. The texts of linked files are joined."""
+        """Return the PTX of the module. The texts of linked files are joined."""
         return "\n".join(self._texts)
 
     @cached_property
     def linked(self) -> str:
-        """PTX text that `module` was parsed from. Only the first linked file has a header in this text."""
+        """Return the PTX from which `module` was parsed. Only the first linked file has a header."""
         heads = (".version", ".target", ".address_size")
         bodies = [
             "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(heads))
@@ -243,7 +240,7 @@ class LoadedModule:
             raise LaunchError(CUDA_ERROR["ptx"], f"the program's PTX cannot be read: {error}") from None
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
-        """Set the memory and address of a variable. Copy its value, or else its initial value, to the memory."""
+        """Set the memory and address of a variable, and copy its value to the memory."""
         if name in self.placed:
             if name in self.buffers:
                 memory[:] = self.placed[name][: len(memory)]
@@ -292,7 +289,7 @@ class LoadedModule:
         return memory
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return the current content of each `__constant__` variable, keyed by name."""
+        """Return the current content of each `__constant__` variable."""
         variables = self.module.variables
         registered = {
             name: m for name, m in self.placed.items() if name in variables and variables[name].space == "const"

@@ -26,7 +26,7 @@ NATIVE = Path(__file__).resolve().parent / "native"
 _DRIVER, _NVML, _RUNTIMES = "libcuda.so.1", "libnvidia-ml.so.1", (12, 13)
 _DEFINED = re.compile(r"^API (?:[\w:]+[ *]+)+(\w+)\(", re.MULTILINE)
 _NAME = re.compile(r"_*cu")
-"""Regular expression for the name of a function, as opposed to a number, in a list of calls."""
+"""Matches the name of a function in a list of calls."""
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=default", "-fno-strict-aliasing")
 _LINKED = ("-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl", "-Wl,-s")
 _EXPORTS = {
@@ -34,11 +34,11 @@ _EXPORTS = {
     "nvidia-ml": "nvml*",
     "cudart": "cuda*; __cuda*",
 }
-"""Symbols that each library exports. More exports, such as the C++ standard library, would replace the program's."""
+"""Symbols that each library exports. Further symbols would replace those of the program."""
 
 
 def libraries() -> Path:
-    """Return the folder of the replacement libraries. Compile them if it does not exist.
+    """Return the folder of the replacement libraries, which are compiled on first use.
 
     Raises:
         KernrecError: The system is not Linux or has no C++ compiler, or the compiler fails.
@@ -55,7 +55,7 @@ def libraries() -> Path:
 
 
 def compile_libraries(folder: Path) -> None:
-    """Compile the replacement libraries into a new folder."""
+    """Compile the replacement libraries into a folder."""
     compiler = next(
         (name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name and shutil.which(name)), None
     )
@@ -122,11 +122,10 @@ def _defined() -> list[str]:
 
 
 def _public(name: str) -> dict[str, str | None]:
-    """Return the behavior of each public function of the library `driver` or `runtime`, keyed by function.
+    """Return the behavior of each public function of the library `driver` or `runtime`.
 
-    It is the number to write to the function's first argument, as text, or the name of a function with the same
-    behavior. An empty string means that the function only reports success. It is None if the C++ sources may define the
-    function.
+    A number is written to the function's first argument. A name stands for a function with the same behavior. A
+    function with an empty text only reports success. None means that the C++ sources may define the function.
     """
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}
@@ -137,7 +136,7 @@ def _other_names(library: str) -> dict[str, str]:
 
 
 def _stubs(name: str) -> str:
-    """Return C++ stubs for the public functions of a library. Definitions in its C++ sources take precedence."""
+    """Return C++ stubs for the public functions of a library."""
 
     def stub(call: str, value: str | None) -> str:
         if value is None:
@@ -222,7 +221,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 def accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
-    """Accept connections of processes until the socket is closed. A thread serves the CUDA calls of each process."""
+    """Accept connections of processes until the socket is closed. Each process has a thread."""
     while True:
         try:
             connection, _ = listener.accept()
@@ -278,7 +277,7 @@ def _runs_on_gpu(command: Sequence[str]) -> bool:
 def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: Path) -> dict[str, str]:
     """Return environment variables that make Python programs write Triton launches to `folder`.
 
-    The file `refused` gets the launches that cannot be captured.
+    Launches that cannot be captured are listed in the file `refused`.
     """
     if importlib.util.find_spec("triton") is None:
         return {}

@@ -39,11 +39,11 @@ from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, IMAGE_WINDOW, WINDOW_S
 from kernrec.util.files import write_whole
 
 SLOTS = 80
-"""Number of address ranges for allocations, as in native/core.cpp. The last range is shared by several allocations."""
+"""Number of address ranges for allocations, as in native/core.cpp. Several allocations share the last range."""
 PER_FUNCTION = 8
 """Maximum number of call files per kernel. Further launches are counted in the file with the closest thread count."""
 LARGEST_CONTENT = 64 << 20
-"""Maximum size in bytes of a buffer to write to a file."""
+"""Maximum size in bytes of a buffer whose content is stored."""
 _LARGEST_VARIABLE = 256 << 10
 POINTER_BYTES = 8
 _ELEMENTS = {
@@ -61,7 +61,7 @@ _ELEMENTS = {
 
 @dataclass
 class Call:
-    """Equal launches of a kernel, which one call file describes."""
+    """Equal launches of a kernel."""
 
     name: str
     key: str
@@ -69,7 +69,7 @@ class Call:
     ptx: str
     threads: int
     contents: dict[str, np.ndarray]
-    """Content of each buffer in memory, keyed by name. `save_contents` moves it to files."""
+    """Content of each buffer until `save_contents` moves it to a file."""
     files: list[str] = field(default_factory=list)
     launches: int = 0
     notes: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Call:
 
 
 class Recorder:
-    """Collector of the launches that all processes of a program make. It writes them to call files at the end.
+    """Collector of the launches of a program's processes. It writes call files at the end.
 
     Args:
         about: Comment for the first line of each call file.
@@ -101,21 +101,22 @@ class Recorder:
         self._calls: dict[str, dict[str, Call]] = {}
         self._lock = threading.Lock()
         self._scratch = TemporaryDirectory(prefix="kernrec-")
-        """Folder for the contents of buffers, because the contents of all launches may not fit in memory."""
+        """Folder for the contents of buffers, which may not fit in memory."""
         self.launches = 0
         self.called = False
         self.refused: set[str] = set()
-        """Launches of Triton functions that a call file cannot describe, each with the function and the reason."""
+        """Triton functions whose launches a call file cannot describe, with the reason."""
 
     @property
     def functions(self) -> int:
-        """Number of different kernels that were launched."""
+        """Return the number of different kernels that were launched."""
         return len(self._calls)
 
     def add(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int] | None = None) -> None:
-        """Record a launch, before it runs and changes its buffers.
+        """Record a launch before it runs and changes its buffers.
 
-        `allocations` maps the address of each allocation in the last address range to its size in bytes.
+        Args:
+            allocations: Size in bytes of each allocation in the last address range, keyed by address.
         """
         if self.checks is not None:
             return
@@ -160,7 +161,7 @@ class Recorder:
 
 
 class _Description:
-    """Description of one launch in the form of a call file."""
+    """Description of a launch for a call file."""
 
     def __init__(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int]) -> None:
         self._module, self._launch, self._allocations = module, launch, allocations
@@ -170,8 +171,7 @@ class _Description:
         order: dict[int, int] = {}  # Number of each buffer in the call file, keyed by the buffer's address.
         self._buffers: list[np.ndarray] = []
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
-        """For each parameter: (parameter, value, number of the buffer that the value points to, offset in this buffer).
-        Buffers are numbered from 1. Number 0 means that the value is not a pointer."""
+        """Parameter, value, number of the buffer (from 1, or 0 for no buffer) and offset of each argument."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
             address, number, offset = int.from_bytes(raw, "little"), 0, 0
             if parameter.size == POINTER_BYTES and (place := self._buffer_at(address)) is not None:
@@ -182,7 +182,7 @@ class _Description:
             self._arguments.append((parameter, raw, number, offset))
 
     def _buffer_at(self, address: int) -> tuple[int, np.ndarray] | None:
-        """Return (first address, memory) of the buffer or allocation that contains an address, or None if none does."""
+        """Return the first address and the memory of the buffer that contains an address, or None."""
         slot = address >> BUFFER_SHIFT
         if not 1 <= slot <= len(self._names):
             return None
@@ -198,9 +198,9 @@ class _Description:
         return images[number] if handle >> WINDOW_SHIFT == IMAGE_WINDOW and 0 <= number < len(images) else None
 
     def _words(self, structure: bytes, memory_of: dict[int, np.ndarray]) -> list[str]:
-        """Return a structure's initial values in PTX: bytes, or words of 8 bytes if it contains pointers.
+        """Return the initial values of a structure in PTX: bytes, or words of 8 bytes if it contains pointers.
 
-        A pointer becomes the address of a PTX variable. Its memory is added to `memory_of`, keyed by address.
+        The memory of each pointer is added to `memory_of`, keyed by address.
         """
         words = [int.from_bytes(structure[i : i + 8], "little") for i in range(0, len(structure), 8)]
         places = [self._buffer_at(word) for word in words]
@@ -213,9 +213,9 @@ class _Description:
         ]
 
     def key(self, exact: bool) -> str:
-        """Return a key that equal launches share. It ignores floating-point arguments.
+        """Return a key that is equal for equal launches, even if their floating-point arguments differ.
 
-        It also depends on the contents of buffers that affect addresses or run time if `exact` is true.
+        If `exact` is true, the key depends on the contents of buffers that affect addresses or run time.
         """
         launch = self._launch
         shape = [self._module.digest, launch.entry, launch.grid, launch.block, launch.shared_bytes]
@@ -292,13 +292,13 @@ _NUMPY: dict[str, np.dtype[Any]] = {
 
 
 def _shape(image: Image) -> list[int]:
-    """Return the shape of an array of a texture's texels: layers, then axes from slowest to fastest, then channels."""
+    """Return the shape of an array of texels: layers, then axes from slowest to fastest, then channels."""
     layers, channels = ([count] if count > 1 else [] for count in (image.layers, image.channels))
     return [*layers, *reversed(image.extents), *channels]
 
 
 def _texture(name: str, image: Image, file: str) -> str:
-    """Describe a texture in the form of a call file. The texels are in `file`, or random if it is empty."""
+    """Describe a texture in a call file. Without a `file`, its texels are random."""
     sampler = image.sampler
     modes = [sampler.filter, sampler.address, *(["normalized"] if sampler.normalized else [])]
     modes += ["unit_range"] if sampler.unit_range else []
@@ -309,7 +309,7 @@ def _texture(name: str, image: Image, file: str) -> str:
 
 
 def _element_types(function: Function) -> dict[str, str]:
-    """Return the element type of each pointer parameter, taken from the first memory access through the parameter."""
+    """Return the element type of each pointer parameter, as in the first memory access."""
     types: dict[str, str] = {}
     for ins in function.instructions:
         if ins.opcode not in ("ld", "st", "red", "atom") or not any(isinstance(o, Address) for o in ins.operands):
@@ -352,10 +352,10 @@ def _memory(address: int, memory: np.ndarray, with_values: bool) -> str:
 
 
 def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str]]) -> str:
-    """Replace the structures that a kernel receives by value with constants in the PTX.
+    """Replace structures that a kernel receives by value with constants in the PTX.
 
-    `structures` maps each parameter to its values from `_words`. A GPU keeps constants and parameters in constant
-    memory.
+    Args:
+        structures: Values from `_words` for each parameter.
     """
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
     for name, words in structures.items():

@@ -36,11 +36,11 @@ _NONE = Image("no image", (1,), "u8")
 
 
 class Textures:
-    """Textures and surfaces of a process. The low bits of a handle are the number of the image, starting with 1."""
+    """Textures and surfaces of a process. A handle's low bits are the number of the image, counted from 1."""
 
     def __init__(self) -> None:
         self._placed: list[tuple[Image, np.ndarray, int] | None] = []
-        """(Image, its memory, bytes from one row to the next) by number, or None if the image was removed."""
+        """Image, memory and bytes per row, keyed by number. None if the image was removed."""
 
     def add(
         self, memory: np.ndarray, extents: Sequence[int], channel: Sequence[int], place: Sequence[int],
@@ -85,10 +85,7 @@ class Textures:
             self._placed[number] = None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return (`buffers` and a buffer for each image, images), both keyed by name.
-
-        The buffers of images have no gaps between rows.
-        """
+        """Add a buffer for each image to `buffers`. Return the buffers and the images, both keyed by name."""
         if not any(self._placed):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)
@@ -110,20 +107,19 @@ _VERBS = (
     b"device", b"map", b"unmap", b"module", b"managed", b"variable", b"prepare", b"function", b"occupancy", b"launch",
     b"image", b"free image",
 )  # fmt: skip
-"""Requests of `native/`. A method of `Session` answers each of them."""
+"""Requests of `native/`, each with a method of `Session`."""
 _UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
-"""Requests that do not change the memory, code or textures of the process."""
+"""Requests that do not change memory, code or textures."""
 _RECENT = 16
-"""Maximum number of recent launches to keep for reuse."""
+"""Maximum number of launches that are kept for reuse."""
 _MOST_KEPT = 1 << 18
-"""Maximum number of threads of a cooperative launch that is kept for reuse. The emulator stores the registers of all
-threads of such a launch at the same time."""
+"""Maximum number of threads of a cooperative launch that is kept for reuse. All their registers are in memory."""
 _TOGETHER = 1 << 22
-"""Maximum number of threads of a cooperative launch, which all run at the same time."""
+"""Maximum number of threads of a cooperative launch, because all of them run at the same time."""
 
 
 class Session:
-    """Connection to one process of a captured program, from the first CUDA call of the process to its end.
+    """Connection to a process of a captured program, from its first CUDA call to its end.
 
     `budget` is the maximum number of PTX instructions for a batch of thread blocks.
     """
@@ -136,7 +132,7 @@ class Session:
         self._modules: dict[int, LoadedModule] = {}
         self._failed = CUDA_ERROR["success"]
         self._emulations: dict[tuple[object, ...], Emulation] = {}
-        """Emulations of recent launches, keyed by their fixed properties. Changes of memory or code clear them."""
+        """Emulations of recent launches. Changes of memory or code clear them."""
         self._verbs: dict[bytes, Callable[..., Sequence[object]]] = {
             verb: getattr(self, f"_{verb.decode().replace(' ', '_')}") for verb in _VERBS
         }

@@ -44,22 +44,22 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """Kernel to analyze: all configs of its spec, or one launch with several block sizes if there is no spec."""
+    """Kernel to analyze: all configs of its spec, or one launch if there is no spec."""
 
     source: str
-    """Text of the source in CUDA C++ or PTX."""
+    """Text in CUDA C++ or PTX."""
     gpu: str
     spec: str | None = None
-    """Content of the kernel's `kernel.toml`, or None. Its key `source` must be `kernel.cu`."""
+    """Content of the kernel's `kernel.toml`, or None. The key `source` must be `kernel.cu`."""
     shape: str | None = None
-    """Sizes of dimensions that replace the defaults in the spec."""
+    """Sizes of dimensions, if they differ from the defaults in the spec."""
     arguments: Sequence[str] = ()
-    """Arguments of the kernel if there is no spec, in the notation of `kernrec check`: `a=f32[4096]`, `i32:4096`."""
+    """Arguments of the kernel without a spec, as for `kernrec check`: `a=f32[4096]`, `i32:4096`."""
     grid: Sequence[int] = (1,)
     block: Sequence[int] = (128,)
     query: Query = Query()
     entry: str | None = None
-    """Name of the kernel if there is no spec, or None to select the only kernel of the source."""
+    """Name of the kernel without a spec. None selects the only kernel of the source."""
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: int = 2) -> tuple[Analysis, list[str]]:
-    """Analyze a source in this process. Return (analysis, notes on how the source was read).
+    """Analyze a source in this process. Return the analysis, and notes on how the source was read.
 
     Args:
         folder: Folder for the source.
@@ -165,7 +165,7 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
 
 def _description(name: str, value: Any) -> str:
-    """Describe an argument in the notation of `kernrec check`, without the values of arrays."""
+    """Describe an argument as for `kernrec check`, without the values of arrays."""
     dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
     if shape:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"
@@ -204,7 +204,7 @@ def analyze_any(
 
 @dataclass(frozen=True)
 class SourceReport:
-    """Explanation of a kernel's performance in the launch that its source file makes."""
+    """Explanation of a kernel's performance."""
 
     report: Report
     advice: tuple[LineAdvice, ...]
@@ -213,7 +213,7 @@ class SourceReport:
 
     @property
     def what_to_do(self) -> str:
-        """Return the advice with the largest gain: for a source line, or for the config if no line has advice."""
+        """Return the most valuable advice: for a source line, or else for the config."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 

@@ -47,7 +47,6 @@ class SourceLaunch:
 
     @property
     def file(self) -> str:
-        """Return the name of the source for messages."""
         return file_of(self.source)
 
     def check(self, limits: Limits) -> None:
@@ -68,7 +67,7 @@ class SourceLaunch:
 
 
 def file_of(source: str) -> str:
-    """Return the name of a source for messages: `kernel.ptx` for PTX, otherwise `kernel.cu`."""
+    """Return the file name of a source in messages: `kernel.ptx` for PTX, otherwise `kernel.cu`."""
     return "kernel.ptx" if _PTX.search(source) else "kernel.cu"
 
 
@@ -100,7 +99,7 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Create the arguments that descriptions for `kernrec check` define, keyed by name (arrays) or position (numbers).
+    """Create the arguments that descriptions for `kernrec check` define, keyed by name or position.
 
     Raises:
         UsageError: A description cannot be read, names a file, is a texture or a tensor map, or is too large.
@@ -118,9 +117,9 @@ def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str
 Reference = Mapping[str, Any] | Callable[..., Any]
 
 BUDGET = 20_000_000
-"""Maximum number of PTX instructions that a batch of thread blocks may execute before it counts as an endless loop."""
+"""Maximum number of PTX instructions of a batch of thread blocks. A batch that exceeds it counts as an endless loop."""
 _TERMS = 4096.0
-"""Number of terms that the default tolerance assumes for each sum."""
+"""Number of terms in each sum that the default tolerance assumes."""
 
 
 @dataclass(frozen=True)
@@ -128,11 +127,11 @@ class OutputCheck:
     """Comparison of a kernel's output with its expected values."""
 
     error: float
-    """Largest error of any element. Errors are divided by the larger of the element's value and the output's RMS."""
+    """Largest error of an element, divided by the element's value or the output's RMS, whichever is larger."""
     tolerance: float
     """Largest error that counts as correct."""
     not_numbers: int
-    """Number of elements that are NaN or infinite although the expected value is not."""
+    """Number of NaN or infinite elements with a finite expected value."""
     where: tuple[int, ...]
     """Index of the element with the largest error."""
     actual: float
@@ -146,20 +145,20 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Outcome of a kernel check, with the errors of outputs, event counts and final arrays."""
+    """Result of checking a kernel."""
 
     outcome: Outcome
     """`ok`, `incorrect` (wrong result), `compile`, `timeout` or `crash` (out-of-bounds or misaligned access, data race
     in shared memory, deadlock, endless loop, unknown instruction, or lack of memory)."""
     message: str
-    """One line that describes the error, or an empty string if the outcome is `ok`."""
+    """Description of the error in one line. Empty if the outcome is `ok`."""
     outputs: Mapping[str, OutputCheck]
     counts: Mapping[str, int]
-    """Numbers of emulated events, as in `kernrec check`, or empty if the kernel did not finish."""
+    """Numbers of emulated events, as in `kernrec check`. Empty if the kernel did not finish."""
     registers: int | None
     """Registers per thread, or None if the source is PTX."""
     spill_bytes: int | None
-    """Bytes of local memory that each thread stores and loads for spilled registers, or None if the source is PTX."""
+    """Bytes per thread that spilled registers store and load, or None if the source is PTX."""
     arrays: Mapping[str, np.ndarray]
     """Contents of all arrays after the launch, keyed by name."""
 
@@ -238,7 +237,7 @@ def check(
 
 
 def _array(value: Any) -> np.ndarray:
-    """Convert an argument to an array. A Python `int` fits any integer type, and a `float` becomes a C `float`."""
+    """Convert an argument to an array. A Python `float` becomes a C `float`."""
     array = np.array(value, dtype=np.float32 if type(value) is float else None, order="C")
     if array.dtype.kind not in "fiu":
         raise UsageError(f"an argument is an array of {array.dtype}; expected numbers")

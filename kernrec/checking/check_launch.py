@@ -53,22 +53,22 @@ class Checked:
 
     findings: tuple[Finding, ...]
     counts: Counts
-    """Events that the emulator counted in the blocks that ran."""
+    """Event counts of the blocks that ran."""
     blocks: int
     """Number of thread blocks that ran before the time limit."""
     of_blocks: int
     notes: tuple[str, ...] = field(default=())
-    """Notes for the user, one for each kind of check that was skipped."""
+    """Notes for the user on checks that were skipped."""
 
 
 @dataclass(frozen=True)
 class LaunchLimits:
-    """Limits of a launch: maximum run time, and the resources of GPU and kernel."""
+    """Limits of a launch."""
 
     seconds: float = 10.0
     sm: SmLimits | None = None
     resources: Resources | None = None
-    """Registers and shared memory that the compiled kernel uses."""
+    """Registers and shared memory of the compiled kernel."""
 
 
 def check_launch(
@@ -117,7 +117,7 @@ def check_launch(
 
 
 def without_guesses(checked: Checked, draft: Draft) -> Checked:
-    """Drop findings of accesses beyond the end of buffers whose size kernrec assumed, and add a note on them."""
+    """Drop accesses beyond buffers whose size kernrec assumed, and add a note on them."""
     stated = {text.partition("=")[0] for text in draft.launch.arguments} if draft.launch is not None else set()
     guessed = draft.buffers.keys() - stated
     beyond = {each.memory for each in checked.findings if each.kind == "out-of-bounds"} & guessed
@@ -130,7 +130,7 @@ def without_guesses(checked: Checked, draft: Draft) -> Checked:
 
 
 def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
-    """Return (kinds of memory for which checks have no false findings, a note on each check that is skipped)."""
+    """Return the kinds of memory that can be checked without false findings, and notes on skipped checks."""
     notes = []
     shared = not any(map(_moves_shared_memory, function.instructions))
     if not shared:
@@ -144,7 +144,7 @@ def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[C
 def has_no_effect(function: Function, raw: RawFinding) -> bool:
     """Return whether a load of an unwritten value is harmless.
 
-    It is harmless if the value is only copied within shared memory, as in a stencil, or if the compiler moved the load
+    This is true if the value is only copied within shared memory, as in a stencil, or if the compiler moved the load
     ahead of a condition.
     """
     load = function.instructions[raw.source]
@@ -157,10 +157,9 @@ def has_no_effect(function: Function, raw: RawFinding) -> bool:
 
 
 def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether the code looks as if the compiler moved the load of a register ahead of a condition.
+    """Return whether the compiler probably moved the load of a register ahead of a condition.
 
-    The register then only reaches `selp`, or comparisons that are combined with other predicates. Up to `steps`
-    arithmetic instructions may lie between.
+    The register then only reaches `selp` or combined comparisons, after at most `steps` arithmetic instructions.
     """
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
@@ -198,7 +197,7 @@ def _orders_blocks(ins: Instruction) -> bool:
 
 
 def _chunks(blocks: int) -> Iterator[Sequence[int]]:
-    """Yield chunks of block numbers: the start of the grid, then its end, then random blocks between them."""
+    """Yield chunks of block numbers: the start of the grid, then its end, then random blocks."""
     first = min(blocks, _FIRST)
     last = range(max(first, blocks - _LAST), blocks)
     rest = np.random.default_rng(0).permutation(np.arange(first, last.start)) if blocks < 1 << 24 else np.arange(0)
@@ -208,7 +207,7 @@ def _chunks(blocks: int) -> Iterator[Sequence[int]]:
 
 
 def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
-    """Return the reason why a GPU would reject a launch, or an empty string if it would not."""
+    """Return why a GPU would reject a launch, or an empty string."""
     threads, function = prod(launch.block), module.functions[launch.entry]
     if reason := impossible_shape(launch.grid, launch.block):
         return reason
@@ -249,7 +248,7 @@ class ProgramLaunch:
     kernel: Kernel
     config: dict[str, int]
     has_f64: bool
-    """Whether the kernel has a parameter of type f64."""
+    """Whether a parameter has the type f64."""
 
 
 def program_launch(
@@ -301,7 +300,7 @@ def compiled_with_lines(job: CompileJob) -> Compiled:
 
 
 def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[str, int]:
-    """Return the first config with the block size of the host code's launch, or else the first that can run."""
+    """Return the first config with the host code's block size, or else the first that can run."""
     block = (*(draft.launch.block if draft.launch and draft.launch.block else ()), 1, 1)[:3]
     values: list[dict[str, int]] = [{}]
     for tunable in kernel.tunables:
@@ -314,10 +313,10 @@ def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[st
 
 
 def _buffers(kernel: Kernel, problem: Problem, folder: Path, zeros: bool) -> dict[str, np.ndarray]:
-    """Return the contents of the kernel's buffers, keyed by name.
+    """Return the contents of the kernel's buffers.
 
-    Buffers of indices contain valid indices, and other buffers random numbers. Integer buffers with unknown values
-    contain zeros if `zeros` is true.
+    Buffers of indices contain valid indices. Other buffers contain random numbers, but unknown integers are zeros if
+    `zeros` is true.
     """
     buffers = Tensors(kernel, problem, folder).filled
     for name, tensor in problem.tensors.items():

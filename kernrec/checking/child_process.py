@@ -22,7 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import confine, kill_group, limit_resources, module_command, own_group
 
 LAUNCH_BUDGET = 5_000_000
-"""Number of PTX instructions, a few seconds of work, after which a batch of thread blocks counts as endless."""
+"""Maximum number of PTX instructions of a batch of thread blocks, which takes a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Limits:
     """Maximum address space of each process in bytes."""
     source_bytes: int = 256 << 10
     tensor_bytes: int = 64 << 20
-    """Maximum size of all arrays of a launch together, in bytes."""
+    """Maximum size of all arrays of a launch, in bytes."""
 
     @property
     def wall_s(self) -> float:
-        """Return the seconds after which to kill a process: more than `time_s`, because others may use the CPU."""
+        """Return the seconds until a process is killed. They exceed `time_s`, because others may use the CPU."""
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -55,9 +55,9 @@ PACKAGE = Path(paths.__file__).resolve().parent
 
 
 def limit_process(limits: Limits, folder: Path) -> bool:
-    """Permanently limit this process and its children, which may write only to `folder`.
+    """Limit this process and its children permanently. They may write only to `folder`.
 
-    Return whether the processes may now read only this folder and the files that they need to run.
+    Return whether reading is restricted, too: to this folder and to the files that the processes need to run.
     """
     seconds = math.ceil(limits.time_s)
     # Set the hard limits, too, because NVRTC raises its soft limits to them.
@@ -80,16 +80,16 @@ def _readable() -> list[Path]:
 
 
 _INHERITED = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "KERNREC_COUNTS")
-"""Environment variables that the child process inherits. Other variables may contain secrets."""
+"""Environment variables that the child process gets. Other variables may contain secrets."""
 _MOST_RESULT = 4 << 20
 
 
 @dataclass(frozen=True)
 class Ended:
-    """Outcome of a task in a child process."""
+    """Result of a child process."""
 
     outcome: Outcome
-    """`ok`, or the kind of failure. `result` is the task's result only if the outcome is `ok`."""
+    """`ok`, or the kind of failure. A failure has no `result`."""
     message: str
     """Reason for a failure in one line, or an empty string."""
     result: dict[str, Any]
@@ -100,7 +100,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
 
     Args:
         request: Arguments of the task, as JSON values. Arrays are in files in the folder.
-        folder: Private folder of the task, the only one to which the child process can write.
+        folder: Private folder of the task. The child process can write only to it.
 
     Raises:
         UsageError: The request is not valid.
@@ -157,16 +157,16 @@ def _ended(status: int, file: Path, limits: Limits) -> Ended:
 
 
 _NAME = "array."
-"""Prefix of array names in a file, so that they differ from the parameters of `numpy.savez`."""
+"""Prefix of array names in a file, which distinguishes them from parameters of `numpy.savez`."""
 
 
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays of numbers, keyed by name, to an .npz file."""
+    """Write arrays to an .npz file."""
     named: dict[str, Any] = {_NAME + name: array for name, array in arrays.items()}
     np.savez(file, **named)
 
 
 def load_arrays(file: Path) -> dict[str, np.ndarray]:
-    """Return the arrays in a file that `save_arrays` wrote, keyed by name."""
+    """Return the arrays in a file that `save_arrays` wrote."""
     with np.load(file, allow_pickle=False) as content:
         return {name.removeprefix(_NAME): content[name] for name in content.files}

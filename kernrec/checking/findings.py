@@ -38,7 +38,7 @@ FIXES = {
     "trap": "the kernel stopped itself, by assert() or __trap()",
     "launch": "a GPU refuses this launch",
 }
-"""Usual fix of each kind of error, keyed by kind."""
+"""Usual fix for each kind of error."""
 
 _PLACE = re.compile(r"^(.*?), PTX line (\d+), `(.*?)`: (.*)$", re.DOTALL)
 _COORDINATES = re.compile(r"block (\([\d, ]+\)) thread (\([\d, ]+\)) ?")
@@ -58,25 +58,25 @@ _KINDS = (
     (re.compile(r"trapped"), "trap"),
     (re.compile(r"race: "), "race-shared"),
 )
-"""Pairs (regular expression for the message, kind of error) for errors that end a launch."""
+"""Kind of error for each message that ends a launch. The first part of a pair is a regular expression."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Error that `kernrec check` found in a kernel, with its location."""
+    """Error in a kernel, with its location."""
 
     kind: str
-    """Kind of the error, which is a key of `FIXES`."""
+    """Kind of the error, a key of `FIXES`."""
     kernel: str
     message: str
-    """Description of the error, without its location in the source file."""
+    """Description of the error without its location."""
     file: str = ""
     line: int = 0
     """Number of the source line, or 0 if unknown."""
     block: str = ""
     thread: str = ""
     memory: str = ""
-    """Name of the buffer or array that the kernel accessed."""
+    """Name of the accessed buffer or array."""
     byte: int | None = None
     """Byte offset of the access in the buffer or array."""
 
@@ -110,15 +110,14 @@ class Describer:
         Args:
             function: The kernel that ran, with its calls inlined.
             lines: Source lines of the kernel's PTX.
-            origins: Original file and line of each line of the compiled source. It is empty if the original file was
-                compiled.
+            origins: Original file and line of each line of the compiled source. Empty if it is the original file.
             file: Name of the source file, for kernels without line information.
         """
         self.kernel, self._function, self._file, self._origins = kernel, function, file, origins
         self._lines = lines
 
     def place(self, ptx_line: int) -> Place:
-        """Return the file and line from which a line of PTX was compiled. The line is 0 if it is not known."""
+        """Return the source file and line of a line of PTX. The line is 0 if unknown."""
         place = self._lines.of(ptx_line)
         if place is None:
             return Place(self._file, ptx_line if self._file.endswith(".ptx") else 0)
@@ -127,7 +126,7 @@ class Describer:
         return Place(self._file if place.file.endswith(self._file) else place.file, place.line)
 
     def of(self, raw: RawFinding) -> Finding:
-        """Return the finding that describes a report of the emulator."""
+        """Return the finding for a report of the emulator."""
         if raw.kind == "race-atomic":  # Describe the write of the race, which is usually the initialization.
             raw = raw._replace(source=raw.other, other=raw.source)
         if raw.kind == "barrier":  # Describe the access that comes first in the source code.
@@ -176,7 +175,7 @@ class Describer:
         return Finding(kind, self.kernel, text, *place, raw.block, raw.thread, memory, byte)
 
     def of_error(self, error: str, buffers: Sequence[str] = ()) -> Finding | None:
-        """Return the finding for an error that ended the launch, or None if the kernel is not at fault.
+        """Return the finding for an error that ended the launch, or None if the kernel did not cause it.
 
         Args:
             error: Message of the emulator.
@@ -204,10 +203,9 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Correct the name of the buffer in the emulator's message about an access just before the start of a buffer.
+    """Correct the buffer in the emulator's message about an access just before the start of a buffer.
 
-    A negative index may cause this access. The emulator names the previous buffer, because its address range contains
-    the address.
+    The emulator names the previous buffer, because its address range contains the address.
     """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)
@@ -223,7 +221,7 @@ def _plain_name(name: str) -> str:
 
 
 def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[str, str]) -> str:
-    """Return a JUnit report in XML. It has the findings of each kernel, or the reason why a check was impossible."""
+    """Return a JUnit report in XML: the findings of each kernel, or why it could not be checked."""
     failed = sum(bool(findings) for findings in kernels.values())
     sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}
     suite = ElementTree.Element("testsuite", {"name": f"kernrec check {file}", **{k: str(v) for k, v in sizes.items()}})

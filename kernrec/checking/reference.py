@@ -43,7 +43,7 @@ _MOST_LETTERS = 4000
 
 
 def evaluate(text: str, arrays: Mapping[str, Any]) -> np.ndarray:
-    """Return the value of a NumPy expression. `arrays` maps each name in the expression to an array or a number.
+    """Return the value of a NumPy expression. `arrays` has an array or number for each name.
 
     Raises:
         UsageError: The text contains something that is not allowed in expressions, or its evaluation fails.
@@ -110,7 +110,7 @@ def _call(func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]
 
 
 def _numeric(name: str, result: Any) -> Any:
-    """Return `result` unchanged. Raise `UsageError` for Python objects, which could grow without bounds."""
+    """Return `result`. Raise `UsageError` for Python objects, which could grow without bounds."""
     kind = np.asarray(result).dtype
     if kind.kind not in "biuf":
         raise UsageError(f"reference: {name} is an array of {kind}; expected whole or floating-point numbers")

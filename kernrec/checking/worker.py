@@ -1,7 +1,7 @@
 """Compile and emulate, or analyze, one source: the main program of the child in `kernrec.checking.child_process`.
 
 The process imports everything before it loses access to files. It writes `outcome` and either `message` or `result` to
-`result.json`. The file has only `misuse` if the request is not valid, and only `missing` if a package is not installed.
+`result.json`. An invalid request gives only `misuse`, and a missing package only `missing`.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _QUOTED = re.compile(r'"?(/[^\s"\']+)')
 
 
 def main(folder: Path) -> None:
-    """Carry out the request in the file `request.json` of a folder, and write the result to the same folder."""
+    """Carry out the request in a folder's file `request.json`, and write the result to the folder."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     limits = Limits(**request["limits"])
     watch = threading.Thread(target=_end_with_parent, daemon=True)
@@ -109,10 +109,7 @@ def _expected(reference: Mapping[str, str], arguments: Mapping[str, np.ndarray])
 
 
 def _entry(entries: list[str] | tuple[str, ...], name: str | None) -> str:
-    """Return a kernel's name in the compiled code.
-
-    `name` is the user's name of the kernel, or None to select the only kernel.
-    """
+    """Return a kernel's name in the compiled code. If `name` is None, return the only kernel."""
     if not entries:
         raise UsageError("the source has no kernel: expected a function that is __global__, or .entry in PTX")
     if name is None and len(entries) == 1:

@@ -16,7 +16,7 @@ from kernrec.ptx.analysis.liveness import live_registers
 from kernrec.ptx.ir.program import Module
 
 NEWEST_ISA = (9, 5)
-"""Newest PTX ISA version that kernrec accepts, because newer versions may change the meaning of instructions."""
+"""Newest PTX ISA version that kernrec accepts. Newer versions may change the meaning of instructions."""
 
 ESTIMATED = "registers estimated from PTX"
 _ASSEMBLER_LIMIT_S = 120.0
@@ -24,13 +24,13 @@ VERSION_LINE = re.compile(r"^([ \t]*\.version[ \t]+)(\d+)\.(\d+)", re.MULTILINE)
 _TOO_NEW = re.compile(r"Unsupported \.version ([\d.]+); current version is '([\d.]+)'")
 _TOO_OLD = re.compile(r"Value '\w+' is not defined for option 'gpu-name'")
 _TURING = 75
-"""Oldest compute capability that CUDA 13's assembler supports (7.5)."""
+"""Oldest compute capability that CUDA 13's assembler supports."""
 _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 
 @once
 def toolkit_program(name: str) -> str | None:
-    """Return the path of a CUDA program from NVIDIA's wheels, CUDA_PATH, CUDA_HOME or PATH, in this order, or None."""
+    """Return the path of a CUDA program, or None. NVIDIA's wheels come before CUDA_PATH, CUDA_HOME and PATH."""
     folders = wheel_folders("cu13/bin", "cuda_nvcc/bin")
     folders += [Path(os.environ[home], "bin") for home in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(home)]
     path = next((str(folder / name) for folder in folders if (folder / name).is_file()), None)
@@ -56,11 +56,11 @@ def check_target(module: Module, sm: int) -> None:
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
     """Assemble PTX text for the compute capability `sm`. Return machine code (`cubin`) and resources of the kernels.
 
-    If no assembler is installed, `cubin` is empty and the resources are estimates. If the PTX ISA version of the text
-    is too new for the assembler, use the newest version that the assembler supports.
+    Without an assembler, `cubin` is empty and the resources are estimates. If the PTX ISA version is too new for the
+    assembler, its newest version is used.
 
     Raises:
-        CompileError: the assembler refuses the PTX.
+        CompileError: the assembler rejects the PTX.
     """
     module = parse(ptx)
     check_target(module, sm)
@@ -97,7 +97,7 @@ def _refusal(log: str, name: str) -> str:
 
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
-    """Return (exit status, output, machine code) of `ptxas` for a target. Raise `CompileError` on a timeout."""
+    """Return the exit status, output and machine code of `ptxas`. Raise `CompileError` on a timeout."""
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         path.write_text(ptx, encoding="utf-8")

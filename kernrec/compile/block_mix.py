@@ -6,9 +6,8 @@ Line information relates each machine instruction to a PTX line. The assembler k
 - It moves code. An instruction that left its loop counts for the block before the loop.
 - It replaces branches by predicates. The code after such a branch counts for the block before the branch.
 
-A block matches if its loads and stores move the same number of bytes in PTX and in machine code, and if it calls no
-subroutine. Other blocks get the estimate of `kernrec.ptx.analysis.lowering`. The slow paths of divisions and roots for
-extreme operands are not counted.
+A block is only counted if its loads and stores move as many bytes as in PTX, and if it calls no subroutine. Other
+blocks are estimated by `kernrec.ptx.analysis.lowering`. The slow paths of divisions and roots are not counted.
 """
 
 from bisect import bisect_right
@@ -28,23 +27,25 @@ _MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic
 _KEPT = _MEMORY | {"bar", "shfl", "mma"}
 """Classes of instructions that the assembler may merge, but neither adds nor removes."""
 _ARITHMETIC = frozenset({"fma32", "mufu", "f64"})
-"""Further classes that show how often a block was copied."""
+"""Further classes that show how many copies of a block there are."""
 _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
 _FEW = 6
-"""Additive term of the first limit (see `_NEAR`), because all instructions of a small block may have moved."""
+"""Constant in the limit with `_NEAR`, because all instructions of a small block may have moved."""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _NEAR, _MOST = 1.5, 3.0
-"""Limits for matching a block whose number of copies is unknown, given its numbers of machine instructions: estimated
-<= `_NEAR` * actual + `_FEW`, and actual <= `_MOST` * estimated + `_UNROLLING`."""
+"""Limits for a block with an unknown number of copies, given its estimated and actual machine instructions.
+
+The limits are: estimated <= `_NEAR` * actual + `_FEW`, and actual <= `_MOST` * estimated + `_UNROLLING`.
+"""
 _OFTEN = 0.25
 """Minimum fraction of a block's instructions that must agree on a number of copies."""
 _LARGEST = 10_000_000
 """Maximum product of the numbers of machine instructions and branches. Larger kernels are estimated from PTX."""
 _UNROLLING = 40
-"""Additive term of the second limit (see `_NEAR`). A block before an unrolled loop computes the number of trips."""
+"""Constant in the limit with `_MOST`. The block before an unrolled loop also computes the number of trips."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +55,22 @@ class BlockMix:
     issue: Sequence[Mapping[str, float]]
     """Machine instructions of one execution of each basic block, keyed by class."""
     from_code: list[bool]
-    """Whether the instructions of each basic block were counted in machine code instead of estimated from PTX."""
+    """Whether each basic block was counted in machine code. Others are estimated from PTX."""
 
 
 def block_mix(function: Function, code: MachineCode) -> BlockMix:
     """Return the machine instructions of each basic block of a PTX function without calls.
 
     Args:
-        function: the PTX, with its line numbers.
-        code: machine code of the same PTX, assembled with line information.
+        function: PTX with line numbers.
+        code: machine code of the same PTX, with line information.
     """
     return _Matching(function, code).result()
 
 
 @dataclass(frozen=True)
 class _Loop:
-    """PTX loop that is still a loop in machine code."""
+    """PTX loop that is also a loop in machine code."""
 
     first: int
     last: int
@@ -85,20 +86,20 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Charge:
-    """Assignment of a machine instruction, or of a fraction of it, to one basic block."""
+    """Assignment of a machine instruction to a basic block. Several blocks may share an instruction."""
 
     name: str
     origin: int
-    """Index of the basic block with the instruction's PTX line."""
+    """Index of a basic block that contains the instruction's PTX line."""
     target: int
-    """Index of the basic block for which the instruction counts."""
+    """Index of the basic block that executes the instruction."""
     share: float
-    """Fraction of the instruction: 1 / number of basic blocks with its PTX line."""
+    """Fraction of the instruction that counts: 1 / number of basic blocks that contain its PTX line."""
     machine: MachineInstruction
 
 
 class MachineLowering:
-    """Callable for `EmulationOptions.lowering` that counts machine instructions, or estimates them from PTX."""
+    """Value for `EmulationOptions.lowering` that counts machine instructions, or estimates them from PTX."""
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
         self._code = (machine_code(ptx, sm) or {}).get(entry)
@@ -169,8 +170,7 @@ class _Matching:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
 
     def _target(self, block: int, position: int) -> int:
-        """Return the basic block for which a machine instruction counts, given the `block` that contains its PTX
-        line."""
+        """Return the block that executes a machine instruction, given the `block` that contains its PTX line."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
             block = around[-1].first  # The assembler moved the instruction into a loop.
@@ -184,7 +184,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return (number of copies of each basic block in machine code, blocks whose copies could be counted)."""
+        """Return the number of copies of each basic block in machine code, and the blocks for which it is known."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -219,7 +219,7 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """For each branch that a predicate replaced, map the blocks that only this branch reaches to its own block."""
+        """Map each block that follows a predicated branch to the block with the branch."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
@@ -248,8 +248,7 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of machine code outside a loop that execute some of its trips. They are recognized by the
-        loop's memory accesses."""
+        """Yield the ranges of machine code that execute some trips of a loop outside the loop."""
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
@@ -269,7 +268,7 @@ def _is_small(code: MachineCode) -> bool:
 
 
 def _starts(code: MachineCode) -> list[int]:
-    """Return the index of each basic block's first machine instruction, and the end of the last block."""
+    """Return the index of the first machine instruction of each basic block, and the end of the last one."""
     ends = [position for label, position in code.labels.items() if label.startswith(_SUBROUTINE)]
     end = min(ends, default=len(code.instructions))
     leaves = (i + 1 for i, ins in enumerate(code.instructions) if ins.opcode in _LEAVES)
@@ -277,7 +276,7 @@ def _starts(code: MachineCode) -> list[int]:
 
 
 def _main(code: MachineCode, starts: Sequence[int]) -> Iterator[tuple[int, MachineInstruction]]:
-    """Yield (index, machine instruction), but skip the instructions of subroutines, slow paths and padding."""
+    """Yield each machine instruction with its index. Skip subroutines, slow paths and padding."""
     for first, last in pairwise(starts):
         block = code.instructions[first:last]
         if any(_calls(ins) and "slowpath" in ins.operands for ins in block):

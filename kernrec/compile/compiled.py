@@ -22,18 +22,15 @@ Reason = Literal["compile", "timeout", "crash"]
 
 @dataclass(frozen=True)
 class Resources:
-    """Registers and memory of a kernel, as the assembler reports them."""
+    """Registers and memory of a kernel. Static shared memory is per block, and everything else is per thread."""
 
     registers: int
-    """Registers per thread."""
     spill_store_bytes: int
-    """Bytes per thread that spill stores in the code write."""
+    """Bytes per thread that spills store."""
     spill_load_bytes: int
-    """Bytes per thread that spill loads in the code read."""
+    """Bytes per thread that spills load."""
     stack_bytes: int
-    """Stack frame in bytes per thread."""
     static_smem_bytes: int
-    """Static shared memory in bytes per block."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Compiled:
 
     ptx: str
     cubin: bytes
-    """Machine code, or empty bytes if the source was only compiled to PTX."""
+    """Machine code. Empty if the source was only compiled to PTX."""
     resources: dict[str, Resources]
     """Resources of each `__global__` function, keyed by its PTX name."""
     compiler: str
@@ -51,24 +48,26 @@ class Compiled:
 
     @property
     def ptx_hash(self) -> str:
-        """Return a hash (16 hex digits) of the PTX without its header. It does not depend on the target."""
+        """Return a hash (16 hex digits) of the PTX without its header, which states the target."""
         return hashlib.sha256(self.ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class TritonTarget:
-    """Triton function to compile, with its argument types."""
+    """Triton function to compile."""
 
     function: str
     signature: Mapping[str, str]
-    """Triton's type of each argument, such as `*fp16`, or `i32:16` for a multiple of 16. All other parameters are
-    constants, with Python literals in `CompileJob.defines`."""
+    """Triton's type of each argument, such as `*fp16`, or `i32:16` for a multiple of 16.
+
+    Other parameters are constants. `CompileJob.defines` has their values as Python literals.
+    """
     key: str = ""
-    """Triton's cache key of the function and everything that it calls. If it is empty, the key is the whole source."""
+    """Triton's cache key of the function and its callees. If empty, the whole source is the key."""
     folder: Path | None = None
-    """Folder from which the source may import files, or None."""
+    """Folder from which the source imports files, or None."""
     module: str = ""
-    """Installed module to import as the source, or an empty string to execute the file."""
+    """Installed module to import, or an empty string to execute the source."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,17 +79,17 @@ class CompileJob:
     sm: int
     """Compute capability, such as 89."""
     defines: Mapping[str, str | int] = field(default_factory=dict)
-    """Macros, passed as `-Dname=value`."""
+    """Values of macros."""
     name: str = "kernel.cu"
     """File name in the compiler's messages."""
     options: tuple[str, ...] = ()
     """Further NVRTC options, such as `--use_fast_math`."""
     triton: TritonTarget | None = None
-    """Function to compile if the source is a Triton file, or None."""
+    """Function to compile in a Triton source, or None for other sources."""
     host_code: bool = False
-    """Whether the source has host code, which only nvcc can compile."""
+    """Whether the source needs nvcc, because it has host code."""
     machine_code: bool = True
-    """Whether machine code is needed. If not, configs of one source may be compiled together."""
+    """Whether machine code is needed. Otherwise, configs of one source may be compiled together."""
 
     @property
     def macros(self) -> list[str]:
@@ -98,12 +97,12 @@ class CompileJob:
 
     @property
     def language(self) -> list[str]:
-        """Return the option for C++17, unless `options` select another standard."""
+        """Return the option for C++17, or an empty result if `options` select another standard."""
         return [] if any("-std=" in option for option in self.options) else ["-std=c++17"]
 
 
 def wheel_folders(*names: str) -> list[Path]:
-    """Return the folders with these names, such as `cu13/bin`, where NVIDIA's wheels may be installed."""
+    """Return the folders with these names, such as `cu13/bin`, in which NVIDIA's wheels may be installed."""
     # This does not import anything, because `nvidia` is a namespace package.
     package = importlib.util.find_spec("nvidia")
     places = (package.submodule_search_locations or []) if package else []
@@ -115,7 +114,7 @@ class NoCompilerError(KernrecError):
 
 
 class CompileError(KernrecError):
-    """Error for a source that does not compile. The message is the compiler's first error, with file and line."""
+    """Error in a source. The message is the compiler's first error, with file and line."""
 
     def __init__(self, message: str, log: str = "", reason: Reason = "compile") -> None:
         super().__init__(message)
@@ -124,8 +123,7 @@ class CompileError(KernrecError):
 
     @property
     def lasting(self) -> bool:
-        """Return whether compiling again would fail, too. It may succeed after a crash, or once a missing header
-        exists."""
+        """Return whether compiling again would fail, too. A crash or a missing header may be temporary."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
@@ -141,8 +139,7 @@ _ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 
 
 def target_name(source: str, sm: int) -> str:
-    """Return the target of a CUDA source, such as `sm_90`, or `sm_90a` if it uses instructions of only that
-    architecture."""
+    """Return the target of a CUDA source, such as `sm_90`, or `sm_90a` for instructions of only this architecture."""
     return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
 
@@ -154,10 +151,7 @@ _SMEM = re.compile(r"(\d+)(?:\+(\d+))? bytes smem")
 
 
 def parse_resources(log: str) -> dict[str, Resources]:
-    """Return the resources of each kernel in the output of `ptxas -v`.
-
-    The assembler reports the stack frames of a kernel and its callees. Only the frame with the kernel's name counts.
-    """
+    """Return the resources of each kernel in the output of `ptxas -v`."""
     resources: dict[str, Resources] = {}
     entry, function, stack, spill_stores, spill_loads = "", "", 0, 0, 0
     for line in log.splitlines():
@@ -165,7 +159,7 @@ def parse_resources(log: str) -> dict[str, Resources]:
             entry, function, stack, spill_stores, spill_loads = match[1], "", 0, 0, 0
         elif match := _PROPERTIES.search(line):
             function = match[1]
-        elif (match := _STACK.search(line)) and function == entry:
+        elif (match := _STACK.search(line)) and function == entry:  # The log also lists the frames of callees.
             stack, spill_stores, spill_loads = (int(group) for group in match.groups())
         elif entry and (match := _USED.search(line)):
             smem = _SMEM.search(line)
@@ -178,13 +172,13 @@ _MESSAGE = re.compile(
     r"^(?P<where>[^\s(][^(\n]*)\((?P<line>\d+)\): (?:catastrophic |internal )?error\b[^:]*: (?P<what>.+)$"
 )
 DEVICE_LAUNCH = re.compile(r"error\b.*: (?:device-side kernel launch|kernel launch from __device__)")
-"""Matches a compiler's error for a kernel that launches another kernel. The option `RELOCATABLE` avoids this error."""
+"""Matches a compiler's error for a kernel that launches kernels. The option `RELOCATABLE` avoids the error."""
 RELOCATABLE = "-rdc=true"
 _ASSEMBLER = re.compile(r"^\s*(?:ptxas|nvrtc)(?:\s+(?:error|fatal))?\s*: (?:error:? )?(?P<what>.+)$")
 
 
 def first_error(log: str, name: str) -> str:
-    """Return the first error of a compiler log as one line, such as `kernel.cu:12: identifier "x" is undefined`."""
+    """Return the first error in a compiler log, such as `kernel.cu:12: identifier "x" is undefined`."""
     for line in log.splitlines():
         if match := _MESSAGE.match(line):
             return f"{match['where']}:{match['line']}: {match['what']}"
@@ -199,7 +193,7 @@ _FORMAT = "kernrec compile cache 1"
 
 
 class CompileCache:
-    """Cache of compilation results as files in `folder`. If `folder` is None, nothing is cached."""
+    """Cache of compilation results in a folder. Without a folder, nothing is cached."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -210,7 +204,7 @@ class CompileCache:
 
     @staticmethod
     def key(*parts: str) -> str:
-        """Return a hash of the parts and their lengths, so that (`ab`, `c`) and (`a`, `bc`) differ."""
+        """Return a hash of the parts. (`ab`, `c`) and (`a`, `bc`) have different hashes."""
         text = "".join(f"{len(part)}:{part}" for part in (_FORMAT, *parts))
         return sha256(text.encode()).hexdigest()
 
@@ -223,7 +217,7 @@ class CompileCache:
             return None
 
     def put(self, key: str, result: Result) -> None:
-        """Cache a result if the folder is writable."""
+        """Cache a result. Do nothing if the folder is not writable."""
         if self.folder is None:
             return
         path = self._path(self.folder, key)

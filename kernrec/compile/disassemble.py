@@ -15,11 +15,10 @@ from kernrec.compile.assemble import assembler, toolkit_program
 from kernrec.util.light_dataclass import dataclass
 
 COUNTS = "KERNREC_COUNTS"
-"""Environment variable. The value `ptx` makes kernrec estimate instructions from PTX instead of reading machine
-code."""
+"""Environment variable that makes kernrec estimate instructions from PTX if its value is `ptx`."""
 _LIMIT_S = 60.0
 _LARGEST = 100_000_000
-"""Maximum bytes of nvdisasm's output. Larger output is ignored."""
+"""Maximum bytes of nvdisasm's output."""
 _OLDEST = 75
 _SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+),")
 _LINE = re.compile(r'\s*//## File "\.nv_debug_ptx_txt", line (\d{1,9})$')
@@ -39,18 +38,18 @@ class MachineInstruction:
 
     @property
     def target(self) -> str | None:
-        """Return the label among the operands, such as a branch target, or None."""
+        """Return the label among the operands, or None."""
         match = _TARGET.search(self.operands)
         return match[1] if match else None
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Machine instructions of a kernel, followed by the subroutines that ptxas added."""
+    """Machine instructions of a kernel and of the subroutines that ptxas added."""
 
     instructions: tuple[MachineInstruction, ...]
     labels: dict[str, int]
-    """Index of the instruction after each label."""
+    """Index of the instruction that follows each label."""
 
 
 def disassembler() -> str | None:
@@ -59,10 +58,7 @@ def disassembler() -> str | None:
 
 
 def code_source(sm: int) -> str:
-    """Return a text that identifies the programs with which `machine_code` creates and reads code for `sm`.
-
-    It consists of the architecture and the programs' file sizes, or is empty if `machine_code` cannot use them.
-    """
+    """Return a text that identifies the programs for machine code of `sm`, or an empty text if they are missing."""
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
 
@@ -75,10 +71,9 @@ def _programs(sm: int) -> tuple[str, ...]:
 
 
 def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
-    """Return the machine code of each function of a PTX text, or None if it cannot be read.
+    """Return the machine code of each function of a PTX text, or None if a program of the toolkit is missing or fails.
 
-    Reading fails if a program of the toolkit is missing, refuses the code, crashes or takes too long. It also fails if
-    the output is too long or has an unknown form. `KERNREC_COUNTS=ptx` disables reading.
+    `KERNREC_COUNTS=ptx` makes the result None.
     """
     programs = _programs(sm)
     return _read(ptx, sm, programs) if programs else None
@@ -108,7 +103,7 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
 
 
 def parse_disassembly(text: str) -> dict[str, MachineCode] | None:
-    """Return the machine code of each function in nvdisasm's output, or None if a line has an unknown form."""
+    """Return the machine code of each function in nvdisasm's output. Return None if a line has an unknown form."""
     functions: dict[str, MachineCode] = {}
     instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}
@@ -174,7 +169,7 @@ _WIDTHS = {"64": 8, "128": 16, "256": 32, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
 
 
 def machine_class(ins: MachineInstruction) -> str | None:
-    """Return the class of a machine instruction, or None for padding, which takes no issue slot."""
+    """Return the class of a machine instruction. Return None for padding, which takes no issue slot."""
     opcode = ins.opcode
     if opcode in _NONE:
         return None
@@ -193,5 +188,5 @@ def machine_class(ins: MachineInstruction) -> str | None:
 
 
 def access_bytes(ins: MachineInstruction) -> int:
-    """Return the bytes that a load or store moves per lane."""
+    """Return the bytes per lane that a load or store moves."""
     return next((_WIDTHS[mark] for mark in reversed(ins.modifiers) if mark in _WIDTHS), 4)

@@ -1,4 +1,4 @@
-"""Simulate a GPU for torch and Triton on a machine without one, so that programs can launch Triton functions.
+"""Simulate a GPU for torch and Triton, so that programs can launch Triton functions without a GPU.
 
 A launch executes nothing. Tensors on "cuda" are stored on the CPU, but report a GPU as their device. CUDA
 implementations that a package registers receive these tensors, too.
@@ -35,7 +35,7 @@ _INTERFACES = (
 
 
 def torch_properties(gpu: GPU) -> Any:
-    """Return the properties of a GPU that affect kernels, as `torch.cuda.get_device_properties` does."""
+    """Return the properties of a GPU in the form of `torch.cuda.get_device_properties`."""
     limits = gpu.limits
     return SimpleNamespace(
         name=gpu.title,
@@ -65,7 +65,7 @@ def torch_properties(gpu: GPU) -> Any:
 
 
 def loaded_torch() -> Any:
-    """Return the module torch, or None if this process has not completely imported it."""
+    """Return the module torch, or None if this process has not imported it completely."""
     torch = sys.modules.get("torch")
     loading = torch is not None and getattr(getattr(torch, "__spec__", None), "_initializing", False)
     return None if loading else torch
@@ -73,7 +73,7 @@ def loaded_torch() -> Any:
 
 @contextmanager
 def torch_without_gpu(simulated: GPU) -> Iterator[None]:
-    """Make torch, if it is loaded, report `simulated` as its GPU within a `with` block."""
+    """Within a `with` block, make torch report `simulated` as its GPU. Do nothing if torch is not loaded."""
     torch = loaded_torch()
     if torch is None:
         yield
@@ -105,7 +105,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
 
 
 def _check_interfaces(torch: Any) -> None:
-    """Raise `UsageError` if PyTorch lacks a name that `torch_without_gpu` replaces. Warn if the release is untested."""
+    """Raise `UsageError` if PyTorch lacks a name that kernrec replaces. Warn if the release is untested."""
     version = str(torch.__version__).partition("+")[0]
     if missing := missing_name(_INTERFACES):
         raise UsageError(
@@ -121,7 +121,7 @@ _RESULTS = {"query": True, "elapsed_time": 0.0, "pool": (0, 1)}
 
 
 class _Idle:
-    """Base class of streams, events and graphs that execute nothing. Methods not in `_RESULTS` return None."""
+    """Base class of streams, events and graphs that execute nothing."""
 
     cuda_stream = cuda_event = stream_id = device_index = 0
     device_type = 1
@@ -185,7 +185,7 @@ def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
 
 
 def _cuda_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
-    """Return replacements for names in `torch.cuda` that `_library_calls` does not cover."""
+    """Return replacements for further functions of `torch.cuda`."""
     total, properties = int(simulated.memory_bytes), torch_properties(simulated)
     results = {
         "_lazy_init": None, "_exchange_device": 0, "_maybe_exchange_device": 0, "_get_device_properties": properties,
@@ -211,7 +211,7 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 def _generator(torch: Any) -> type:
-    """Return a class of CPU random number generators that report the device for which they were created."""
+    """Return a class of random number generators that run on the CPU but report another device."""
     real: Any = torch.Generator
 
     class Kind(type(real)):  # type: ignore[misc]
@@ -258,7 +258,7 @@ def _within(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_both_devices(mode: Any, register: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement of torch's `Library.impl` that also registers CUDA implementations for the CPU."""
+    """Return a replacement of torch's `Library.impl` that registers CUDA implementations for the CPU, too."""
     replaced_names: set[tuple[str, str]] = set()
 
     @functools.wraps(register)
@@ -276,7 +276,7 @@ def _for_both_devices(mode: Any, register: Callable[..., Any]) -> Callable[..., 
 
 
 def _mode(torch: Any) -> Any:
-    """Return a torch mode that stores GPU tensors on the CPU, while they report a GPU as their device."""
+    """Return a torch mode that stores GPU tensors on the CPU."""
     gpu, tensor = torch.device("cuda", 0), torch.Tensor
     shown = {
         tensor.device.__get__: gpu,
@@ -311,7 +311,7 @@ ASSUMED = "a100"
 
 
 def has_driver() -> bool:
-    """Return whether Triton finds a driver with a GPU, which is never the case under `kernrec capture`."""
+    """Return whether Triton finds a driver with a GPU. Under `kernrec capture`, it never does."""
     if os.environ.get("KERNREC_CAPTURE_SOCKET"):
         return False
     from triton.backends import backends
@@ -352,14 +352,13 @@ class StandInDriver:
         return sys.modules["torch"].cuda
 
     def get_benchmarker(self) -> Any:
-        """Return a `do_bench` that measures 0 for every launch."""
+        """Return a replacement of `do_bench` that measures 0."""
         return lambda launch, *times, quantiles=None, **options: [0.0] * len(quantiles) if quantiles else 0.0
 
 
 @contextmanager
 def _nvidia_smi(gpu: GPU) -> Iterator[None]:
-    """Within a `with` block, let child processes find a program `nvidia-smi` that prints the name of a GPU. FlagGems
-    needs it."""
+    """Within a `with` block, let child processes find an `nvidia-smi` that prints the name of a GPU."""
     name = shlex.quote(gpu.title)
     with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
         program = Path(folder, "nvidia-smi")
@@ -371,7 +370,7 @@ def _nvidia_smi(gpu: GPU) -> Iterator[None]:
 
 @contextmanager
 def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
-    """Make Triton and, if it is loaded, torch report a GPU within a `with` block, unless Triton has a driver."""
+    """Within a `with` block, make Triton and torch report a GPU, unless Triton has a driver."""
     if has_driver():
         yield
         return

@@ -2,10 +2,10 @@
 
 NVRTC is faster, so nvcc only compiles sources that NVRTC cannot, and programs for `kernrec capture FILE.cu`.
 
-A compiler opens any file that a source names and quotes its lines in messages. A source from somebody else could thus
-reveal any file, so kernrec refuses an `#include` of a path or a macro. Headers in the source's folder are already
-inserted (`kernrec.kernel.source_files`). Like the preprocessor, kernrec finds directives that contain trigraphs, joined
-lines, blanks or comments. It also searches comments and strings, because they could hide a directive.
+A compiler quotes lines of included files in messages, so a source from somebody else could reveal any file. kernrec
+therefore refuses an `#include` of a path or a macro. Headers in the source's folder are already inserted
+(`kernrec.kernel.source_files`). Like the preprocessor, kernrec recognizes directives with trigraphs, joined lines,
+blanks or comments. It also searches comments and strings, because they could hide a directive.
 """
 
 import os
@@ -76,7 +76,7 @@ def quoted_names(source: str) -> frozenset[str]:
 
 
 def _directives(text: str) -> Iterator[tuple[str, int]]:
-    """Yield (word, position of the operand) for each directive that reads a file, in linear time."""
+    """Yield each directive that reads a file, with the position of its operand, in linear time."""
     ends = [match.end() for match in re.finditer(r"\*/", text)]
     after: dict[int, int] = {}  # Position after the blanks and comments that follow each comment.
 
@@ -105,7 +105,7 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternati
 
 @once
 def find_nvcc() -> Path | None:
-    """Return nvcc's path, from PATH first, or None if nvcc or a host compiler is missing."""
+    """Return the path of nvcc. Return None if nvcc or a host compiler is missing."""
     if shutil.which("cl" if sys.platform == "win32" else "g++") is None:
         return None
     return next((path for path in _candidates() if path.is_file()), None)
@@ -179,8 +179,10 @@ def compile_program(job: CompileJob) -> Compiled:
 
 
 def _run(command: Sequence[str | Path], folder: Path) -> tuple[int, str]:
-    """Run a command that can only read its toolkit and the system, and only write to `folder`. Return (exit status,
-    output)."""
+    """Run a command that can read only its toolkit and the system, and write only to `folder`.
+
+    Return the exit status and the output.
+    """
 
     def work() -> tuple[int, str]:
         try:

@@ -50,7 +50,6 @@ class Library:
     NVRTCError = NVRTCError
 
     def __init__(self, file: Path) -> None:
-        """Load the library. Raise `OSError` if loading fails."""
         self._library = ctypes.CDLL(str(file))
         # Load NVRTC's builtins now, because the process may lose access to libraries before it compiles.
         self._builtins = [ctypes.CDLL(str(each)) for each in file.parent.glob("libnvrtc-builtins.so*")]
@@ -128,9 +127,9 @@ def nvrtc_library() -> Library | ModuleType:
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
 _REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h): the source has an error. Other codes have other causes.
 _MINIMAL = "--minimal"
-"""Option that compiles faster by omitting declarations of textures and of the CUDA runtime."""
+"""Option that omits declarations of textures and of the CUDA runtime, to compile faster."""
 _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU_")
-"""Matches parts of a source that may need declarations that `_MINIMAL` omits."""
+"""Matches code that may need the declarations that `_MINIMAL` omits."""
 
 
 @once
@@ -158,16 +157,13 @@ def compiler() -> str:
 
 
 def supported_sms() -> tuple[int, ...]:
-    """Return the compute capabilities that NVRTC supports, in ascending order."""
+    """Return the compute capabilities that NVRTC supports, ascending."""
     return tuple(sorted(int(sm) for sm in _library()[0].getSupportedArchs()))
 
 
 @once
 def header_folders() -> tuple[Path, ...]:
-    """Return the folders of CUDA's headers, from the runtime wheel, `CUDA_PATH` or `CUDA_HOME`.
-
-    The first contains `cuda_fp16.h`, the second the CUDA C++ core libraries, if they are installed.
-    """
+    """Return the folders of CUDA's headers: first the one with `cuda_fp16.h`, then the CUDA C++ core libraries."""
     major = _library()[1][0]
     candidates = wheel_folders(f"cu{major}/include", "cuda_runtime/include")
     candidates += [Path(os.environ[name], "include") for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
@@ -195,7 +191,7 @@ def compile_source(
 
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
-    """Return the result of a job from `cache`, or compile and cache it. Raise the same errors as `compile_source`."""
+    """Return the result of a job, from `cache` if possible. Raise the same errors as `compile_source`."""
     key = cache_key(job)
     result = cached_result(job, cache)
     if result is None:
@@ -211,13 +207,13 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
-    """Return the cached result of a job, or None. It may lack machine code that the job does not need."""
+    """Return the cached result of a job, or None. Machine code may be missing if the job does not need it."""
     result = cache.get(cache_key(job))
     return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
 
 
 def put_without_code(job: CompileJob, compiled: Compiled, cache: CompileCache) -> None:
-    """Cache a result for jobs that need no machine code."""
+    """Cache a result without machine code."""
     cache.put(_key_without_code(job), compiled)
 
 
@@ -226,7 +222,6 @@ def _key_without_code(job: CompileJob) -> str:
 
 
 def cache_key(job: CompileJob) -> str:
-    """Return a hash of a job's source, name, options, compiler version and defaults."""
     if (target := job.triton) is not None:
         from kernrec.compile.triton_version import fp_fusion, triton_compiler
 
@@ -272,7 +267,7 @@ def check_files(source: str, name: str) -> None:
 
 
 def _readable() -> tuple[Path, ...]:
-    """Return the only folders that NVRTC may read: those of CUDA's headers and of NVRTC's library."""
+    """Return the only folders that NVRTC may read."""
     library = _library()[0]
     if isinstance(library, Library):
         return (*header_folders(), library.folder)
@@ -308,6 +303,6 @@ def _compiled_here(job: CompileJob, options: list[str]) -> Compiled:
 
 
 def _text(raw: str | bytes) -> str:
-    """Decode a C string, and remove all terminators. A log may have terminators in the middle, too."""
+    """Decode a C string. A log may have terminators in the middle, too."""
     text = raw.decode() if isinstance(raw, bytes) else raw
     return text.replace("\0", "")

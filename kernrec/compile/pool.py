@@ -35,11 +35,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _PACKAGE_S = 180.0
-"""Additional seconds for a job that imports an installed module, which may import torch and a serving engine."""
+"""Additional seconds for a job that imports an installed module, which may import torch."""
 _MOST_MEMORY = 8 * 2**30
 """Maximum address space of a compiling process in bytes. CuPy and NVRTC need less than 2 GiB."""
 _MOST_WAITING = 5
-"""Maximum elapsed time of a job as a multiple of its processor time limit."""
+"""Maximum elapsed time of a job, as a multiple of its processor time limit."""
 _START_LIMIT_S = 120.0  # Seconds to start an interpreter and load CuPy on a busy machine.
 
 
@@ -59,7 +59,7 @@ def compile_many(
         timeout_s: limit of one job in seconds: processor time on Linux, elapsed time elsewhere.
 
     Yields:
-        Each job with its result: a `CompileError` if it does not compile, takes too long or kills its process.
+        Each job with its result, or with a `CompileError` if it fails or takes too long.
 
     Raises:
         NoCompilerError: CuPy, NVRTC or a needed Triton is missing.
@@ -79,7 +79,7 @@ class CompilingProcesses:
     def compile(
         self, jobs: Iterable[CompileJob], timeout_s: float = 120.0, cache: CompileCache | None = None
     ) -> Iterator[tuple[CompileJob, Result]]:
-        """Compile jobs like `compile_many`. The next call drops unfinished jobs, so consume all results first."""
+        """Compile jobs like `compile_many`. Consume all results before the next call, which drops unfinished jobs."""
         cache = cache if cache is not None else CompileCache.default()
         workers, most = self._workers, MOST_TOGETHER
         if isinstance(jobs, Sized):  # Distribute a few jobs evenly over the processes.
@@ -114,7 +114,6 @@ class CompilingProcesses:
             self._stop([worker for worker in workers if worker.jobs or not worker.alive])
 
     def close(self) -> None:
-        """End the processes."""
         self._stop(self._workers.copy())
 
     def _stop(self, workers: "list[_Worker]") -> None:
@@ -127,7 +126,7 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield (job, result) for each cached job. Yield lists of at most `most` other jobs to compile together."""
+    """Yield each cached job with its result. Yield lists of at most `most` other jobs to compile together."""
     groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # Jobs with the same source, by `together_key`.
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
@@ -147,7 +146,7 @@ def _groups(
 
 
 class _Worker:
-    """Compiling process with its current jobs and the deadline of the first job."""
+    """Compiling process with its jobs, and the deadline of the first job."""
 
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = multiprocessing.Pipe()
@@ -171,7 +170,7 @@ class _Worker:
             self._send(jobs)
 
     def poll(self) -> list[tuple[CompileJob, Result]]:
-        """Return (job, result) of jobs that finished since the last call. Stop a process that is late or broken."""
+        """Return jobs that have finished since the last call, with results. Stop a process that is late or broken."""
         results: list[tuple[CompileJob, Result]] = []
         try:
             while self.connection.poll():
@@ -215,7 +214,7 @@ class _Worker:
         self.deadline = self._begun + self._limit_s
 
     def _is_late(self) -> bool:
-        """Return whether the first job has used up its time. Postpone the deadline if it waited for a processor."""
+        """Return whether the first job has used all its time. Postpone the deadline if it waited for a processor."""
         now = time.monotonic()
         if now < self.deadline:
             return False
@@ -226,8 +225,7 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return [(job, error)] for the job that ended the process, or an empty list if several jobs may be the
-        cause."""
+        """Return an error for the job that ended the process. The list is empty if several jobs are possible causes."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -258,7 +256,7 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
 
 
 def _processor_s(pid: int | None) -> float:
-    """Return a process's processor time in seconds (outside Linux: elapsed time), or infinity after its end."""
+    """Return a process's processor time in seconds, or infinity after its end. Outside Linux, return elapsed time."""
     if sys.platform != "linux" or pid is None:
         return time.monotonic()
     try:
@@ -276,10 +274,9 @@ def limit_memory() -> None:
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Make processes of `context` that start within a `with` block ignore Ctrl-C and a closed terminal.
+    """Within a `with` block, make new processes of `context` ignore Ctrl-C and a closed terminal.
 
-    Their parent handles both signals. The processes import nothing from the working folder. Windows has no signal
-    masks.
+    Their parent handles both signals. The processes import nothing from the working folder.
     """
     with environment(PYTHONSAFEPATH="1"):
         if not hasattr(signal, "pthread_sigmask"):
@@ -298,7 +295,7 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
 
 
 class Processors:
-    """Up to `count` processes of this machine that run Python tasks, and processes that compile sources."""
+    """Processes that run Python tasks, and processes that compile sources."""
 
     def __init__(self, count: int, compiling: CompilingProcesses) -> None:
         self.count = count
@@ -310,7 +307,7 @@ class Processors:
         return self._compiling.compile(jobs, timeout_s)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Submit a module-level function with its arguments to a working process."""
+        """Run a module-level function in a working process."""
         context = self._context = self._context or start_context()
         with interrupts_blocked(context):
             if self._pool is None:
@@ -318,7 +315,7 @@ class Processors:
             return self._pool.submit(task, *args, **kwargs)
 
     def close(self) -> None:
-        """End the working processes after their current tasks."""
+        """End the processes after their current tasks."""
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -332,7 +329,7 @@ class Processors:
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """Yield `processors` for a `with` block. If it is a number, start that many processes on this machine.
+    """Within a `with` block, provide `processors`, or start that many processes if it is a number.
 
     Processes that this function starts end with the block. After an exception, the block does not wait for their tasks.
     """

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 MOST_TOGETHER = 8
-"""Maximum number of configs per run of the compiler. More configs would save almost no time."""
+"""Maximum number of configs per run of the compiler."""
 _QUICK_S = 1.0
-"""Processor seconds per config above which configs are compiled separately. A config that compiles forever would block
-the others."""
+"""Maximum processor seconds per config for compiling together. A config that never ends would block the others."""
 
 _KERNEL_MARK = "__global__"
 _DECLARES = re.compile(
@@ -46,7 +45,7 @@ _DECLARATION = re.compile(r"// \S+ has been demoted|\.extern \.shared .*?([\w$]+
 _EXTERN = ".extern .shared "
 _LABEL = re.compile(r"\$L__BB\d+_")
 _NUMBERED = re.compile(r"\bcallseq\b|\bcall\b|\.loc\b")
-"""Matches parts of a function, besides labels, that NVRTC numbers across the whole compilation."""
+"""Matches names that NVRTC numbers across the whole compilation."""
 
 
 def can_be_together(job: CompileJob) -> bool:
@@ -62,10 +61,7 @@ def is_one_kernel(source: str) -> bool:
 
 
 def together_key(job: CompileJob) -> tuple[str | int, ...]:
-    """Return a key that is equal for jobs that may be compiled together.
-
-    They share the source, and the values of macros that decide whether it declares dynamic shared memory.
-    """
+    """Return a key that is equal for jobs that may be compiled together."""
     return *_source_of(job), *(str(job.defines.get(macro)) for macro in _deciding_macros(job.source))
 
 
@@ -89,7 +85,7 @@ def _deciding_macros(source: str) -> tuple[str, ...]:
 
 
 class Together:
-    """Compiler of groups of jobs. It remembers sources whose configs cannot be compiled together."""
+    """Compiler of groups of jobs. It remembers sources that it must compile separately."""
 
     def __init__(self, cache: CompileCache) -> None:
         self._cache = cache
@@ -140,8 +136,8 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         kernel: name of the source's kernel in the PTX of a single config.
 
     Returns:
-        PTX and resources of each job, or None if the compiler refuses a config or its output cannot be split. A job's
-        result is None if only other jobs use dynamic shared memory, which changes the alignment of static memory.
+        PTX and resources of each job, or None if this fails. A job without dynamic shared memory has no result if other
+        jobs use it, because they change the alignment of static memory.
     """
     name = _identifier(kernel)
     copies = [f"{name}__kr{number}_" for number in range(len(jobs))]
@@ -181,13 +177,13 @@ def _source_of(job: CompileJob) -> tuple[str, int, str]:
 
 
 def _identifier(entry: str) -> str:
-    """Return a function's source name from its PTX name, which C++ mangling extends by the parameter types."""
+    """Return a function's source name from its PTX name."""
     match = re.match(r"_Z(\d+)", entry)
     return entry if match is None else entry[match.end() :][: int(match[1])]
 
 
 def _parts(ptx: str) -> dict[str, str] | None:
-    """Return the PTX of each kernel as if compiled separately, or None if the PTX defines anything else."""
+    """Return the PTX of each kernel as if compiled separately. Return None if the PTX defines anything else."""
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
     declared: list[tuple[str, str]] = []  # (declared symbol, or "" for a comment; line)
@@ -226,12 +222,10 @@ _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma[ \t]+(?:no)?unroll\b)", re.MUL
 
 
 def launched_only(source: str, entries: Collection[str]) -> str:
-    """Remove all kernels except `entries` from a source.
-
-    A source that is too complex, or that still contains several kernels, is returned unchanged.
+    """Remove all kernels except `entries` from a source. A source that is too complex does not change.
 
     Args:
-        entries: kernels to keep, as named in the source or mangled.
+        entries: kernels to keep, by source name or PTX name.
     """
     if source.count(_KERNEL_MARK) < 2:
         return source

@@ -45,7 +45,7 @@ _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTIL
 
 
 def compile_triton(job: CompileJob) -> Compiled:
-    """Compile a job that has a `TritonTarget`. Report Triton's shared memory as static shared memory of the kernel.
+    """Compile a Triton function. Its shared memory is reported as static shared memory.
 
     Raises:
         CompileError: the source cannot be loaded or compiled. The error states the line.
@@ -85,7 +85,7 @@ def compile_triton(job: CompileJob) -> Compiled:
 
 @contextmanager
 def _set_up(folder: str) -> Iterator[None]:
-    """Set up Triton: let it cache in `folder`, and keep the log of its assembler.
+    """Let Triton cache in `folder`, and keep the log of its assembler.
 
     Triton's own files are excluded from its cache key, because hashing them is slow and kernrec caches results itself.
     """
@@ -99,10 +99,10 @@ def _set_up(folder: str) -> Iterator[None]:
 
 
 def with_dynamic_shared(ptx: str) -> str:
-    """Convert PTX of `compile_triton` for the CUDA driver, so that a launch can request over 48 KB of shared memory.
+    """Convert PTX for the CUDA driver, so that a launch can request over 48 KB of shared memory.
 
     Raises:
-        CompileError: a launch needs more than the function's own arguments. Only the emulator provides these.
+        CompileError: a launch needs additional arguments, which only the emulator provides.
     """
     if needs_of(ptx) is not None:
         raise CompileError(
@@ -128,7 +128,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:
-    """Add missing pointers to scratch memory to the kernel's parameters. Triton 3.4 declares one of two pointers."""
+    """Add missing pointers to scratch memory to a kernel's parameters. Triton 3.4 declares only one of two."""
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
     more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
@@ -136,7 +136,7 @@ def _with_scratch(ptx: str, name: str, own: int) -> str:
 
 
 def _assembler_log(ptx: str, sm: int) -> str:
-    """Return the output of Triton's assembler for a PTX text, which Triton before 3.5 cannot print itself."""
+    """Return the output of Triton's assembler for a PTX text."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
@@ -167,8 +167,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument or tuple item, and store its constant value or known divisor under
-        `path`."""
+        """Return Triton's type of an argument or tuple item. Store its constant value or known divisor under `path`."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"
@@ -218,9 +217,9 @@ def _too_much_shared(job: CompileJob, shared: int) -> str | None:
 
 @contextmanager
 def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
-    """Stop a compilation before assembly if a block needs too much shared memory, within a `with` block.
+    """Within a `with` block, stop a compilation before assembly if a block needs too much shared memory.
 
-    Triton releases before 3.5 have no hook after generating LLVM IR, when the size is known.
+    Releases before Triton 3.5 have no hook at the time when the size becomes known.
     """
     import triton
 
@@ -262,7 +261,7 @@ def _message(error: Exception, job: CompileJob, log: str) -> str:
 
 
 def compilation_message(error: Any, source: str = "", name: str = "") -> str:
-    """Return the last line of a Triton compiler error with its source line."""
+    """Return the last line of a Triton compiler error, with the source line."""
     from triton.compiler.errors import CompilationError
 
     while isinstance(error.__cause__, CompilationError):
@@ -282,7 +281,7 @@ def compilation_message(error: Any, source: str = "", name: str = "") -> str:
 
 @contextmanager
 def _captured(log: io.StringIO) -> Iterator[None]:
-    """Write all output of a `with` block to `log`, including the output of C++ libraries."""
+    """Within a `with` block, write all output to `log`, even that of C++ libraries."""
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
         saved = os.dup(2)

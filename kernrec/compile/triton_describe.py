@@ -26,8 +26,11 @@ _LIMIT_S = 60.0
 _PACKAGE_LIMIT_S = 240.0
 
 Description = dict[str, Any]
-"""Description of a function. Keys: `parameters` (tables), `configs` (tables with `constants`, `options` and `grid`),
-`key` (cache key of the code) and `files` (digests of the files that affect the description)."""
+"""Description of a Triton function as a table.
+
+The keys are `parameters`, `configs` (with `constants`, `options` and `grid`), `key` (cache key of the code) and `files`
+(digests of the files that affect the description).
+"""
 
 
 def described(request: Mapping[str, Any], limit_s: float | None = None) -> Description:
@@ -41,7 +44,7 @@ def described(request: Mapping[str, Any], limit_s: float | None = None) -> Descr
             arguments: number, text, or table with `dtype` and `shape` for each parameter.
             configs: tables, with or without a `grid`, or None for the autotuner's configs.
             grid: name of the file's grid function, or None.
-        limit_s: seconds until the process is killed. The default is one minute, or four for an installed module.
+        limit_s: time limit in seconds. The default is 60 for a file and 240 for an installed module.
 
     Raises:
         UsageError: the file or the function is invalid.
@@ -65,7 +68,7 @@ def described(request: Mapping[str, Any], limit_s: float | None = None) -> Descr
 
 
 def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[str, Any]) -> Description:
-    """Return the description of a loaded Triton function, as `described` does.
+    """Return the description of a function in this process.
 
     Args:
         function: function with `@triton.jit`, possibly autotuned.
@@ -112,7 +115,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 
 
 def layers_of(function: Any) -> list[Any]:
-    """Return the layers of a decorated function, outermost first. The last is the result of `@triton.jit`."""
+    """Return a decorated function and the functions that it wraps, outermost first."""
     layers = [function]
     while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
         layers.append(layers[-1].fn)
@@ -120,7 +123,7 @@ def layers_of(function: Any) -> list[Any]:
 
 
 def stated_options(config: Any) -> dict[str, int]:
-    """Return the compiler options that a `triton.Config` sets, without the default `num_ctas=1`."""
+    """Return the compiler options of a `triton.Config`, without the default `num_ctas=1`."""
     options = {name: getattr(config, name, None) for name in OPTIONS}
     return {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
 
@@ -128,8 +131,7 @@ def stated_options(config: Any) -> dict[str, int]:
 def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
-    """Return (constants, compiler options, grid or None) of each config in `tables` or, if it is None, in the
-    autotuner.
+    """Return the constants, compiler options and grid of each config in `tables`, or else in the autotuner.
 
     A function without an autotuner has one config without constants and options.
     """
@@ -163,7 +165,7 @@ def _extents(grid: Any) -> tuple[int, ...]:
 
 
 class _TensorArgument:
-    """Tensor without data, with the shape, type and address that a grid function or a heuristic may read."""
+    """Tensor without data. A grid function or heuristic may read its shape, type and address."""
 
     def __init__(self, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None) -> None:
         self.dtype, self.shape = dtype, tuple(shape)
@@ -207,7 +209,7 @@ def _digest(file: Path) -> str:
 
 
 def _imported(folder: Path) -> dict[str, str]:
-    """Return the digests of the files that were imported from a folder, keyed by path."""
+    """Return the digests of the files that were imported from a folder."""
     files = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -233,7 +235,7 @@ def _answer(request: Mapping[str, Any]) -> Description:
 
 
 def _plain(value: Any) -> Any:
-    """Encode a Triton type or function as a table with its Python text, because JSON cannot represent it."""
+    """Convert a Triton type or function to a table that JSON can represent."""
     if hasattr(value, "params") and hasattr(value, "fn"):
         return {"python": f"{value.fn.__module__}:{value.fn.__qualname__}"}
     if type(value).__module__.startswith("triton"):

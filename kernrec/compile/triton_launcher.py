@@ -1,7 +1,7 @@
 """Describe what Triton's launcher passes to a kernel besides its arguments: tensor maps and scratch memory.
 
-Triton decides the form of the tensor maps when it compiles a function. kernrec stores it as a comment at the end of the
-PTX, so that the PTX is sufficient for the emulator.
+Triton chooses the tensor maps when it compiles a function. kernrec stores them in a comment at the end of the PTX, so
+that the emulator needs only the PTX.
 """
 
 import json
@@ -26,9 +26,9 @@ class DescribedMap:
     box: tuple[int, ...]
     """Elements along each axis that one copy moves, slowest axis first."""
     swizzle: int
-    """Bytes within which 16-byte pieces of shared memory are permuted."""
+    """Swizzle width in bytes, within which 16-byte pieces of shared memory are permuted."""
     packed: bool
-    """Whether each element holds two 4-bit numbers, which the copy pads when it unpacks them."""
+    """Whether each element holds two 4-bit numbers, which the copy unpacks."""
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> "DescribedMap":
@@ -37,16 +37,16 @@ class DescribedMap:
 
 @dataclass(frozen=True)
 class LauncherNeeds:
-    """Arguments that Triton's launcher adds to the function's own."""
+    """Arguments that Triton's launcher adds to the function's arguments."""
 
     scratch: int
     """Bytes of scratch memory per block."""
     maps: tuple[DescribedMap, ...]
-    """Tensor maps of the function's descriptors, in order. Empty if the architecture has no tensor maps."""
+    """Tensor maps of the function's descriptors. Empty if the architecture has no tensor maps."""
 
 
 def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
-    """Return the number of PTX parameters for an argument of Triton type `kind`. A descriptor takes several."""
+    """Return the number of PTX parameters for an argument of Triton type `kind`."""
     if not kind.startswith(DESCRIPTOR):
         return 1
     rank = kind[: kind.index("]")].count(",") + 1
@@ -54,12 +54,12 @@ def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
 
 
 def with_needs(ptx: str, needs: LauncherNeeds | None) -> str:
-    """Return the PTX with `needs` appended as a comment, or unchanged if `needs` is None."""
+    """Append `needs` to the PTX as a comment. Do nothing if `needs` is None."""
     return ptx if needs is None else f"{ptx}\n{_MARK}{json.dumps(asdict(needs))}\n"
 
 
 def needs_of(ptx: str) -> LauncherNeeds | None:
-    """Return the needs in a comment that `with_needs` appended, or None if the PTX has no such comment."""
+    """Return the needs in a PTX text's comment, or None if there is no such comment."""
     match = re.search(rf"^{_MARK}(.*)$", ptx, re.MULTILINE)
     if match is None:
         return None

@@ -1,7 +1,7 @@
 """Load modules with Triton functions: import an installed module, or execute a file as if it were imported.
 
-This runs user code, so only worker processes use this module. A simulated GPU replaces a missing one while the module
-loads, because some packages need a driver for importing or disable Triton without one.
+This runs user code, so only worker processes use this module. If there is no GPU, a simulated one replaces it while the
+module loads, because some packages need a driver for importing.
 """
 
 import ast
@@ -25,14 +25,14 @@ from kernrec.errors import UsageError, unknown
 _NO_VALUE = (
     ValueError, SyntaxError, TypeError, AttributeError, AssertionError, ImportError, MemoryError, RecursionError,
 )  # fmt: skip
-"""Exceptions for a text that is not a constant. Gluon's layouts check their arguments with assertions."""
+"""Exceptions that show that a text is not a constant. Gluon's layouts use assertions."""
 _RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
 _FUNCTION = re.compile(r"(?:(?P<module>[A-Za-z_][\w.]*)|(?P<file>/.*\.py)):(?P<name>[A-Za-z_]\w*)")
-"""Matches the name of a function with its module or file: `package.module:function`."""
+"""Matches the name of a function after its module or file: `package.module:function`."""
 
 
 def module_of(module: str, source: str, name: str, folder: Path | None) -> ModuleType:
-    """Import the installed module named `module`, or load the source as a module if `module` is empty."""
+    """Import the installed module `module`, or load the source as a module if `module` is empty."""
     if not module:
         return load_module(source, name, folder)
     with _without_gpu(True):
@@ -41,7 +41,7 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Make Triton report a simulated GPU within a `with` block if there is none. If `torch` is True, torch reports it,
+    """Within a `with` block, make Triton report a simulated GPU if there is none. With `torch`, torch reports it,
     too."""
     if torch:
         with suppress(ImportError):
@@ -52,7 +52,7 @@ def _without_gpu(torch: bool) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
-    """Load Python source, the text of the file `name` in `folder`, as a module."""
+    """Load Python source as a module. It is the text of the file `name` in `folder`."""
     path = str((folder or Path(tempfile.gettempdir(), "kernrec")) / name)
     package, top = _package(folder) if folder is not None and _RELATIVE.search(source) else ("", folder)
     for place in (folder, top):
@@ -80,9 +80,9 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def _package(folder: Path) -> tuple[str, Path]:
-    """Return (name of the package in `folder`, parent folder of its outermost package).
+    """Return the name of the package in `folder`, and the folder that contains its outermost package.
 
-    Return ("", `folder`) if the folder is not a package.
+    The name is empty if the folder is not a package.
     """
     names: list[str] = []
     while (folder / "__init__.py").is_file():
@@ -92,7 +92,7 @@ def _package(folder: Path) -> tuple[str, Path]:
 
 
 class _Text:
-    """Module loader with the module's text, so that `inspect` works without a file."""
+    """Module loader that lets `inspect` read the module's text without a file."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -102,9 +102,7 @@ class _Text:
 
 
 def jit_function(module: ModuleType, name: str) -> Any:
-    """Return the `@triton.jit` function that a module calls `name`, without further decorators. Raise `CompileError` if
-    the module has no such function, or the function lacks `@triton.jit`.
-    """
+    """Return a module's `@triton.jit` function without further decorators. Raise `CompileError` if there is none."""
     from triton.runtime.jit import JITFunction
 
     file = Path(module.__file__ or "").name
@@ -120,7 +118,7 @@ def jit_function(module: ModuleType, name: str) -> Any:
 
 
 def type_text(value: Any) -> str:
-    """Return a text from which `python_value` restores a Triton type (`tl.bfloat16`) or a Gluon layout."""
+    """Return a text from which `python_value` restores a Triton type or a Gluon layout."""
     import triton.language as tl
 
     if is_layout(value):
@@ -144,7 +142,7 @@ def python_value(text: str) -> Any:
             or `@triton.jit` function (`package.module:function` or `/path/kernels.py:function`).
 
     Raises:
-        UsageError: the text is none of these.
+        UsageError: the text has another form.
     """
     if match := _FUNCTION.fullmatch(text):
         file = Path(match["file"] or "")
@@ -160,7 +158,7 @@ def python_value(text: str) -> Any:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal or a Gluon layout. Call only constructors of layouts."""
+    """Return the value of a literal or a Gluon layout. Nothing but constructors of layouts is called."""
     if not isinstance(node, ast.Call):
         return ast.literal_eval(node)
     prefix, _, name = ast.unparse(node.func).partition(".")

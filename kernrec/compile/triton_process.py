@@ -1,7 +1,7 @@
 """Run code of users' Triton sources in separate processes.
 
 A process reads a request as JSON from standard input, and prints its answer as JSON in the last line. Stopping a
-process also kills everything that it started. The caller needs no `__main__` guard.
+process also stops everything that it started.
 """
 
 import io
@@ -32,7 +32,7 @@ def answer_of(
     limit_s: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run `python -m module` with `request` as standard input, and return the last line of its output, parsed as JSON.
+    """Run `python -m module` with `request` as standard input, and return the JSON value that it prints last.
 
     Args:
         about: name of the function, for messages.
@@ -61,8 +61,8 @@ def answer_request(
     """Answer a request from standard input with limited memory, and return the exit status of the process.
 
     Args:
-        task: function that answers a request. The request contains the `name` of the file. Everything that the function
-            prints is dropped. Its errors are reported under the key `refused`.
+        task: function that answers a request, which has the `name` of the file. Everything that it prints is dropped.
+            Its errors are reported under the key `refused`.
         plain: function that converts a value that JSON cannot represent.
     """
     from kernrec.compile.pool import limit_memory
@@ -92,7 +92,7 @@ def _refusal(message: str) -> str:
 
 
 def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
-    """Return the result of a Triton job from `cache`, or compile and cache it in a separate process.
+    """Return the result of a Triton job, from `cache` or from a separate process.
 
     Raises:
         CompileError: the source does not compile.
@@ -124,7 +124,7 @@ def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def _compile(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Compile the job of a request in its own process, and write the result to a folder in the cache's format."""
+    """Compile the job of a request, and write the result to a folder in the cache's format."""
     job, target = request["job"], request["job"]["triton"]
     target = TritonTarget(**{**target, "folder": target["folder"] and Path(target["folder"])})
     compile_job(CompileJob(**{**job, "triton": target}), CompileCache(Path(request["result"])))

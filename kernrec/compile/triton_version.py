@@ -22,7 +22,7 @@ _INTERFACES = (
     "triton.runtime.autotuner:Autotuner.prune_configs", "triton.runtime.autotuner:Autotuner.run",
     "triton.runtime.driver:driver.set_active", "triton.runtime.jit:JITFunction.run",
 )  # fmt: skip
-"""Names that kernrec uses in Triton's modules, as module:name, without names of Triton's language."""
+"""Names in Triton's modules that kernrec uses, as module:name."""
 
 
 @once
@@ -61,7 +61,7 @@ def _switch(variable: str, default: bool) -> bool:
 
 
 def fp_fusion_note() -> str | None:
-    """Return a note on whether Triton fuses multiplication and addition, or None if the environment decides."""
+    """Return a note on whether Triton fuses multiplication and addition. Return None if the environment decides."""
     if any(name in os.environ for name in ("TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION")):
         return None
     how = "fused into one instruction" if fp_fusion() else "two instructions"
@@ -91,7 +91,7 @@ def untested_version() -> str | None:
 
 @once
 def check_interfaces() -> str:
-    """Return `triton_compiler()`. Raise `NoCompilerError` if Triton lacks an interface that kernrec uses."""
+    """Return Triton's name and version. Raise `NoCompilerError` if Triton lacks an interface that kernrec uses."""
     compiler = triton_compiler()
     if missing := missing_name(_INTERFACES):
         raise NoCompilerError(
@@ -101,7 +101,7 @@ def check_interfaces() -> str:
 
 
 def missing_name(names: Iterable[str]) -> str | None:
-    """Return the first name, written as module:name, that its module does not define, or None."""
+    """Return the first of the names (module:name) that does not exist, or None."""
     for place in names:
         module, _, name = place.partition(":")
         try:

@@ -24,7 +24,7 @@ class Pointer:
     null: bool = False
     """Whether to pass a null pointer, because the tensor is not used."""
     offset: int = 0
-    """Offset from the start of the tensor in bytes."""
+    """Offset in bytes from the start of the tensor."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Workspace to allocate before the launches. It need not be initialized."""
+    """Workspace to allocate before the launches. Its initial content does not matter."""
 
     name: str
     dtype: str
@@ -49,7 +49,7 @@ class Scratch:
 
 @dataclass(frozen=True)
 class BoundLaunch:
-    """Launch of a kernel with the values of all its expressions."""
+    """Launch of a kernel in which every expression has a value."""
 
     index: int
     """Index in `Kernel.launches`."""
@@ -60,7 +60,7 @@ class BoundLaunch:
     """Dynamic shared memory in bytes per block."""
     arguments: tuple[Pointer | Scalar | BytesArgument | ImageHandle | MapHandle, ...]
     trips: dict[str, int]
-    """Executions of each loop body in all thread blocks, keyed by the loop's name."""
+    """Executions of each loop body, summed over all thread blocks, keyed by the loop's name."""
 
     @property
     def blocks(self) -> int:
@@ -72,11 +72,11 @@ class BoundLaunch:
 
 
 Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
-"""Launch to emulate, and (dtype, number of elements) of each buffer."""
+"""Launch to emulate, and the data type and number of elements of each buffer."""
 
 
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
-    """Return the launches that run `config` on `problem`, in order. Omit launches whose condition `when` is false.
+    """Return the launches that run `config` on `problem`, in order.
 
     Pointers and tensor maps use the problem's tensor names, even if the kernel's op has other names. Use
     `Kernel.misfit` to check whether the GPU can run the config.
@@ -98,7 +98,7 @@ def workspaces(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tup
 def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
-    """Return the small problems (probes) that are emulated to profile launch number `launch` of a config."""
+    """Return the small problems (probes) on which a launch of a config is profiled."""
     # Use no dimensions of the user's problem, because each probe defines its own.
     names = kernel.static_names(config, dtype, layout, sm)
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
@@ -113,7 +113,7 @@ def probe_problems(
 def probe_launches(
     kernel: Kernel, launch: int, configs: Sequence[Config], dtype: str, layout: str, sm: int
 ) -> Iterator[Probe]:
-    """Yield launch number `launch` of each config that has it, once for each of the launch's probes."""
+    """Yield the probes of launch number `launch` for each config that has this launch."""
     for config in configs:
         for problem in probe_problems(kernel, launch, config, dtype, layout, sm):
             names = kernel.namespace(config, problem, sm)
@@ -141,7 +141,7 @@ def _workspaces(kernel: Kernel, names: Mapping[str, Any]) -> tuple[Scratch, ...]
 def _bound(
     kernel: Kernel, index: int, names: Mapping[str, Any], problem: Problem, scratch: Sequence[Scratch]
 ) -> BoundLaunch | None:
-    """Return launch number `index` with the values of its expressions, or None if its condition `when` is false."""
+    """Return a launch with the values of its expressions, or None if its condition `when` is false."""
     launch = kernel.launches[index]
     if launch.when is not None and not launch.when.evaluate(names):
         return None
@@ -199,37 +199,33 @@ class _Place(ctypes.c_void_p):
 
 
 class PackedArguments:
-    """Arguments of a launch, packed for the CUDA driver. Addresses can change between launches."""
+    """Arguments of a launch in the CUDA driver's format. Addresses can change between launches."""
 
     def __init__(self, values: Iterable[Any], names: Sequence[str | None] = ()) -> None:
-        """Pack `ctypes` values. For each value, `names` contains the tensor or workspace whose address the value holds,
-        or None."""
+        """Pack `ctypes` values. `names` has the tensor or workspace whose address a value holds, or None."""
         self._values = list(values)
         self.slots: dict[str, list[Any]] = {}
-        """Packed values that hold the address of each tensor or workspace."""
+        """Packed addresses of each tensor or workspace."""
         for name, value in zip(names, self._values, strict=False):
             if name is not None:
                 self.slots.setdefault(name, []).append(value)
         self._pointers = (ctypes.c_void_p * len(self._values))(*map(_address, self._values))
         self.address = ctypes.addressof(self._pointers)
-        """Address of the array of pointers to the arguments, for the driver."""
+        """Address of the array that the driver reads."""
 
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":
-        """Pack the arguments of a bound launch, with null addresses until `set_address` is called. Raise `KernrecError`
-        if an argument is a texture, or a structure with pointers.
-        """
+        """Pack the arguments of a bound launch, with null addresses. Raise `KernrecError` if this is impossible."""
         pairs = [_packed(launch.entry, argument) for argument in launch.arguments]
         return cls([value for value, _ in pairs], [name for _, name in pairs])
 
     def set_address(self, name: str, address: int) -> None:
-        """Set the address of a tensor or workspace for later launches."""
         for value in self.slots.get(name, ()):
             value.value = address + getattr(value, "offset", 0)
 
 
 def _packed(entry: str, argument: Any) -> tuple[Any, str | None]:
-    """Return (packed argument, name of the tensor or workspace whose address it holds, or None)."""
+    """Return a packed argument, and the tensor or workspace whose address it holds, or None."""
     match argument:
         case Scalar(ctype, value):
             return C_TYPES[ctype](value), None

@@ -1,6 +1,6 @@
-"""Extract the device code of a CUDA program: the part of a source for nvcc that NVRTC can compile.
+"""Extract the device code of a CUDA program, because NVRTC compiles only device code.
 
-Host functions and host headers are removed without changing line numbers. The template that a launch names is
+Host functions and host headers are removed without changing line numbers, and templates that a launch names are
 instantiated. tree-sitter skips parts that it cannot parse, such as a macro in place of a declaration.
 """
 
@@ -20,7 +20,7 @@ DEVICE_HEADER = re.compile(
     r"|cuComplex\.h|math_constants\.h|curand_(?:kernel|uniform|normal)\.h|sm_\d+_\w+\.h|(?:cuda|cub|thrust|nv|cute"
     r"|cutlass|cooperative_groups|crt)/.*)\Z"
 )
-"""Matches headers with device code. All others are for host code."""
+"""Matches headers with device code."""
 TOOLKIT_HEADER = re.compile(
     r"(?:(?:cu|nv)\w*|device_\w+|std\w+|math|string|time|assert|float|limits|errno|ctype|memory|signal|unistd|sys/\w+)"
     r"\.h(?:pp)?\Z"
@@ -47,7 +47,7 @@ _PRELUDE = "\n".join((
     *_TYPES,
     *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()), "",
 ))  # fmt: skip
-"""Replacement of C's standard headers: types as on 64-bit Linux, and limits from the C standard."""
+"""Replacement of C's standard headers: types and limits as on 64-bit Linux."""
 _HALF = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 _COMPLEX = "#include <cuComplex.h>\n"
 _BRINGS = {
@@ -57,34 +57,31 @@ _BRINGS = {
     "cufft": f"{_COMPLEX}typedef float cufftReal; typedef double cufftDoubleReal; typedef cuComplex cufftComplex;\n"
     "typedef cuDoubleComplex cufftDoubleComplex;\n",
 }
-"""Text that replaces a CUDA library header, keyed by the start of the header's name. It only declares names that device
-code uses."""
+"""Declarations that replace a CUDA library header, keyed by the start of the header's name."""
 _HOST_WORD = re.compile(r"\b(?:std|torch|at|c10)::|<<<")
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
 _STD = "".join(
     f"#include <cuda/std/{name}>\n" for name in ("type_traits", "limits", "utility", "algorithm", "cmath", "cstdint")
 ) + "namespace std { using namespace cuda::std; }\n"  # fmt: skip
-"""Includes of CUDA's device versions of C++ templates for the namespace `std`."""
+"""Includes that define C++ templates of the namespace `std` for device code."""
 _STD_NAME = re.compile(r"(?<!cuda::)\bstd::")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _REGISTER = re.compile(r"\bregister\s+(?=[A-Za-z_])")
-"""Matches the storage class `register` of older sources, which C++17 removed."""
+"""Matches the storage class `register`, which C++17 removed."""
 _FUNCTION_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((?:[^\\\n]|\\[ \t\r]*\n|\\.)*", re.MULTILINE)
 _CONSTANT = re.compile(r"\b(?:const|constexpr|enum)\b")
 
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """Device code of a program."""
-
     text: str
     headers: tuple[str, ...]
     functions: tuple[str, ...]
 
     @property
     def note(self) -> str:
-        """Return one line on the removed headers and functions, or an empty string if none were removed."""
+        """Return one line on the removed headers and functions. It is empty if nothing was removed."""
         parts = []
         if self.functions:
             more = ", ..." if len(self.functions) > 3 else ""
@@ -96,7 +93,7 @@ class DeviceCode:
 
 @lru_cache(maxsize=32)
 def parsed(text: str) -> "Node":
-    """Return the root of the syntax tree of CUDA C++. Raise `KernrecError` if tree-sitter is not installed."""
+    """Return the root of the syntax tree of CUDA C++. Raise `KernrecError` if tree-sitter is missing."""
     try:
         import tree_sitter
         import tree_sitter_cuda
@@ -109,12 +106,12 @@ def parsed(text: str) -> "Node":
 
 
 def text_of(node: "Node | None") -> str:
-    """Return the source text of a syntax node, or an empty string for None."""
+    """Return the source text of a syntax node, or an empty text for None."""
     return node.text.decode() if node is not None and node.text is not None else ""
 
 
 def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
-    """Yield the descendants of a syntax node with one of the given kinds, in source order, except those in `#if 0`."""
+    """Yield the descendants of a syntax node with one of the given kinds, in source order. Skip code in `#if 0`."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -128,16 +125,19 @@ def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
 
 @lru_cache(maxsize=8)
 def has_host_code(text: str) -> bool:
-    """Return whether the source has a part that NVRTC cannot compile."""
+    """Return whether a source contains code that NVRTC cannot compile."""
     if "<<<" in text or re.search(r"\bmain\s*\(", text):
         return True
     return any(not DEVICE_HEADER.match(name) for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"\n]+)', text, re.M))
 
 
 def device_code(text: str, instance: str | None = None) -> DeviceCode:
-    """Return the device code of a program whose headers are inserted. `instance` is the launched instance of a
-    template, such as `scale<float, 4>`; other explicit instances are removed. Raise `KernrecError` if the program has
-    host code and tree-sitter is not installed."""
+    """Return the device code of a program whose headers are inserted. Of its explicit template instances, keep
+    `instance`.
+
+    Raises:
+        KernrecError: the program has host code, and tree-sitter is not installed.
+    """
     host_code = has_host_code(text)
     if not host_code and instance is None:
         return DeviceCode(text, (), ())
@@ -180,7 +180,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
 
 
 def _outer_condition(node: "Node") -> "Node | None":
-    """Return the token `#if`, `#ifdef` or `#ifndef` of the outermost condition around a node, or None."""
+    """Return the outermost `#if`, `#ifdef` or `#ifndef` around a node, or None."""
     condition, outer = None, node.parent
     while outer is not None:
         condition = outer.children[0] if outer.type in ("preproc_if", "preproc_ifdef") else condition
@@ -189,8 +189,7 @@ def _outer_condition(node: "Node") -> "Node | None":
 
 
 def _without_host_macros(text: str) -> str:
-    """Empty each line at namespace scope that contains only a host macro, such as a PyTorch binding. Without a
-    semicolon, the parser would treat such a line as part of the next declaration."""
+    """Empty each line at namespace scope that contains only a host macro, such as a PyTorch binding."""
     names = [match[1] for match in _FUNCTION_MACRO.finditer(text) if _HOST_WORD.search(match[0])]
     if not names:
         return text
@@ -199,7 +198,7 @@ def _without_host_macros(text: str) -> str:
 
 
 def _unused_types(declarations: "list[Node]", instance: str) -> "list[Node]":
-    """Return the declarations of types and macros that nothing else in the source needs."""
+    """Return the declarations of types and macros that nothing else in the source uses."""
     macros = ("preproc_def", "preproc_function_def")
     names = {
         node.id: text_of(node.child_by_field_name("name")) if node.type in macros else _type_name(node)
@@ -232,7 +231,7 @@ def _type_name(node: "Node") -> str:
 
 
 def without(text: str, edits: "list[tuple[Node, str]]") -> str:
-    """Return a source with syntax nodes replaced by texts. Other code keeps its line numbers."""
+    """Replace syntax nodes by texts, without changing the line numbers of other code."""
     source = text.encode()
     for node, instead in sorted(edits, key=lambda edit: -edit[0].start_byte):
         lines = b"\n" * source.count(b"\n", node.start_byte, node.end_byte)
@@ -241,13 +240,13 @@ def without(text: str, edits: "list[tuple[Node, str]]") -> str:
 
 
 def function_name(node: "Node") -> str:
-    """Return the name of the function that a syntax node defines or declares, or an empty string."""
+    """Return the name of the function that a syntax node declares, or an empty string."""
     declarator = next(nodes(node, "function_declarator"), None)
     return text_of(declarator.child_by_field_name("declarator")) if declarator is not None else ""
 
 
 class _DeviceWords:
-    """Words of device code: keywords of CUDA, and macros that expand to them."""
+    """Keywords of CUDA, and macros that expand to them."""
 
     def __init__(self, root: "Node") -> None:
         macros = nodes(root, "preproc_def", "preproc_function_def")

@@ -1,7 +1,6 @@
 """Read the kernels, parameters, launch bounds and macros that a CUDA C++ source declares.
 
-PTX has neither parameter names nor pointer types. Without a preprocessor, the type of a complex declaration is unknown,
-and the caller asks the user for it.
+PTX has neither parameter names nor pointer types. If kernrec does not know a type, the caller asks the user.
 """
 
 import re
@@ -17,7 +16,7 @@ _ALIAS = (
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)[ \t]+\(?(\d{1,9})[uUlL]*\)?[ \t]*$", re.MULTILINE)
 _VARIABLE = re.compile(r"\b__(?:constant|device|managed)__\b([^;={}()\[\],]*?)\b(\w+)\s*(?=[\[;={,])")
 _BEFORE_NAME = r"(?:[\w\s]|#[^\n]*\n)*?"
-"""Matches everything between `__global__` and a kernel's name."""
+"""Matches the code between `__global__` and a kernel's name."""
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*ifdef[ \t]+(\w+)([^#]*)(?:#[ \t]*else([^#]*))?#[ \t]*endif", re.MULTILINE)
 _STORAGE = re.compile(r"\b(?:static|extern|inline|alignas|__(?:constant|device|managed|align)__)\b")
 _MOST_ALIASES = 8
@@ -38,33 +37,30 @@ _VECTORS = {
     "uint": "u32", "long": "i64", "ulong": "u64", "longlong": "i64", "ulonglong": "u64", "half": "f16", "__half": "f16",
     "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "__nv_bfloat16_": "bf16",
 }  # fmt: skip
-"""Element type of CUDA's vector types, keyed by name without length (`float` for `float4`)."""
+"""Element type of each CUDA vector type, keyed by name without length (`float` for `float4`)."""
 
 
 class Parameter(NamedTuple):
-    """Parameter in a kernel's declaration."""
+    """Parameter of a kernel."""
 
     name: str
     pointer: bool
     written: bool
-    """Whether the parameter points to a type without `const`."""
+    """Whether the kernel may write through this pointer, because its type is not `const`."""
     dtype: str | None
-    """Data type of the number, or of the elements behind the pointer. None if kernrec does not support the type."""
+    """Data type of the number or of the pointer's elements. None if kernrec does not support it."""
     lanes: int
-    """Elements in a value of the C++ type, such as 4 for `float4`."""
+    """Number of elements in a value, such as 4 for `float4`."""
     ctype: str
-    """C++ type in the source."""
 
 
 class Signature(NamedTuple):
-    """Declaration of a kernel in a CUDA C++ source."""
-
     name: str
     parameters: tuple[Parameter, ...]
     template: tuple[str, ...] = ()
 
     def instantiated(self, instance: str) -> "Signature":
-        """Return the signature of a template instance such as `scale<float, 4>`."""
+        """Return the signature of an instance of the template, such as `scale<float, 4>`."""
         stated = _parts(instance.partition("<")[2].rpartition(">")[0])
         types = dict(zip(self.template, (part.strip() for part in stated), strict=False))
         parameters = []
@@ -75,16 +71,16 @@ class Signature(NamedTuple):
 
 
 class Macro(NamedTuple):
-    """Macro whose value is an integer."""
+    """Macro with an integer value."""
 
     name: str
     value: int
     guarded: bool
-    """Whether a compiler option can set another value, because `#ifndef` guards the macro."""
+    """Whether a compiler option can change the value, because the definition is inside `#ifndef`."""
 
 
 def signatures(source: str) -> tuple[Signature, ...]:
-    """Return the kernels of a source in the order of declaration, without duplicates."""
+    """Return the kernels that a source declares, in order."""
     text = _without_comments(source)
     aliases = type_aliases(text)
     kernels: dict[str, Signature] = {}
@@ -118,8 +114,7 @@ def variable_types(source: str) -> dict[str, str]:
 
 
 def source_name(symbol: str) -> str:
-    """Return the name that a kernel or variable has in the source, given its symbol, which may be mangled. The name
-    excludes parameters and namespaces."""
+    """Return the source name of a kernel or variable from its symbol, without parameters and namespaces."""
     if not symbol.startswith("_Z"):
         return symbol
     rest, name = symbol.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
@@ -142,7 +137,7 @@ def macros(source: str) -> tuple[Macro, ...]:
 
 
 def kernel_body(source: str, kernel: str) -> str:
-    """Return the text of a kernel's body without comments, or an empty string."""
+    """Return the body of a kernel without comments. It is empty if the source lacks the kernel."""
     text = _without_comments(source)
     begin = re.search(rf"\b{kernel}\s*\(", text)
     body = text[_closing(text, begin.end()) :] if begin else ""
@@ -150,7 +145,7 @@ def kernel_body(source: str, kernel: str) -> str:
 
 
 def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
-    """Return whether a kernel uses a pointer only in assignments `parameter[...] = ...`, so that it is an output."""
+    """Return whether a kernel only assigns to the elements of a pointer, so that it is an output."""
     body = kernel_body(source, kernel)
     mentions = list(re.finditer(rf"\b{parameter}\b\s*", body))
     for mention in mentions:
@@ -163,7 +158,7 @@ def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
 
 
 def element_type(ctype: str, aliases: dict[str, str] | None = None) -> tuple[str | None, int]:
-    """Return (data type, number of elements) of a C++ type: (`f32`, 4) for `float4`, (None, 1) for an unknown type."""
+    """Return the data type and number of elements of a C++ type, such as (`f32`, 4). Unknown types give (None, 1)."""
     plain = _plain(ctype)
     for _ in range(_MOST_ALIASES):
         if plain in _TYPES or plain not in (aliases or {}):
@@ -194,7 +189,7 @@ def _parameter(text: str, place: int, aliases: dict[str, str]) -> Parameter:
 
 
 def type_aliases(text: str) -> dict[str, str]:
-    """Return the type aliases that `typedef`, `using` and macros define."""
+    """Return the type aliases that a source defines by `typedef`, `using` or macros."""
     aliases = {name: " ".join(kind.split()) for kind, name in _ALIAS[0].findall(text)}
     for pattern in _ALIAS[1:]:
         aliases |= {match["name"]: " ".join(match["type"].split()) for match in pattern.finditer(text)}

@@ -42,7 +42,7 @@ from kernrec.op.problem import ANY_LAYOUT, Dim, Names, Op
 from kernrec.util.light_dataclass import dataclass
 
 LAYOUT = ANY_LAYOUT
-"""Layout of a declared problem: tensors are row-major and have the declared shapes."""
+"""Layout of a declared problem: tensors are row-major."""
 
 _ROLES = ("input", "output", "inout", "constant")
 _MOST_DIMS, _MOST_TENSORS = 16, 64
@@ -62,7 +62,7 @@ class _DeclaredTensor:
 
 
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
-    """Read the `[problem]` table of the kernel `name`. Return (declared op, fields of `Kernel` that the table sets)."""
+    """Read the `[problem]` table of a spec. Return the op, and further fields of `Kernel`."""
     dims = _dims(table)
     dim_names = [dim.name for dim in dims]
     dtype = _dtype(table, table.string("dtype", "f32"))
@@ -116,7 +116,7 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
 
 
 def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _DeclaredTensor:
-    """Return the tensor that an entry of `[problem.tensors]` declares, by default with elements of `dtype`."""
+    """Return the tensor that an entry of `[problem.tensors]` declares."""
     if not is_identifier(name):
         raise table.error(expected_name(name))
     if name in dims:
@@ -167,7 +167,7 @@ def _no_reference(sizes: Names, layout: str, tensors: Mapping[str, Any]) -> dict
 
 
 RESERVED_DIMS = frozenset({"dtype", "layout", "dtype_bytes", "sm", "i"})
-"""Names with another meaning in expressions, which no dimension can have."""
+"""Names that no dimension can have, because they have another meaning in expressions."""
 
 
 def _dims(table: Table) -> list[Dim]:

@@ -35,8 +35,7 @@ MAX_DEPTH = 64
 Value = int | float | str | np.ndarray
 Namespace = Mapping[str, Any]
 Tree = tuple[Any, ...]
-"""Node of an expression tree: the number of its operation in `OPERATIONS`, followed by the trees of its operands. A
-leaf has its value in their place."""
+"""Node of an expression tree: number in `OPERATIONS`, then the operands. A leaf has a value instead of operands."""
 
 OPERATIONS = {
     name: number
@@ -49,7 +48,7 @@ OPERATIONS = {
         )
     )
 }  # fmt: skip
-"""Number of each operation, as in `Operation` of engine/query/space.h."""
+"""Number of each operation, as in engine/query/space.h."""
 
 _HALF = 1 << 63
 _ALPHABET = re.compile(r"[A-Za-z0-9_ +\-*/%<>=!(),.'\"]*")
@@ -58,7 +57,7 @@ _NUMBER, _TRUTH, _TEXT = "number", "truth", "text"
 
 
 class Expression:
-    """Parsed expression of a `kernel.toml`, with the names that it uses."""
+    """Parsed expression of a `kernel.toml`."""
 
     __slots__ = ("is_truth", "names", "text", "tree")
 
@@ -70,13 +69,11 @@ class Expression:
 
     @property
     def shown(self) -> str:
-        """Return the text in quotes for error messages, shortened if it is long."""
+        """Return the quoted and possibly shortened text for error messages."""
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """Return the expression's value. It is an array if the value of any name is an array, else a Python scalar. A
-        value is an integer, a float, text or an array. Raise `UsageError` if a name has no value, or an operation does
-        not accept its operand."""
+        """Return the expression's value. It is an array if a name has an array. Raise `UsageError` if this fails."""
         missing = sorted(self.names - names.keys())
         if missing:
             raise UsageError(f"expression {_short(self.text)} needs {', '.join(missing)}")
@@ -95,7 +92,7 @@ class Expression:
         return value != 0 if self.is_truth else value
 
     def whole_number(self, names: Namespace, least: int, place: str) -> int:
-        """Return the expression's value. Raise `UsageError` if it is not an integer of at least `least`."""
+        """Return the expression's value. Raise `UsageError` unless it is an integer of at least `least`."""
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
             sizes = ", ".join(f"{name}={names[name]}" for name in sorted(self.names - {self.text}))
@@ -126,7 +123,7 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse an expression. Equal texts give the same object. Raise `UsageError` if the text is outside the grammar."""
+    """Parse an expression. Equal texts give the same object. Raise `UsageError` if the text is invalid."""
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long; at most {MAX_LENGTH} are accepted")
     flat = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
@@ -154,12 +151,12 @@ def parse(text: str) -> Expression:
 
 
 def implication(condition: Expression, rule: Expression) -> Expression:
-    """Return an expression for "`condition` implies `rule`": true if `condition` is false or `rule` is true."""
+    """Return an expression that is true if `condition` is false or `rule` is true."""
     return parse(f"not ({condition.text}) or {rule.text}")
 
 
 def literal(value: float) -> Expression:
-    """Return an expression with a constant value, which may be a fraction."""
+    """Return a constant expression."""
     return Expression(repr(value), frozenset(), (OPERATIONS["number"], value), False)
 
 
@@ -200,7 +197,7 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, bool]] = {
     ast.Lt: ("less", False), ast.LtE: ("less_equal", False), ast.Gt: ("less", True), ast.GtE: ("less_equal", True),
     ast.Eq: ("equal", False), ast.NotEq: ("equal", False),
 }  # fmt: skip
-"""Operation of each comparison, and whether its operands are swapped. `!=` is the negation of `==`."""
+"""Operation of each comparison, and whether to swap its operands."""
 
 
 def _node(operation: str, *operands: Any) -> Tree:
@@ -208,7 +205,7 @@ def _node(operation: str, *operands: Any) -> Tree:
 
 
 class _Compiler:
-    """Converter from Python's syntax tree. It refuses every node outside of the grammar."""
+    """Converter from Python's syntax tree. It rejects all nodes outside the grammar."""
 
     def __init__(self, text: str, lead: int) -> None:
         self.text = text
@@ -219,7 +216,7 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """Return (tree, kind of the value). The kind is number, truth value or text. Names count as numbers."""
+        """Return a tree, and the kind of its value: number, truth value or text. Names count as numbers."""
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1
@@ -310,13 +307,12 @@ _RESERVED = frozenset({"and", "or", "not", "if", "else", "in", "is", "lambda", "
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether a tunable, let or tensor may have a name. It must be in lower case, and neither a keyword nor a
-    function of the grammar."""
+    """Return whether a tunable, let or tensor may have this name."""
     return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in _RESERVED and name not in FUNCTIONS
 
 
 def identifier(name: str) -> str:
-    """Convert a name to one that `is_identifier` accepts: `BLOCK_M` to `block_m`, the reserved `in` to `in_`."""
+    """Convert a name to one that a spec may use: `BLOCK_M` to `block_m`, the reserved `in` to `in_`."""
     folded = re.sub(r"\W+", "_", name.lower()).strip("_")[:38]
     if folded in _RESERVED or folded in FUNCTIONS:
         return f"{folded}_"
@@ -324,12 +320,12 @@ def identifier(name: str) -> str:
 
 
 def as_in_source(text: str) -> str:
-    """Restore the source's spelling of names in a text that `identifier` changed, such as `in` for `in_`."""
+    """Restore the names that `identifier` changed, such as `in` for `in_`, in a text."""
     return re.sub(rf"\b({'|'.join((*_RESERVED, *FUNCTIONS))})_\b", r"\1", text)
 
 
 def expected_name(name: str) -> str:
-    """Return the error message for a name that `is_identifier` refuses."""
+    """Return the error message for an invalid name."""
     if name in _RESERVED or name in FUNCTIONS:
         return f"{name!r} is reserved in expressions; expected another name, such as {name}_0"
     cure = f"; write {name.lower()!r}" if is_identifier(name.lower()) else ""

@@ -1,7 +1,7 @@
 """Define the measurements that every contributor takes.
 
-In the analytical model, a single resource such as DRAM limits the time of each measurement. The measurements check the
-model's constants, and detect unusual GPUs, such as throttled GPUs.
+In each measurement, a single resource such as DRAM limits the time. The results check the constants of the analytical
+model, and reveal unusual GPUs, such as throttled GPUs.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from kernrec.op import Problem, find_op
 
 @dataclass(frozen=True)
 class FixedMeasurement:
-    """Config of a library kernel to measure on a problem."""
+    """Measurement of a library kernel's config on a problem."""
 
     bound: str
-    """Resource, such as DRAM or FMA, that bounds the time on most GPUs."""
+    """Resource that limits the time on most GPUs, such as DRAM or FMA."""
     kernel_name: str
     config: Mapping[str, int]
     problem: Problem

@@ -20,12 +20,10 @@ _DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0
 
 @dataclass(frozen=True)
 class LaunchReader:
-    """Reader of a kernel's `[[launch]]` tables."""
-
     source: str
     names: Collection[str]
     static_names: Collection[str]
-    """Names that do not depend on dimensions, which expressions of probes may use."""
+    """Names that expressions of probes may use, because they do not depend on dimensions."""
     dims: Collection[str]
     pointers: Collection[str]
     """Tensors and workspaces."""
@@ -163,7 +161,7 @@ def _product(extents: Iterable[Expression]) -> Expression:
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """Return CUDA's limits as constraints (Programming Guide, "Technical Specifications per Compute Capability")."""
+    """Return CUDA's limits on a launch as constraints (Programming Guide, "Technical Specifications")."""
     x, y, z = (extent.text for extent in launch.grid)
     rules = [
         f"1 <= ({launch.threads.text}) <= max_threads_per_block",

@@ -1,7 +1,7 @@
 """Load the kernels of kernrec: every folder of `kernrec/kernel/library` with a `kernel.toml`.
 
-A kernel's name is its folder's, and begins with its op (`matmul_simt`), so a query only reads the specs of one op. A
-folder with a `kernel.py` contains a Triton kernel. All others are CUDA C++.
+A kernel's name is its folder's name and begins with its op, as in `matmul_simt`. A folder with a `kernel.py` contains a
+Triton kernel. All others are CUDA C++.
 """
 
 from functools import cache
@@ -29,7 +29,7 @@ def kernel_names() -> tuple[str, ...]:
 
 @cache
 def _spec(name: str) -> dict[str, Any] | None:
-    """Return a kernel's spec, or None if the file is not TOML. `load_kernel` raises the error for such a file."""
+    """Return a kernel's spec, or None if the file is not valid TOML."""
     try:
         return shipped_toml(_FOLDER / name / "kernel.toml")
     except ValueError:
@@ -50,7 +50,7 @@ def _shared_by_sources() -> bytes:
 
 
 def _source(path: Path) -> str:
-    """Return the source of a kernel with its headers inserted, cached until one of the inputs changes."""
+    """Return the source of a kernel with its headers inserted. The result is cached until a file changes."""
     made_of = b"\n".join((_shared_by_sources(), path.name.encode(), path.read_bytes()))
     return str(cached(f"{path.parent.name}.source", made_of, lambda: ({"source": read_source(path)}, {}))[0]["source"])
 
@@ -70,7 +70,7 @@ def _load(name: str) -> Kernel:
 
 
 def find_kernel(name: str) -> Kernel:
-    """Return a kernel by name, ignoring case, blanks, `-` and `_`. Raise `UsageError` if there is none."""
+    """Return a kernel by name. Ignore case, blanks, `-` and `_`. Raise `UsageError` if there is none."""
     by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
     if fold(str(name)) not in by_spelling:
         raise unknown("kernel", name, kernel_names(), see="kernrec list kernels")
@@ -83,7 +83,7 @@ def all_kernels() -> tuple[Kernel, ...]:
 
 
 def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: int | None = None) -> list[Kernel]:
-    """Return the kernels of `op` (of all ops if it is empty) whose specs list the dtype and layout and allow `sm`."""
+    """Return the kernels of an op, or of all ops, for a dtype, layout and architecture."""
     names = (
         name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout, sm)
     )
@@ -101,8 +101,10 @@ def triton_kernels(
 def kernels_for(
     op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
 ) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of an op for a dtype, layout and architecture. None matches all values. A kernel's
-    constraints may still exclude the architecture (`Kernel.runs_on`)."""
+    """Return the CUDA C++ kernels of an op for a dtype, layout and architecture. None matches all values.
+
+    A kernel's constraints may still exclude the architecture (`Kernel.runs_on`).
+    """
     op = find_op(op).name
     return tuple(kernel for kernel in _of_op(op, False, dtype, layout, sm) if kernel.op == op)
 
@@ -119,8 +121,7 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of a problem and of its equivalent problems. Raise `NoSuchKernelError` if there are
-    none."""
+    """Return the CUDA C++ kernels of a problem and its equivalent problems. Raise `NoSuchKernelError` without any."""
     able = [
         kernel
         for form in equivalents(problem)
@@ -137,7 +138,7 @@ def _nearest(op: str, dtype: str, sm: int) -> str:
 
 
 def implemented(op: str, sm: int) -> str:
-    """Return a message with the dtypes and layouts of an op's kernels: `implemented are f32 (nn), f16 (nn, nt)`."""
+    """Return a message on the dtypes and layouts of an op's kernels: `implemented are f32 (nn), f16 (nn, nt)`."""
     layouts: dict[str, dict[str, None]] = {}
     for kernel in kernels_for(op):
         for dtype in kernel.dtypes:

@@ -23,22 +23,25 @@ _MOST_FILES = 256
 _MOST_FOLDERS = 4_000
 """Maximum number of folders in a search for a header."""
 _PROJECT_MARKS = (".git", ".hg")
-"""Folders that mark the root of a project."""
+"""Folders in the root of a project."""
 _LAUNCHES = re.compile(r"<<<|\bmain\s*\(")
 _REPAIRS = (
     (re.compile(r"<<[ \t]+<(?![<=])"), "<<<"),
     (re.compile(r">>[ \t]+>(?=\s*\()"), ">>>"),
     (re.compile(r"\\[ \t]+(?=\r?\n)"), r"\\"),
 )
-"""Patterns and replacements for text that only nvcc accepts: blanks inside the brackets of a launch, as in `f<< <1, 32>
->>()`, and blanks after a backslash that continues a line."""
+"""Replacements for text that only nvcc accepts, such as blanks in `f<< <1, 32> >>()` and after a backslash."""
 
 
 def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None, whole: bool = False) -> str:
-    """Return the device code of a source file with its headers inserted. Headers are searched in the file's folder, in
-    its parent, and in the folders `include` relative to the file. `instance` is the launched instance of a template,
-    such as `scale<float, 4>`. `whole` keeps host code, for nvcc. Raise `KernrecError` if the source has host code and
-    tree-sitter is not installed."""
+    """Return the device code of a source file with its headers inserted.
+
+    Headers are searched in the file's folder, its parent, and the folders `include`. `instance` is the launched
+    instance of a template, such as `scale<float, 4>`. If `whole` is true, host code is kept.
+
+    Raises:
+        KernrecError: the source has host code, and tree-sitter is not installed.
+    """
     from kernrec.kernel.cuda_program import device_code  # Import late: a query reads cached sources.
 
     text = whole_source(path, include)
@@ -46,12 +49,12 @@ def read_source(path: Path, include: Sequence[str] = (), instance: str | None = 
 
 
 def whole_source(path: Path, include: Sequence[str] = ()) -> str:
-    """Return a source with host code, and with each header of its folder and of `include` inserted once."""
+    """Return a source with its host code, and with each of its own headers inserted once."""
     return "".join(text for text, _, _ in _pieces(path, include))
 
 
 def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int]]:
-    """Return (file, line number in the file) of each line of `whole_source`."""
+    """Return the file and line number of each line of `whole_source`."""
     origins: list[tuple[str, int]] = []
     begins = True
     for text, file, first in _pieces(path, include):
@@ -66,7 +69,7 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
 
 
 def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Return a source with inserted headers as pieces: (text, file, number of the piece's first line in the file)."""
+    """Return a source with inserted headers as pieces of text, each with its file and first line number."""
     parent = path.absolute().parent.parent
     roots = [path.parent, parent, *(path.parent / folder for folder in include)]
     pieces: list[tuple[str, str, int]] = []
@@ -77,8 +80,7 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
 def _inline(
     path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]], host_code: bool = False
 ) -> None:
-    """Append the pieces of a file and of its headers to `pieces`. Headers are searched in `roots`, and files in `seen`
-    are already part of the source. `host_code` is whether a file that includes this file has host code."""
+    """Append the pieces of a file and of its headers to `pieces`. Skip headers in `seen`, which are already there."""
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
@@ -131,16 +133,14 @@ def _read_program(path: Path, place: str) -> str:
 
 
 def _project_root(folder: Path) -> Path | None:
-    """Return the nearest folder with one of `_PROJECT_MARKS`, at most four folders up, but never home or `/`."""
+    """Return the root folder of a project, at most four folders up, but never the home folder or `/`."""
     near = [folder.absolute(), *folder.absolute().parents][:5]
     inner = takewhile(lambda base: base not in (Path.home(), Path(base.anchor)), near)
     return next((base for base in inner if any((base / mark).exists() for mark in _PROJECT_MARKS)), None)
 
 
 def _project_header(folder: Path, name: str) -> Path | None:
-    """Return the path of a header in a project, or None if it is missing or ambiguous. The search covers `folder` and
-    its parents up to the project's root, each with two levels of subfolders, and ends at the first folder with a
-    result."""
+    """Return the path of a header in a project, or None if it is missing or ambiguous."""
     if (root := _project_root(folder)) is None:
         return None
     near = [folder.absolute(), *folder.absolute().parents]
@@ -155,7 +155,7 @@ def _project_header(folder: Path, name: str) -> Path | None:
 
 
 def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
-    """Add a digest of each file with tensor values to a spec, so that the kernel's hash depends on it."""
+    """Add a digest of each file with tensor values to a spec, so that the kernel's hash depends on the values."""
     problem = data.get("problem")
     tensors = problem.get("tensors") if isinstance(problem, dict) else None
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
@@ -190,8 +190,10 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20, errors: str = "
 
 
 def kernel_hash(data: Mapping[str, Any], source: str) -> str:
-    """Return a hash (16 hex digits) of a kernel's spec without descriptions, and of its source. If the spec contains a
-    Triton cache key, the hash does not depend on the source."""
+    """Return a hash (16 hex digits) of a kernel's spec and source.
+
+    Descriptions in the spec do not affect it. A Triton cache key in the spec replaces the source.
+    """
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [
         [name, {key: value for key, value in table.items() if key != "meaning"}]
@@ -225,19 +227,22 @@ _LARGEST = 64 << 20
 
 @dataclass(frozen=True)
 class CompileFlags:
-    """Compiler flags of a source: macros, options and folders with headers."""
+    """Macros, options and header folders for compiling a source."""
 
     defines: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     """Options such as `-std=c++20` and `-use_fast_math`."""
     include: tuple[str, ...] = ()
     note: str = ""
-    """Note on the source of flags that the user did not state, or an empty string if there are none."""
+    """Note on flags that the user did not state. It may be empty."""
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
-    """Return the compiler flags of a CUDA file: the user's macros `NAME=VALUE` and options such as `-std=c++20`, then
-    the flags in its `compile_commands.json`. Raise `UsageError` if a macro or option is malformed."""
+    """Return the compiler flags of a CUDA file: the user's flags, then those in its `compile_commands.json`.
+
+    Raises:
+        UsageError: a macro or option is malformed.
+    """
     defines, options = {}, []
     for text in stated:
         if OPTION.fullmatch(text):
@@ -258,14 +263,14 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
 
 
 def _once(options: Sequence[str]) -> tuple[str, ...]:
-    """Keep one `-std` and one fast-math option, if present, in the spelling that both NVRTC and nvcc accept."""
+    """Keep at most one `-std` and one fast-math option, in a spelling that NVRTC and nvcc accept."""
     standard = next((f"-std={match[1]}" for each in options if (match := _STANDARD.fullmatch(each))), None)
     fast = any(_FAST_MATH.fullmatch(each) for each in options)
     return (*([standard] if standard else []), *(["-use_fast_math"] if fast else []))
 
 
 def _listed(database: Path, source: Path) -> CompileFlags | None:
-    """Return the flags of a source in a `compile_commands.json`, or None if it has none for the source."""
+    """Return the flags of a source in a `compile_commands.json`, or None."""
     try:
         if database.stat().st_size > _LARGEST:
             return None

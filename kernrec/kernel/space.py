@@ -1,7 +1,7 @@
 """Enumerate the configs of a kernel that can run on a GPU, and evaluate the kernel's expressions for them.
 
-Configs are enumerated one tunable at a time. Each constraint is checked as early as possible, so the full product is
-never built. The engine does both (`engine/query/space.cpp`).
+Configs are enumerated one tunable at a time, and constraints are checked as early as possible. The engine does both
+(`engine/query/space.cpp`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
 
 _MOST_ROWS = 4_000_000
-"""Maximum number of candidate configs. A spec that exceeds it has weak constraints."""
+"""Maximum number of candidate configs. A spec that exceeds it needs more constraints."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Variants:
     index: np.ndarray
     """Index of each config's variant, as int64 of shape (configs,)."""
     rows: np.ndarray
-    """Row of each variant's first config in the space, as int64 of shape (variants,)."""
+    """Row of the first config of each variant, as int64 of shape (variants,)."""
     keys: list[str]
-    """Keys from `Kernel.variant_key`, or from `Kernel.sample_keys` if each config is a separate variant."""
+    """Key of each variant (`Kernel.variant_key`, or `Kernel.sample_keys` for kernels profiled on one problem)."""
 
 
 class Space:
-    """Configs of a kernel for one GPU, dtype and layout that satisfy all constraints without problem dimensions.
+    """Configs of a kernel for one GPU, dtype and layout. Constraints on a problem's dimensions are not applied yet.
 
     Each row is one config, in lexicographic order of the tunables' values in the spec.
 
@@ -92,7 +92,7 @@ class Space:
         return {name: column.item(row) for name, column in self.columns.items()}
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
-        """Return the row of each config as an int64 array, with -1 for configs that are not in the space."""
+        """Return the row of each config as int64. Missing configs have row -1."""
         values = {tunable.name: tunable.values for tunable in self.kernel.tunables}
         digits = [(name, {v: i for i, v in enumerate(choices)}) for name, choices in values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
@@ -113,8 +113,7 @@ class Space:
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """Return the position of each row in the product of all tunables' values, as an int64 array. Positions are
-        ascending."""
+        """Return the position of each row in the product of all tunables' values, as ascending int64."""
         place = np.zeros(len(self), dtype=np.int64)
         for number, tunable in enumerate(self.kernel.tunables):
             place = place * len(tunable.values) + self.in_engine.digits(number)
@@ -130,7 +129,7 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Return `Variants` with one variant per config, for a kernel profiled on one problem (`Kernel.sampled`)."""
+        """Return a variant for each config, for a kernel that is profiled on one problem."""
         rows = np.arange(len(self))
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
@@ -157,8 +156,10 @@ class Space:
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Divide constraints into static and dynamic constraints. A static constraint does not depend on the problem's
-        dimensions. Its form is (n, constraint): the engine can check it as soon as the first n tunables have values."""
+        """Divide constraints into static constraints and constraints that depend on the problem's dimensions.
+
+        A static constraint is (n, constraint): it can be checked once the first n tunables have values.
+        """
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
         place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))
@@ -179,14 +180,13 @@ def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]
 
 
 def arguments(problem: "Problem") -> tuple[dict[str, int | str], dict[str, float], bool, float, float]:
-    """Return five properties of a problem: (names, bytes of each tensor, whether a tensor needs 64-bit indices, FLOPs,
-    compulsory bytes)."""
+    """Return a problem's names, bytes of each tensor, need for 64-bit indices, FLOPs and compulsory bytes."""
     sizes = problem.tensor_bytes, problem.too_large is not None, float(problem.flops), float(problem.bytes)
     return problem.names, *sizes
 
 
 class ProblemSpace:
-    """Space of a kernel on one problem. Each expression is evaluated at most once."""
+    """Space of a kernel on one problem. The results of expressions are cached."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:
         self.problem = space.form(problem)
@@ -194,10 +194,7 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, *arguments(self.problem))
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return the values of an expression for the configs in `rows`, or for all configs if `rows` is None. The
-        result is a scalar if the values are equal. Raise `UsageError` if the problem has no value for a name, or an
-        operation does not accept its operands.
-        """
+        """Return an expression's values for the configs in `rows` or for all. Equal values become a scalar."""
         try:
             value = self.in_engine.column(expression, rows)
         except ValueError as error:
@@ -206,12 +203,11 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Boolean array (rows,) of valid configs. No config is valid if a tensor needs 64-bit indices."""
+        """Return a Boolean array (rows,) of the configs that can run. None can if a tensor needs 64-bit indices."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:
-        """Return a copy of the Boolean mask `rows` that is false for configs that violate a constraint on this
-        problem."""
+        """Return the Boolean mask `rows` without the configs that violate a constraint on this problem."""
         holds = rows.copy()
         try:
             self.in_engine.test(holds)
@@ -221,5 +217,5 @@ class ProblemSpace:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Return the rows of the configs that are valid on this problem, as an int64 array."""
+        """Return the rows of the configs that can run on this problem, as int64."""
         return np.flatnonzero(self.valid)

@@ -51,39 +51,41 @@ SCALAR_RANGES = {
 
 @dataclass(frozen=True)
 class Tunable:
-    """Parameter of a kernel with a value in each config."""
+    """Parameter of a kernel. Each config has a value for it."""
 
     name: str
     values: tuple[int, ...]
     """Values in the order of the spec."""
     meaning: str
     launch: bool = False
-    """Whether the launch passes the value, so that the compiled code does not depend on it."""
+    """Whether the value is passed at launch instead of being compiled in."""
     define: str | None = None
-    """Macro that holds the value in the source. If None, the macro is the tunable's name in upper case."""
+    """Macro of the value in the source. None stands for the name in upper case."""
 
     @property
     def macro(self) -> str:
-        """Return the macro that holds the tunable's value in the source."""
         return self.define or self.name.upper()
 
 
 @dataclass(frozen=True)
 class TensorValues:
-    """Content of a tensor before or after the launch, in a spec that declares its own problem."""
+    """Content of a tensor before or after the launch, as a spec declares it."""
 
     kind: str
     """`normal`, `zeros`, `constant`, `uniform`, `integers`, `index`, `offsets`, `expression`, `file` (a `.npy` file),
     `raw` (a file with only the values) or `unknown`."""
     numbers: tuple[float, ...] = ()
-    """Value of a `constant`, or the lower and upper bound of `uniform` and `integers`. The upper bound is excluded."""
+    """Value of a `constant`, or the bounds of `uniform` and `integers`. The upper bound is excluded."""
     text: str = ""
-    """Expression of the flat index `i`, file name, or reason for `unknown`. For `index` and `offsets`: the tensors
-    into which the values point, each with its number of elements per index, 1 if omitted (`x c, y`)."""
+    """Expression of the flat index `i`, file name, or reason for `unknown`.
+
+    For `index` and `offsets`, it lists the tensors into which the values point, such as `x c, y`. After each tensor, it
+    states the number of elements per index, 1 if omitted.
+    """
 
     @property
     def indexed(self) -> dict[str, str]:
-        """Return the number of elements per index (an expression) of each tensor into which the values point."""
+        """Return the tensors into which the values point, each with its elements per index."""
         parts = (part.strip().partition(" ") for part in self.text.split(","))
         return {name: step.strip() or "1" for name, _, step in parts}
 
@@ -105,16 +107,16 @@ class Workspace:
 
 @dataclass(frozen=True)
 class PointerArgument:
-    """Argument of a launch: address of a tensor or workspace."""
+    """Argument with the address of a tensor or workspace."""
 
     name: str
     offset: Expression | None = None
-    """Offset in elements, or None for no offset."""
+    """Offset in elements, or None."""
 
 
 @dataclass(frozen=True)
 class ScalarArgument:
-    """Argument of a launch: a number."""
+    """Argument that is a number."""
 
     ctype: str
     """C type, a key of `SCALAR_RANGES`."""
@@ -123,11 +125,11 @@ class ScalarArgument:
 
 @dataclass(frozen=True)
 class BytesArgument:
-    """Argument passed as bytes: a structure, or a number of a type that `SCALAR_RANGES` lacks."""
+    """Argument that is a structure, or a number of a type that `SCALAR_RANGES` lacks."""
 
     raw: bytes
     pointers: tuple[tuple[int, str], ...] = ()
-    """Pairs (offset in bytes, tensor) of members that point to tensors. Their bytes in `raw` are zero."""
+    """Offset in bytes and tensor of each member that is a pointer. In `raw`, these members are zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,29 +149,31 @@ class Launch:
     """Dynamic shared memory in bytes per block."""
     arguments: tuple[PointerArgument | ScalarArgument | BytesArgument | ImageArgument | MapArgument, ...]
     order: tuple[tuple[str, Expression], ...]
-    """Axes that divide the output into tiles, with their numbers of tiles. Consecutive blocks visit tiles in this
-    order, fastest axis first."""
+    """Axes that divide the output into tiles, each with its number of tiles. The fastest axis comes first.
+
+    Consecutive blocks visit tiles in this order.
+    """
     visits: Expression
-    """Number of tiles that all blocks visit together. It equals the number of blocks if each block visits one tile."""
+    """Number of tiles that all blocks process together."""
     reads: Mapping[str, tuple[str, ...]]
-    """Axes of `order` that select the tile to read, for each tensor or workspace that a block reads."""
+    """Axes of `order` that select a block's tile of each tensor or workspace that it reads."""
     writes: Mapping[str, tuple[str, ...]]
-    """Axes of `order` that select the tile to write, for each tensor or workspace that a block writes."""
+    """Axes of `order` that select a block's tile of each tensor or workspace that it writes."""
     trips: Mapping[str, Expression]
-    """Executions of each loop body in all blocks, keyed by the loop's name."""
+    """Executions of each loop body, summed over all blocks, keyed by the loop's name."""
     depth: Mapping[str, Expression]
-    """Executions of each loop body in the block that executes it most often, keyed by the loop's name."""
+    """Largest number of executions of each loop body in one block, keyed by the loop's name."""
     prefetch: Expression
-    """Loop iterations from a global load to the first use of its value."""
+    """Number of loop iterations between a global load and the first use of its value."""
     waits: Expression
-    """Number of times that the slowest thread block waits for L2 outside of loops."""
+    """Number of waits for L2 outside of loops in the slowest thread block."""
     probes: tuple[Mapping[str, Expression], ...]
-    """Dimensions of the small problems without partial tiles on which the launch is profiled."""
+    """Dimensions of the small problems on which the launch is profiled. They have no partial tiles."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """Implementation of an op, identified by name and hash."""
+    """Implementation of an op."""
 
     name: str
     op: str
@@ -178,46 +182,46 @@ class Kernel:
     min_sm: int
     """Oldest architecture that can run the kernel."""
     dtype_min_sm: Mapping[str, int]
-    """Oldest architecture that can run a dtype, for each dtype with a higher requirement than `min_sm`."""
+    """Oldest architecture for each dtype that needs a newer one than `min_sm`."""
     description: str
     source_name: str
     source: str
     """CUDA C++ with headers inserted, PTX, or Python with a Triton function."""
     hash: str
-    """Hash (16 hex digits) of the source, and of the spec without descriptions and meanings (see `kernel_hash`)."""
+    """Hash (16 hex digits) of the source, and of the spec without descriptions."""
     tunables: tuple[Tunable, ...]
     lets: Mapping[str, Expression]
     """Named expressions. Later ones may use the names of earlier ones."""
     constraints: tuple[Expression, ...]
-    """Constraints of the spec, all of which a config must satisfy."""
+    """Conditions of the spec that every config must satisfy."""
     implied: tuple[Expression, ...]
-    """Constraints from the GPU's limits on block, shared memory and grid of each launch."""
+    """Conditions from the GPU's limits on the block, shared memory and grid of each launch."""
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
     definition: "Op"
-    """Op that the kernel implements, from kernrec or from the spec's own problem."""
+    """Op that the kernel implements."""
     spec: Mapping[str, Any]
-    """Content of the `kernel.toml`, from which `kernel_from` creates the kernel again."""
+    """Content of the `kernel.toml`."""
     macros: Mapping[str, str] = field(default_factory=dict)
-    """Macros of all configs."""
+    """Macros that are equal in all configs."""
     initial_values: Mapping[str, TensorValues] = field(default_factory=dict)
-    """Content of each tensor before the launch, if the spec declares its own problem."""
+    """Content of each tensor before the launch. Empty unless the spec declares its own problem."""
     constants: Mapping[str, str] = field(default_factory=dict)
-    """Symbol of the `__constant__` variable to which each constant tensor is copied."""
+    """Symbol of the `__constant__` variable for each constant tensor."""
     images: Mapping[str, ImageLayout] = field(default_factory=dict)
-    """Layout of each tensor that may be passed as a texture or surface."""
+    """Layout of each tensor that a launch may pass as a texture or surface."""
     inouts: frozenset[str] = frozenset()
     """Tensors that the kernel both reads and writes."""
     references: Mapping[str, TensorValues] = field(default_factory=dict)
-    """Expected content of each output, if declared."""
+    """Expected content of each output. It may be empty."""
     tolerance: float | None = None
-    """Maximum error relative to `references`, if declared."""
+    """Maximum error relative to `references`, or None."""
     listed: "ConfigList | None" = None
     """Configs that the spec lists, or None for all combinations that satisfy the constraints."""
     triton: "TritonFunction | None" = None
-    """Parameters and specialization of a Triton function, or None if the source is not Triton."""
+    """Content of the `[triton]` table, or None if the source is not Triton."""
     owner: str | None = None
-    """Origin of the source, for messages. None if the source comes from kernrec or the user."""
+    """Origin of a source that comes neither from kernrec nor from the user, or None."""
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} ({self.op}, {', '.join(self.dtypes)}) {self.hash}>"
@@ -229,12 +233,11 @@ class Kernel:
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether each profile emulates a sample of blocks and holds for only one problem. This is necessary
-        if a launch has no `probes`."""
+        """Return whether a profile holds for only one problem, because it is made from a sample of blocks."""
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Convert a problem to the kernel's op. Raise `UsageError` if the op cannot express the problem."""
+        """Convert a problem to the kernel's op. Raise `UsageError` if this is impossible."""
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:
@@ -242,7 +245,7 @@ class Kernel:
         return form
 
     def require(self, dtype: str, layout: str, sm: int | None = None) -> None:
-        """Raise `UsageError` if the kernel does not implement a dtype and layout on an architecture."""
+        """Raise `UsageError` if the kernel does not support a dtype, layout or architecture."""
         if dtype not in self.dtypes:
             raise unknown(f"dtype of kernel {self.name}", dtype, self.dtypes)
         if layout not in self.layouts:
@@ -255,13 +258,13 @@ class Kernel:
         return self.dtype_min_sm.get(dtype, self.min_sm)
 
     def runs_on(self, dtype: str, sm: int) -> bool:
-        """Return whether the kernel supports a dtype and architecture, and no constraint excludes the architecture."""
+        """Return whether the kernel and its constraints allow a dtype on an architecture."""
         names: dict[str, Any] = {"sm": code_sm(sm), "dtype": dtype}
         refusing = (c for c in self.constraints if c.names <= names.keys() and not c.evaluate(names))
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
     def config(self, config: Config) -> dict[str, int]:
-        """Return `config` with tunables in the kernel's order. Raise `UsageError` if a tunable or value is wrong."""
+        """Return `config` with its tunables in the kernel's order. Raise `UsageError` if a name or value is wrong."""
         names = [tunable.name for tunable in self.tunables]
         for name in config:
             if name not in names:
@@ -278,7 +281,7 @@ class Kernel:
         return {name: int(config[name]) for name in names}
 
     def defines(self, config: Config, dtype: str, layout: str) -> dict[str, str]:
-        """Return the macros of a config's compiled variant, such as `BLOCK_M`: `128`, `DTYPE_F32`: `1`."""
+        """Return the macros of a config, such as `BLOCK_M`: `128`, `DTYPE_F32`: `1`."""
         fixed = {tunable.macro: str(config[tunable.name]) for tunable in self.tunables if not tunable.launch}
         return {**self.macros, **fixed, f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
 
@@ -288,7 +291,6 @@ class Kernel:
 
     @property
     def compile_time_tunables(self) -> list[str]:
-        """Return the tunables whose values are fixed at compile time."""
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
@@ -296,11 +298,11 @@ class Kernel:
         return _keys([dtype, layout], self.compile_time_tunables, values)
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
-        """Return the key (16 hex digits) of each config's profile on one problem, given its values of all tunables."""
+        """Return the key (16 hex digits) of each config's profile on one problem."""
         return _keys([problem_key], [tunable.name for tunable in self.tunables], configs)
 
     def static_names(self, config: Config, dtype: str, layout: str, sm: int) -> dict[str, Any]:
-        """Return the values of names that do not depend on the problem's dimensions, such as tunables and some lets."""
+        """Return the values of all names that do not depend on the problem's dimensions."""
         names: dict[str, Any] = {**config, "sm": code_sm(sm), "dtype": dtype, "layout": layout}
         names["dtype_bytes"] = ELEMENT_BYTES[dtype]
         for name, let in self.lets.items():
@@ -309,7 +311,7 @@ class Kernel:
         return names
 
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
-        """Return the values of all names in expressions of launches."""
+        """Return the values of all names that expressions of launches may use."""
         names: dict[str, Any] = {**self.form(problem).names, "sm": code_sm(sm), **config}
         names |= self.listed.numbers(config) if self.listed else {}
         for name, let in self.lets.items():
@@ -317,7 +319,7 @@ class Kernel:
         return names
 
     def misfit(self, config: Config, problem: "Problem", limits: "SmLimits") -> str | None:
-        """Return the first constraint that a config violates on a problem and GPU, or None if it violates none."""
+        """Return the first constraint that a config violates on a problem and GPU, or None."""
         names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
         return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)
 

@@ -22,9 +22,7 @@ _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 
 
 def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
-    """Return the kernel of a spec file, whose content is `data` if the caller has parsed it. The source is the file
-    that the spec names, in the same folder. Raise `UsageError` if the file cannot be read, is not TOML, or does not
-    describe a kernel."""
+    """Return the kernel of a spec file, or of its parsed content `data`. Raise `UsageError` if the spec is invalid."""
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     if data is None:
         data = read_toml(path, place)
@@ -33,7 +31,7 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
 
 
 def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
-    """Create a `Kernel` from a spec (such as `Kernel.spec`) and its source. Error messages begin with `place`."""
+    """Create a `Kernel` from a parsed spec and its source. Error messages begin with `place`."""
     return _Reader(place, dict(data), None, source).kernel()
 
 
@@ -52,7 +50,7 @@ def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...],
 
 class _Reader:
     def __init__(self, place: str, data: dict[str, Any], folder: Path | None, text: str = "") -> None:
-        """Prepare a reader. `folder` contains the source file, or is None if `text` is the source."""
+        """Prepare a reader. The source is a file in `folder`, or `text` if `folder` is None."""
         self.folder, self.text = folder, text
         self.top = Table(place, data)
 
@@ -127,7 +125,7 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """Return (op that the spec names, None), or the result of `declared_problem` if the spec has `[problem]`."""
+        """Return the op that the spec names and None, or the result of `declared_problem`."""
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:

@@ -21,12 +21,12 @@ from kernrec.util.light_dataclass import dataclass
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
 SWIZZLES = {32: 1, 64: 2, 128: 3}
-"""Number of the swizzle mode in `CUtensorMapSwizzle`, keyed by bytes of a row of the box."""
+"""Number in `CUtensorMapSwizzle` of each swizzle width, which is the bytes of a row of the box."""
 ELEMENT_TYPES = {
     "u8": 0, "i8": 0, "f8e4m3": 0, "f8e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
     "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,
 }  # fmt: skip
-"""Number of each dtype in `CUtensorMapDataType`. Dtypes without an equivalent are copied as bytes."""
+"""Number of each dtype in `CUtensorMapDataType`. Missing dtypes are copied as bytes."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class MapArgument:
 
 @dataclass(frozen=True)
 class MapHandle:
-    """Tensor map of a bound launch. Its axes are those of the box, contiguous axis first."""
+    """Tensor map of a bound launch. The contiguous axis is first."""
 
     name: str
     dtype: str
@@ -54,7 +54,7 @@ class MapHandle:
 
 
 def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
-    """Return the tensor map of a tensor. Raise `UsageError` if no map with this box can describe the tensor."""
+    """Return the tensor map of a tensor. Raise `UsageError` if the box is not possible."""
     extents = tuple(reversed(tensor.shape))
     if len(extents) > len(box):
         raise UsageError(f"map {tensor.name}: the box has {len(box)} extents, but the tensor has {len(extents)} axes")
@@ -76,7 +76,7 @@ def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
 
 
 class EncodedMap:
-    """Tensor map in the driver's encoding. It is encoded again when the tensor's address changes."""
+    """Tensor map in the driver's encoding. It is updated when the tensor's address changes."""
 
     def __init__(self, handle: MapHandle) -> None:
         self._handle = handle
@@ -86,7 +86,6 @@ class EncodedMap:
 
     @property
     def value(self) -> int:
-        """Return the tensor's address."""
         return self._value
 
     @value.setter
@@ -123,9 +122,9 @@ class ImageLayout:
     """Layout of a texture or surface. Its tensor has the axes (layers, z, y, x, channels)."""
 
     axes: int | None = None
-    """Number of axes of the image, 1 to 3. If None, the image has all axes of the tensor except the channels."""
+    """Number of axes of the image, 1 to 3. None stands for all axes of the tensor except the channels."""
     channels: int = 1
-    """Channels of a texel: 1, 2 or 4. Two or four channels are the last axis of the tensor."""
+    """Channels of a texel: 1, 2 or 4. If there are several, they are the last axis of the tensor."""
     filter: str = "point"
     address: str = "clamp"
     """Handling of coordinates outside the image: `wrap`, `clamp`, `mirror` or `border`."""
@@ -135,7 +134,7 @@ class ImageLayout:
     """Whether integer texels are read as fractions from 0 to 1, or from -1 to 1 if they are signed."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return (extents, layers) of a tensor's image, x first. Raise `UsageError` if no image has this shape."""
+        """Return the extents (x first) and layers of a tensor's image. Raise `UsageError` if no image fits."""
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
             raise UsageError(
@@ -150,7 +149,7 @@ class ImageLayout:
 
 @dataclass(frozen=True)
 class ImageArgument:
-    """Argument of a launch: handle of a texture or surface."""
+    """Argument that is a texture or surface."""
 
     name: str
 

@@ -26,7 +26,7 @@ C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
 def mentions(text: str, name: str) -> bool:
-    """Return whether a text contains a name as a whole word, faster than a regular expression."""
+    """Return whether a text contains a name as a whole word. This is faster than a regular expression."""
     start = text.find(name)
     while start >= 0:
         around = text[start - 1 : start] + text[start + len(name) : start + len(name) + 1]
@@ -40,10 +40,10 @@ _REQUIRED: Any = object()
 
 
 class Table:
-    """TOML table. `done` raises an error if the table has a key that `take` did not read."""
+    """TOML table that rejects keys which nothing reads."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Wrap the table `data`, which messages call `place`. Parsing its expressions adds their names to `named`."""
+        """Wrap the table `data`, which messages call `place`. Names in its expressions are added to `named`."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -86,13 +86,13 @@ class Table:
         return tuple(dict.fromkeys(values))
 
     def check(self, key: str, noun: str, names: Iterable[Any], choices: Collection[str]) -> None:
-        """Raise `UsageError` if a name under a key is not among `choices`. Messages call it a `noun`."""
+        """Raise `UsageError` if a name under a key is not among `choices`. Messages call a name a `noun`."""
         for name in names:
             if name not in choices:
                 raise self.error(f"{key}: {unknown(noun, name, choices)}")
 
     def expressions(self, key: str, names: Collection[str], expected: str = "a table") -> dict[str, Expression]:
-        """Return the expressions of a table under a key. The default is an empty table."""
+        """Return the expressions of a table under a key. A missing table is empty."""
         texts = self.take(key, dict, expected, {})
         return {name: self.parsed(f"{key}.{name}", text, names) for name, text in texts.items()}
 
@@ -110,7 +110,7 @@ class Table:
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Parse the expression `text` of a key, which may use `names`. Messages call an unknown name a `noun`."""
+        """Parse an expression that may use `names`. Messages call an unknown name a `noun`."""
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
@@ -126,7 +126,7 @@ class Table:
         return expression
 
     def condition(self, names: Collection[str]) -> Expression | None:
-        """Return the condition under the key `when`, or None if the key is missing."""
+        """Return the condition under the key `when`, or None."""
         text = self.take("when", str, "an expression", None)
         if text is None:
             return None
@@ -140,7 +140,7 @@ class Table:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for error messages, such as `the string 'x'` or `a table`."""
+    """Describe a value for error messages, such as `the string 'x'` or `a table`."""
     if isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
         return f"the list {value!r:.60}"
     names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}
@@ -153,13 +153,13 @@ _MOST_ROWS = 65_536
 
 @dataclass(frozen=True, eq=False)
 class ConfigList:
-    """List of a kernel's configs, one per row."""
+    """List of a kernel's configs."""
 
     columns: tuple[str, ...]
     """Names of all columns."""
     rows: tuple[tuple[int, ...], ...]
     tunables: tuple[str, ...]
-    """Columns that are tunables, in the kernel's order."""
+    """Columns that are tunables."""
 
     @property
     def further(self) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class ConfigList:
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return a listed config's numbers in columns that are not tunables. Raise `UsageError` for other configs."""
+        """Return a config's numbers in the other columns. Raise `UsageError` if the config is not listed."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
@@ -180,8 +180,10 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the index of each row's number in `values[column]`, keyed by column. The arrays are int64 and have the
-        shape (rows,). Rows are sorted by the indices of the tunables."""
+        """Return for each column the index of each row's number in `values[column]`, as int64 of shape (rows,).
+
+        The rows are sorted by the indices of the tunables.
+        """
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}
@@ -189,13 +191,12 @@ class ConfigList:
         return {name: digit[order] for name, digit in digits.items()}
 
     def values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the distinct values of each column as int64 arrays in ascending order."""
+        """Return the distinct values of each column as ascending int64 arrays."""
         return {name: np.unique([row[self.columns.index(name)] for row in self.rows]) for name in names}
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
-    """Return the list of configs in the spec `top`, or None if it has no `[configs]` table. `values` are those of each
-    tunable."""
+    """Return the configs in a spec's `[configs]` table, or None if there is no table."""
     data = top.take("configs", dict, "a table with columns and rows", None)
     if data is None:
         return None

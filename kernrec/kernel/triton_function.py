@@ -36,16 +36,16 @@ SPECIALIZED = 16
 _ITEM = "{name}__{index}"
 
 SCRATCH = 2
-"""Number of pointers that Triton passes after the function's arguments: to its and the profiler's scratch memory."""
+"""Number of pointers to scratch memory that Triton passes after the function's arguments."""
 
 
 @dataclass(frozen=True, eq=False)
 class TritonDescriptor:
-    """Tensor descriptor that the host program passes instead of a pointer."""
+    """Tensor descriptor that a launch passes instead of a pointer."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """Distance in elements between neighbors along each axis."""
+    """Elements between neighbors along each axis."""
     block: tuple[Expression, ...]
     """Elements along each axis that one copy moves."""
     fill_nan: bool
@@ -57,38 +57,40 @@ class TritonFunction:
     """Content of a spec's `[triton]` table."""
 
     parameters: tuple[str, ...]
-    """Parameters that are not constants, in the order of the launch's arguments."""
+    """Parameters that are not constants, in the order of the launch."""
     divisible: Mapping[str, Expression]
-    """Known divisor of each parameter. 1 stands for `SPECIALIZED`, 0 for none."""
+    """Known divisor of each parameter. 1 stands for 16, and 0 for none."""
     types: Mapping[str, str]
-    """Triton's type of each parameter whose type differs from its argument's."""
+    """Triton's type of each parameter if it differs from the argument's type."""
     key: str
-    """Triton's cache key of the code. If empty, the kernel's hash depends on the source instead."""
+    """Triton's cache key of the code. If it is empty, the kernel's hash depends on the source instead."""
     module: str = ""
-    """Installed module to import as the source. If empty, the source is executed."""
+    """Installed module to import, or an empty string to execute the source."""
     descriptors: Mapping[str, TritonDescriptor] = field(default_factory=dict)
 
 
 def item_names(name: str, number: int) -> list[str]:
-    """Return the names of the items of a tuple argument."""
+    """Return names for the items of a tuple argument."""
     return [_ITEM.format(name=name, index=index) for index in range(number)]
 
 
 def fields_name(name: str) -> str:
-    """Return the name of the constant that holds the field names of a named tuple argument."""
+    """Return the name of the constant with the field names of a named tuple argument."""
     return f"{name}__fields"
 
 
 def items_of(name: str, names: Collection[str]) -> list[str]:
-    """Return the items of the tuple argument `name` that are in `names`, in order."""
+    """Return the names in `names` that are items of the tuple argument `name`, in order."""
     return list(takewhile(names.__contains__, (_ITEM.format(name=name, index=index) for index in count())))
 
 
 def triton_function(
     top: Table, source_name: str, launches: Sequence[tuple[str, int]], names: Collection[str]
 ) -> TritonFunction | None:
-    """Read the `[triton]` table of a spec, or return None if the source is not Python. `launches` contains the function
-    and the number of arguments of each launch, and `names` the names that expressions may use."""
+    """Read the `[triton]` table of a spec. Return None if the source is not Python.
+
+    `launches` has the function and the number of arguments of each launch. Expressions may use `names`.
+    """
     data = top.take("triton", dict, "a table", None)
     if source_name.endswith(".py") != (data is not None):
         raise top.fail("source", "a file *.py with a [triton] table, and without one another", source_name)

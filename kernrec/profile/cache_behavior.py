@@ -44,7 +44,7 @@ CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Sizes of L1 in KiB for `reuse` metrics."""
 
 AGAIN_KIB = tuple(1 << power for power in range(3, 15))
-"""Sizes of a block's part of L2 in KiB for `again` metrics."""
+"""Sizes in KiB of a block's part of L2, for `again` metrics."""
 
 _SECTOR_BYTES = 32
 _SECTORS_PER_LINE = 4
@@ -53,8 +53,10 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return, for each request, the number of requests since its unit (sector or line) was last requested. The number
-    is very large for the first request of a unit."""
+    """Return for each request how many requests ago its sector or line was last requested.
+
+    The number is very large for the first request.
+    """
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -63,8 +65,10 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Estimate, for each request, how many distinct cache lines were requested since its sector was last requested. The
-    number is infinite for the first request of a sector."""
+    """Estimate for each request how many distinct cache lines were requested since its sector was last requested.
+
+    The number is infinite for the first request.
+    """
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
     # Element w is the number of requests whose line was not among the last w requests.
@@ -103,8 +107,7 @@ def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """Yield `run.read` and `run.write` of a block, and `run.read.<axis>` and `run.write.<axis>` for its neighbors.
-    `neighbors` contains the requests of the next block along each axis, keyed by axis."""
+    """Yield the `run.*` metrics of a block. `neighbors` has the requests of the next block along each axis."""
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
@@ -115,7 +118,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Return the sectors that a block reads (or writes), each combined with its first step in one number, sorted."""
+    """Return the sectors that a block reads (or writes). Each number combines a sector with its first step."""
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -123,17 +126,14 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 
 
 def _broken(own: Array, other: Array) -> int:
-    """Return the number of contiguous runs of sectors in `own` that `other` does not continue. `other` continues a run
-    at one end if it accesses the run's last sector or the next sector at this end. Count lower ends and upper ends, and
-    return the smaller count."""
+    """Return the number of contiguous runs of sectors in `own` that `other` does not continue."""
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
+    # A run has a lower and an upper end. `other` continues it if it accesses the last sector or the next one there.
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 
 def atomic_metrics(addresses: Sequence[Array]) -> Iterator[tuple[str, float]]:
-    """Yield the probability that two atomic operations of a block (`atomic.own`), or of two blocks (`atomic.meet`),
-    access the same sector. Metrics that end in `.512` are for the same aligned 512 bytes. Each block has an array of
-    addresses, one per lane."""
+    """Yield the `atomic.*` metrics. `addresses` has an array for each block, with one address per lane."""
     blocks = [block for block in addresses if len(block)]
     for ending, size in (("", _SECTOR_BYTES), (".512", 512)) if blocks else ():
         pieces, place = np.unique(np.concatenate(blocks) // size, return_inverse=True)
@@ -156,9 +156,11 @@ _SHARED = 0.5
 
 
 def shared_reads(reads: Mapping[str, Sequence[Array]], count: int) -> Iterator[tuple[str, int, float]]:
-    """Yield (buffer, n, ratio) for n = 2, 4, ... up to `count`. The ratio divides the distinct sectors that n
-    consecutive blocks read by those of one block. For each buffer, `reads` has an array per block that read it: sector
-    * `WINDOW` + number of the block."""
+    """Yield (buffer, n, ratio) for n = 2, 4, ... up to `count`.
+
+    The ratio is the number of sectors that n consecutive blocks read, divided by the number that one block reads. For
+    each buffer, `reads` has an array per block, whose elements are sector * `WINDOW` + number of the block.
+    """
     for name, parts in reads.items():
         # Sort by sector and block. Then reads of one sector by consecutive blocks are adjacent.
         ordered = np.sort(np.concatenate(parts))
@@ -176,13 +178,12 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return the metrics `wave.<buffer>.<n>`. There are none if neighboring blocks share few reads, or if the grid is
-    small or has several axes.
+    """Return the metrics `wave.<buffer>.<n>`, or none if the grid is small or neighboring blocks share few reads.
 
     Args:
         budget: maximum number of PTX instructions of a block.
         next_is_new: fraction of a block's reads that the next block does not repeat, by buffer.
-        busy: number of blocks that have work, from the start of the grid, or None for all.
+        busy: number of blocks with work at the start of the grid, or None for all blocks.
         wanted: buffers that the metrics must cover.
     """
     blocks = math.prod(launch.grid) if busy is None else busy
@@ -208,8 +209,7 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[Array]] | None:
-    """Emulate the blocks of a window, each within an instruction budget, and return their reads for `shared_reads`.
-    Return None for launches with clusters, whose blocks wait for each other."""
+    """Emulate the first instructions of consecutive blocks, and return their reads. Return None for clusters."""
     options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
@@ -226,7 +226,7 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
-    """Return whether a block can be emulated twice, because its writes do not change what it reads."""
+    """Return whether a block can be emulated twice without changing its own inputs."""
     if not data_dependences(function):
         return True
     pointers, buffers = global_pointers(function), [a for a in launch.arguments if isinstance(a, str)]

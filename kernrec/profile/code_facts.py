@@ -1,4 +1,4 @@
-"""Extract the properties of PTX that limit or determine how a kernel can be launched."""
+"""Extract the properties of PTX that restrict how a kernel can be launched."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from kernrec.ptx.ir.program import Function, Module
 from kernrec.util.light_dataclass import dataclass
 
 _BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
-"""Probable element type of an array that PTX declares as bytes, keyed by alignment. The default is f32."""
+"""Probable element type of an array that PTX declares as bytes, keyed by alignment."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,14 @@ class DeviceVariable:
     """`__constant__` or `__device__` variable of a module."""
 
     name: str
-    """Name in the source."""
     symbol: str
-    """Symbol in the PTX."""
     size: int
     dtype: str
-    """Data type of the elements in the source, or a guess without a source."""
+    """Data type of the elements. Without a source, this is a guess."""
     typed: bool
-    """Whether `dtype` is from the source."""
+    """Whether the source states `dtype`."""
     unset: bool
-    """Whether the kernel may read the variable although the code does not initialize it."""
+    """Whether the kernel may read the variable without any initial value in the code."""
 
     @property
     def elements(self) -> int:
@@ -42,13 +40,12 @@ class DeviceVariable:
 
     @property
     def example(self) -> str:
-        """Return an example of a command-line argument that sets this variable."""
+        """Return a command-line argument that could set this variable."""
         return f"{self.name}={self.dtype}{f'[{self.elements}]' if self.elements > 1 else ':1'}"
 
 
 def device_variables(module: Module, entry: str, source: str = "") -> tuple[DeviceVariable, ...]:
-    """Return the variables in constant and global memory that a module declares. `source` is CUDA C++ with the types,
-    or an empty text."""
+    """Return the variables in constant and global memory that a module declares. `source` may be empty."""
     used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
     variables = []
     for variable in module.variables.values():
@@ -65,8 +62,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols of variables that a kernel may read. Return all symbols if the origin of an address is
-    unknown."""
+    """Return the symbols of the variables that a kernel may read."""
     read: set[str] = set()
     for ins in function.instructions:
         if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):
@@ -78,8 +74,7 @@ def _read(function: Function) -> set[str]:
 
 
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
-    """Return a note on variables that the kernel reads as zero, because neither the code nor an argument sets them. The
-    note is empty if there are no such variables. `stated` contains the names of variables that arguments set."""
+    """Return a note on variables that the kernel reads as zero, because neither the code nor an argument sets them."""
     names = set(stated)
     unset = [variable for variable in variables if variable.unset and variable.name not in names]
     if not unset:
@@ -92,9 +87,10 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
 def taken_out(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Return the variables that arguments of a launch set, keyed by the argument's position in `order`. If a launch has
-    n more arguments than its kernel has parameters, n arguments set variables. They are the last n arguments that are
-    named like a variable."""
+    """Return the variables that arguments of a launch set, keyed by the argument's position in `order`.
+
+    Each argument in excess of the kernel's parameters sets the variable with its name.
+    """
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
     further = max(len(order) - parameters, 0)
@@ -104,7 +100,7 @@ def taken_out(
 def variable_contents(
     kernel: Kernel, module: Module, content: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the contents of `__constant__` and of `__device__` variables that a spec sets, each keyed by symbol."""
+    """Return the contents that a spec gives to `__constant__` and to `__device__` variables, keyed by symbol."""
     spaces: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = {}, {}
     for name, symbol in kernel.constants.items():
         if (variable := module.variables.get(symbol)) is not None:
@@ -117,18 +113,18 @@ _AXES = "xyz"
 
 @dataclass(frozen=True)
 class CodeFacts:
-    """Properties of a kernel's code that affect its launch."""
+    """Properties of a kernel's code that restrict its launch."""
 
     parameters: tuple[tuple[str, int], ...]
     reads_block: bool
     block_axes: int
-    """Number of axes, 1 to 3, of the thread position that the code reads."""
+    """Number of axes (1 to 3) along which the code reads the thread's position."""
     grid_axes: int
-    """Number of axes, 1 to 3, of the block position that the code reads."""
+    """Number of axes (1 to 3) along which the code reads the block's position."""
     required_block: tuple[int, ...] | None
-    """Block size for which the code was compiled (`.reqntid`), or None if it allows any."""
+    """Required block size (`.reqntid`), or None."""
     most_threads: int | None
-    """Maximum number of threads per block (`.maxntid`), or None if the code states none."""
+    """Maximum number of threads per block (`.maxntid`), or None."""
     static_shared: bool
     dynamic_shared: bool
     """Whether the code uses shared memory whose size the launch sets."""
@@ -136,13 +132,12 @@ class CodeFacts:
     """Buffers whose values are indices into other buffers, keyed by PTX parameter."""
     names: tuple[str, ...]
     tiles: tuple[int, int, int] = (0, 0, 0)
-    """Extent of a block's tile along each axis: the constant by which the code multiplies the block's position, or 0 if
-    there is none."""
+    """Number of elements of a block's tile along each axis, or 0 if the code does not show it."""
     variables: tuple[DeviceVariable, ...] = ()
 
 
 def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
-    """Return the launch properties of a module's kernel. `source` is the module's CUDA C++, or an empty text."""
+    """Return the launch properties of a module's kernel. `source` may be empty."""
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
     variables = [v for v in module.variables.values() if v.name in function.symbols]

@@ -19,9 +19,9 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, Structure, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""Element type that a tensor map uses instead of a data type, keyed by data type."""
+"""Element type of a tensor map for each data type that tensor maps lack."""
 _ODD = 0x5B
-"""Arbitrary initial value of integer workspaces."""
+"""Initial value of integer workspaces. Kernels must not depend on it."""
 
 
 def emulate_config(
@@ -70,7 +70,7 @@ def kernel_launch(
     constants: Mapping[str, np.ndarray] | None = None,
     entry: str | None = None,
 ) -> KernelLaunch:
-    """Convert a bound launch to the emulator's form. `entry` is the kernel's (mangled) name in the PTX."""
+    """Convert a bound launch to the emulator's form. `entry` is the kernel's PTX name."""
     images = {
         f"texture {a.name}": image_of(a.name, a.dtype, a.extents, a.layers, a.layout)
         for a in bound.arguments
@@ -115,7 +115,7 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
 
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
-    """Describe how a launch's arguments do not fit the parameters of the PTX kernel `name`. Return None if they fit."""
+    """Return why a launch's arguments do not fit the PTX kernel `name`, or None if they fit."""
     passed = [
         a.nbytes if isinstance(a, np.generic) else len(a) if isinstance(a, bytes) else 8 for a in _arguments(bound)
     ]
@@ -133,11 +133,11 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
     """Add the arguments that Triton's launcher passes: scratch memory, and tensor maps or pointers for descriptors.
 
     Args:
-        launch: launch with only the function's own arguments. A descriptor is given as the name of its tensor.
+        launch: launch with the function's own arguments. A descriptor is given as the name of its tensor.
         ptx: PTX with the comment of `kernrec.compile.triton_launcher`.
 
     Raises:
-        KernrecError: the launch has other descriptors than the compiled code.
+        KernrecError: the descriptors do not match the compiled code.
     """
     needs, function = needs_of(ptx), kernel.triton
     if needs is None or function is None:
@@ -158,7 +158,7 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
 
 
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
-    """Return Triton's arguments for a descriptor with a tensor map: the map, then shape and strides."""
+    """Return Triton's arguments for a descriptor with a tensor map."""
     if len(described.box) != len(descriptor.shape) or described.packed:
         raise KernrecError(f"descriptor of {tensor}: the compiler created an unsupported map: {described}")
     size = ELEMENT_BYTES[dtype]
@@ -170,7 +170,7 @@ def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, descri
 
 
 def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
-    """Return Triton's arguments for a descriptor without a tensor map: pointer, shape, strides, shape, strides."""
+    """Return Triton's arguments for a descriptor without a tensor map."""
     shape, strides = descriptor.shape, descriptor.strides
     flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
     parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]

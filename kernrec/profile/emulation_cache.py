@@ -1,7 +1,7 @@
-"""Cache emulation results of users' kernels on disk, errors included, so that no launch runs twice.
+"""Cache emulation results of users' kernels on disk, including errors, so that no launch runs twice.
 
 The key contains everything that affects the counts: kernel, tensor files, problem, code, launch, instruction budget and
-the emulator's sources. It contains the architecture only if instructions are counted in machine code.
+the emulator's sources. If instructions are counted in machine code, it also contains the architecture.
 """
 
 import json
@@ -27,22 +27,21 @@ _ROOT = Path(__file__).parents[1]
 _MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks")
 """Modules of this package that affect the counts."""
 _MACHINE_CODE = ("block_mix", "disassemble")
-"""Modules of `kernrec.compile` that affect the counts."""
+"""Modules of `kernrec.compile` that also affect the counts."""
 
 Emulated = list[LaunchProfile] | str
-"""Profiles of a config's launches, or the emulator's error message."""
+"""Profiles of a config's launches, or an error message of the emulator."""
 
 
 class EmulationCache:
-    """Cached emulation results of a kernel on one problem."""
+    """Cached emulation results of one kernel on one problem."""
 
     def __init__(self, kernel: Kernel, problem: Problem, budget: int) -> None:
         self._folder = paths.cache() / "emulated"
         self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
 
     def get(self, launch: Sequence[str], compiled: Compiled) -> Emulated | None:
-        """Return the cached result of a config's launches, or None. `launch` is a key that includes the hash of the
-        PTX. The PTX is assembled for the profiles' architecture."""
+        """Return the cached result of a config, or None. `launch` is a key that includes the hash of the PTX."""
         try:
             document = json.loads(zlib.decompress(self._path(launch).read_bytes()))
             if "refused" in document:
@@ -52,7 +51,7 @@ class EmulationCache:
             return None
 
     def put(self, launch: Sequence[str], result: Emulated) -> None:
-        """Cache the result of a config's launches if the folder is writable."""
+        """Cache a result. Do nothing if the folder is not writable."""
         document = {"refused": result} if isinstance(result, str) else {"launches": [_plain(p) for p in result]}
         path = self._path(launch)
         with suppress(OSError):

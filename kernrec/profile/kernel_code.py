@@ -16,12 +16,12 @@ from kernrec.op import Problem
 _MACRO = re.compile(r"[A-Za-z_]\w*")
 
 CodeKey = tuple[tuple[str, str | int], ...]
-"""Key of a config's code. Equal keys of a kernel's configs mean identical code."""
+"""Key of a config's code. Configs of a kernel with equal keys have identical code."""
 
 
 @lru_cache(maxsize=16)
 def unused_macros(kernel: Kernel) -> frozenset[str]:
-    """Return the macros of tunables, layouts and data types that the source does not use."""
+    """Return the macros that the source does not use."""
     tunables = frozenset(tunable.macro for tunable in kernel.tunables)
     if kernel.source_name.endswith(".ptx"):
         return tunables
@@ -32,7 +32,6 @@ def unused_macros(kernel: Kernel) -> frozenset[str]:
 
 
 def code_key(job: CompileJob) -> CodeKey:
-    """Return the key of a job's code: its macros and, for a Triton function, its argument types."""
     types = {f"{name}:": kind for name, kind in job.triton.signature.items()} if job.triton else {}
     return tuple(sorted({**job.defines, **types}.items()))
 
@@ -40,8 +39,7 @@ def code_key(job: CompileJob) -> CodeKey:
 def compile_job_for(
     kernel: Kernel, config: Config, problem: Problem, sm: int, folder: Path | None = None
 ) -> CompileJob:
-    """Return the compilation job of a config for a problem's data type and layout. Configs that differ only in unused
-    macros have equal jobs. A Triton source imports files from `folder`."""
+    """Return the compilation job of a config. Configs that differ only in unused macros have equal jobs."""
     unused, problem = unused_macros(kernel), kernel.form(problem)
     target = None
     if kernel.triton is not None:
@@ -54,13 +52,13 @@ def compile_job_for(
 
 
 def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:
-    """Return the dynamic shared memory in bytes that a launch requests from the CUDA driver. Triton determines its size
-    itself, so a Triton function requests all shared memory of the compiled code."""
+    """Return the dynamic shared memory of a launch in bytes, as requested from the CUDA driver."""
+    # Triton determines the size of all shared memory itself, and `compile_triton` reports it as static.
     return bound.shared_bytes if kernel.triton is None else compiled.resources[bound.entry].static_smem_bytes
 
 
 def _signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, str]:
-    """Return Triton's type of each parameter, such as `*fp16` or `i32`, with the suffix `:16` for multiples of 16."""
+    """Return Triton's type of each parameter, such as `*fp16` or `i32`. Multiples of 16 have the suffix `:16`."""
     function = kernel.triton
     assert function is not None
     names = kernel.static_names(config, problem.dtype, problem.layout, sm)

@@ -40,7 +40,7 @@ BUFFER_TYPES = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" 
 """NumPy type of each element type of a buffer."""
 SCALAR_TYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "f32", "f64")
 _LONGEST = 1 << 16
-"""Maximum number of characters of a description, half of what Linux passes in one argument."""
+"""Maximum number of characters of a description. Linux passes twice as many in one argument."""
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan|unwritten):)?[a-z]+[0-9]*\[[0-9]{1,18}\]|@.+)")
 _INSIDE = re.compile(r"([A-Za-z_]\w*)=([A-Za-z_]\w*)\s*\+\s*([0-9]{1,18})")
 _BYTES = re.compile(r"(?:[A-Za-z_]\w*=)?(?:bytes:((?:[0-9A-Fa-f]{2}){1,4096})|struct\((.+)\))")
@@ -71,16 +71,16 @@ class BufferDescription:
 
     name: str
     path: Path | None = None
-    """NumPy file with the content, or None if the other fields describe the content."""
+    """NumPy file with the content, or None if there is no file."""
     fill: str | None = None
     """`zeros`, `nan` or `unwritten`, or None for random values."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     """Extents, slowest first."""
     value: float | int | None = None
-    """Value of every element, or None if `fill` determines the values."""
+    """Value of every element, or None."""
     view: ImageLayout | MapModes | None = None
-    """Texture, surface or tensor map of the buffer that the kernel gets, or None if it gets a pointer."""
+    """Texture, surface or tensor map that the kernel gets, or None for a pointer."""
 
     @property
     def elements(self) -> int:
@@ -96,13 +96,11 @@ class ScalarDescription:
 
 
 Description = BufferDescription | ScalarDescription | BufferPlace | bytes
-"""Description of an argument. A `BufferPlace` is a pointer into a buffer, with an offset in elements. Bytes are a
-structure."""
+"""Description of an argument. A `BufferPlace` is a pointer, with an offset in elements. Bytes are a structure."""
 
 
 def read_description(text: str) -> Description:
-    """Parse the description of an argument, without checking whether its types exist. Raise `UsageError` if the text is
-    not a description, or a value is not a number."""
+    """Parse the description of an argument. Raise `UsageError` if this fails. Types are not checked."""
     if len(text) > _LONGEST:
         raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are accepted")
     if match := _VIEW.fullmatch(text):
@@ -131,7 +129,7 @@ def read_description(text: str) -> Description:
 
 
 def structure(fields: str) -> bytes:
-    """Return the bytes of a C structure such as `f32:1,i32:2`. Raise `UsageError` for text of another form."""
+    """Return the bytes of a C structure such as `f32:1,i32:2`. Raise `UsageError` if the text is invalid."""
     raw, pointers = read_structure(fields)
     if pointers:
         raise _invalid_field(pointers[0][1])
@@ -139,8 +137,10 @@ def structure(fields: str) -> bytes:
 
 
 def read_structure(fields: str) -> tuple[bytes, list[tuple[int, str]]]:
-    """Return (bytes of a C structure, pointers) for fields such as `i32:4,f32[16]`. Each pointer is (offset in bytes,
-    buffer such as `f32[16]`). The structure has zeros in place of pointers."""
+    """Return the bytes of a C structure and its pointers, for fields such as `i32:4,f32[16]`.
+
+    A pointer is (offset in bytes, buffer such as `f32[16]`). Its bytes are zero.
+    """
     raw, largest, pointers = bytearray(), 1, list[tuple[int, str]]()
     for text in map(str.strip, fields.split(",")):
         pointer = text.endswith("]")
@@ -170,7 +170,7 @@ def _number(text: str, described: ScalarDescription) -> np.generic:
 
 
 def _modes(modes: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (mode, key, value) of each mode, such as (`box=16x64`, `box`, `16x64`)."""
+    """Yield each mode as text, key and value, such as (`box=16x64`, `box`, `16x64`)."""
     for mode in filter(None, map(str.strip, modes.split(","))):
         key, _, value = mode.partition("=")
         yield mode, key, value
@@ -209,8 +209,7 @@ def _map_modes(text: str, modes: str) -> MapModes:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """Parse the buffer `content`, a part of the argument description `text`. Error messages show `view` as an example
-    of the other part, if the argument is a texture or map."""
+    """Parse the buffer `content` of the description `text`. Error messages contain the example `view`."""
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):
@@ -225,22 +224,19 @@ def _invalid_number(text: str, value: object, dtype: str) -> UsageError:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a launch with the contents of their buffers."""
-
     order: list[Any]
-    """Names of buffers, and scalar values, in the order of the kernel's parameters."""
+    """Names of buffers, and numbers, in the order of the kernel's parameters."""
     buffers: dict[str, np.ndarray]
     images: dict[str, Image] = field(default_factory=dict)
     """Textures and surfaces by name."""
     unwritten: set[str] = field(default_factory=set)
     """Buffers that nothing has written before the launch."""
     drawn: set[str] = field(default_factory=set)
-    """Buffers of random integers."""
+    """Buffers whose integers are random."""
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
-    """Create the arguments of a launch from descriptions in the order of the parameters. Raise `UsageError` if a
-    description cannot be read, or a file cannot be loaded."""
+    """Create the arguments of a launch from descriptions. Raise `UsageError` if a description is invalid."""
     draw = np.random.default_rng(seed)
     arguments = Arguments([], {})
     for text in descriptions:
@@ -291,7 +287,7 @@ def _element_type(dtype: str, dtypes: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> tuple[np.ndarray, tuple[int, ...], str]:
-    """Return (content, extents, element type) of a described buffer."""
+    """Return the content, extents and element type of a buffer."""
     if buffer.path is not None:
         array = np.array(load_npy(buffer.path), order="C")
         return array, array.shape, f"{array.dtype.kind}{8 * array.dtype.itemsize}"

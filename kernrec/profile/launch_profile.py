@@ -22,38 +22,37 @@ from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
 COUNTS_VERSION = 2
-"""Version of the event counts of sampled kernels. Increase it when the emulator's counts change, so that `analyze`
-profiles stored configs again."""
+"""Version of the event counts of sampled kernels. Increase it to make `analyze` profile stored configs again."""
 VERSION = "version"
-"""Metric with the `COUNTS_VERSION` of a sampled launch."""
+"""Name of the metric that stores `COUNTS_VERSION`."""
 
 Terms = Mapping[str, int]
-"""Number of thread blocks (key `block`), and number of trips of each loop (key: its name), summed over all blocks."""
+"""Number of thread blocks (key `block`) and trips of each loop (key: its name) in a whole launch."""
 
 
 class ProfileError(KernrecError):
-    """Error for event counts that are not a linear function of the number of blocks and the declared trips."""
+    """Error for event counts that do not depend linearly on the number of blocks and trips."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Event counts of a launch as a linear function of its number of blocks and trips."""
+    """Event counts of a launch as a linear function of its blocks and trips."""
 
     metrics: tuple[str, ...]
-    """Names of the metrics, which are counters of `kernrec.ptx.execution.emulator`."""
+    """Counters of `kernrec.ptx.execution.emulator`."""
     terms: tuple[str, ...]
-    """Names of the terms: `block`, then the loops."""
+    """`block`, followed by the loops."""
     coefficients: np.ndarray
     """Events per block and per trip, as a float64 array of shape (metrics, terms)."""
 
     def counts(self, terms: Terms) -> dict[str, float]:
-        """Return the event counts of a whole launch with these numbers of blocks and trips."""
+        """Return the event counts of a launch with these blocks and trips."""
         totals = self.coefficients @ np.array([terms[t] for t in self.terms], dtype=np.float64)
         return dict(zip(self.metrics, totals.tolist(), strict=True))
 
 
 def determined(terms: Sequence[Terms]) -> bool:
-    """Return whether probes with these terms determine all coefficients."""
+    """Return whether these probes determine all coefficients."""
     return int(np.linalg.matrix_rank(_design(terms))) == len(terms[0])
 
 
@@ -62,9 +61,7 @@ def _design(terms: Sequence[Terms]) -> np.ndarray:
 
 
 def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> Profile:
-    """Return the profile that reproduces the event counts of every probe exactly, given its number of blocks and trips.
-    Missing metrics count as zero. Raise `ProfileError` if no linear function explains a metric, or the probes do not
-    determine the coefficients."""
+    """Return the profile that reproduces the counts of all probes. Raise `ProfileError` if there is not exactly one."""
     names = tuple(terms[0])
     metrics = tuple(sorted({metric for probe in counts for metric in probe}))
     design = _design(terms)
@@ -89,7 +86,7 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """Static profile of a launch, for one compiled variant or config on one architecture."""
+    """Static profile of a launch for one variant or config on one architecture."""
 
     launch: int
     """Index in `Kernel.launches`."""
@@ -123,7 +120,7 @@ class LaunchProfile:
 
 
 def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """Return the (mangled) PTX name of a kernel in the source. Raise `KernrecError` unless there is exactly one."""
+    """Return the PTX name of the kernel `name`. Raise `KernrecError` unless exactly one function matches."""
     if name in functions:
         return name
     mangled = [function for function in functions if function.startswith("_Z") and f"{len(name)}{name}" in function]
@@ -135,12 +132,12 @@ def entry_name(functions: Mapping[str, object], name: str) -> str:
 
 
 BLOCK_BUDGET = 20_000_000
-"""Maximum number of PTX instructions of a block. A block that exceeds it is assumed to loop forever."""
+"""Maximum number of PTX instructions of a block. If a block exceeds it, it is assumed to loop forever."""
 
 
 @dataclass(frozen=True)
 class ProfileTarget:
-    """Problem and architecture for profiling a user's kernel."""
+    """Problem and architecture for which a user's kernel is profiled."""
 
     problem: Problem
     sm: int
@@ -156,6 +153,5 @@ class ProfileFailure:
 
     config: Config
     message: str
-    """Reason in one line."""
     stopped: bool = False
-    """Whether the compiler exceeded its time or memory limit, which may also happen for other configs."""
+    """Whether the compiler ran out of time or memory, which other configs may do, too."""

@@ -1,4 +1,4 @@
-"""Compute the instructions and memory accesses of each source line of a kernel, by emulating a few blocks."""
+"""Compute the instructions and memory accesses of each source line of a kernel by emulating a few blocks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,52 +18,50 @@ _SPACES = ("global", "shared", "local")
 
 @dataclass
 class Access:
-    """Accesses of a source line to one memory space."""
+    """Accesses of a source line to global, shared or local memory."""
 
     space: str
-    """`global`, `shared` or `local`."""
     what: str
     """`read`, `write` or `atomic`."""
     requests: int = 0
     lanes: int = 0
     bytes: int = 0
     moved: int = 0
-    """Sectors that the accesses moved, or wavefronts of shared memory."""
+    """Number of sectors, or of wavefronts of shared memory."""
     ideal: int = 0
     """Wavefronts of shared memory without bank conflicts."""
     widest: int = 0
     """Bytes of the widest access by one thread."""
     count: int = 0
-    """PTX instructions of the line that access this memory space."""
+    """Number of PTX instructions that make these accesses."""
 
 
 @dataclass
 class LineCost:
-    """Costs of a source line, summed over the emulated blocks."""
+    """Cost of a source line, summed over the emulated blocks."""
 
     place: Place
     issue: dict[str, float] = field(default_factory=dict)
     """Machine instructions that warps issued, by class."""
     active: float = 0.0
-    """Machine instructions, each weighted by the fraction of active lanes."""
+    """Machine instructions, weighted by the fraction of lanes that are active."""
     accesses: dict[tuple[str, str], Access] = field(default_factory=dict)
     division: float = 0.0
     """Machine instructions for integer divisions and remainders."""
     f64: float = 0.0
-    """Machine instructions for 64-bit floating-point numbers."""
+    """Machine instructions for f64 arithmetic."""
 
     @property
     def issued(self) -> float:
-        """Return the number of machine instructions that warps issued."""
         return sum(self.issue.values())
 
 
 def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], Place]) -> list[LineCost]:
-    """Emulate a few blocks, and return the costs of source lines, the line with the most instructions first.
+    """Emulate a few blocks, and return the cost of each source line, most instructions first.
 
     Args:
-        launch: launch, whose buffers the emulated blocks change.
-        place_of: function that maps a PTX line to its source line, with line number 0 if there is none.
+        launch: launch to emulate. The contents of its buffers change.
+        place_of: function that maps a PTX line to a source line, with line number 0 if unknown.
     """
     total = prod(launch.grid)
     start = max(0, total // 2 - SAMPLED_BLOCKS // 2)

@@ -1,8 +1,7 @@
 """Compute the static profiles of library kernels: compile each variant, emulate its probes and fit the event counts.
 
-A variant has one value for each compile-time tunable, one data type and one layout. Configs that differ only in
-launch-time tunables share it. Variants are compiled for each architecture, because registers differ, but each distinct
-PTX is emulated once. Stored profiles are skipped, so an interrupted run can be continued.
+A variant fixes the compile-time tunables, the data type and the layout. Configs that differ only in launch-time
+tunables share a variant. Stored profiles are skipped, so an interrupted run can be continued.
 """
 
 from collections import Counter
@@ -28,7 +27,7 @@ from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
 ProbeCounts = dict[tuple[object, ...], dict[str, int]]
-"""Event counts of emulated launches, keyed by (PTX, grid, block, arguments, buffer sizes)."""
+"""Event counts of probes, keyed by (PTX, grid, block, arguments, buffer sizes)."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,7 @@ class Variant:
     fixed: Mapping[str, int | str]
     """Values of compile-time tunables, `dtype` and `layout`."""
     configs: Mapping[int, Sequence[Config]]
-    """Configs of the variant, keyed by architecture. They need not be all configs, but every launch of the variant must
-    occur in at least one of them."""
+    """Configs of the variant, keyed by architecture. Together they must contain every launch of the variant."""
 
 
 def profile_variant(
@@ -54,9 +52,11 @@ def profile_variant(
     compiled: Compiled,
     counts: ProbeCounts | None = None,
 ) -> list[LaunchProfile]:
-    """Return the profiles of every launch of a compiled variant, whose `configs` belong to one space. A launch is
-    probed with the first config that has it. Counts of emulated launches are added to `counts`. Raise `KernrecError` if
-    a probe cannot run, or the profile cannot be fitted."""
+    """Return the profiles of every launch of a compiled variant, and add the counts of probes to `counts`.
+
+    Raises:
+        KernrecError: a probe cannot run, or the profile cannot be fitted.
+    """
     counts = {} if counts is None else counts
     profiles = []
     for index, launch in enumerate(kernel.launches):
@@ -75,8 +75,7 @@ def profile_variant(
 def profile_architectures(
     kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """Return the profiles of variants with the same preprocessed source, as a list of (architecture, profile) for each
-    variant. `compiled` is the code by architecture. Each distinct launch of a PTX text is emulated only once."""
+    """Return (architecture, profile) pairs of each variant. All variants must have the same preprocessed source."""
     counts: ProbeCounts = {}
     profiles: list[list[tuple[int, LaunchProfile]]] = []
     for variant in variants:
@@ -92,8 +91,7 @@ _parsed = lru_cache(maxsize=1)(parse)
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: ProbeCounts) -> Profile | None:
-    """Fit a profile to emulated probes, or return None if there are no probes. Use at least one probe more than there
-    are `unknowns`, to check the fit. If the counts of a probe are not cached, emulate it with buffers of zeros."""
+    """Fit a profile to emulated probes, at least one more than `unknowns`. Return None if there are no probes."""
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     digest = compiled.ptx_hash
@@ -118,7 +116,7 @@ _MOST_WAITING = 4
 
 @dataclass(frozen=True)
 class VariantFailure:
-    """Variant that could not be profiled on one architecture."""
+    """Variant that could not be profiled on an architecture."""
 
     kernel: str
     fixed: Mapping[str, int | str]
@@ -158,13 +156,12 @@ def profile_variants(
     processors: Processors | int = 2,
     timeout_s: float = 120.0,
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """Yield the database rows of each variant's profiles, or failures, in order of completion.
-
-    A failure only affects variants with the same code.
+    """Yield the database rows of each variant's profiles, or a failure, in order of completion.
 
     Args:
-        stored: (variant key, architecture) of profiles that are already stored.
-        processors: processors, or a number of processes on this machine.
+        stored: (variant key, architecture) of profiles to skip.
+        processors: `Processors`, or a number of processes to start on this machine.
+        timeout_s: limit for compiling a variant in seconds.
     """
     codes: dict[CodeKey, list[Variant]] = {}
     for variant in variants:

@@ -1,7 +1,7 @@
 """Profile every config of a user's kernel on one problem and architecture, from samples of its blocks.
 
-Configs that differ only in unused macros are compiled once. Configs with equal code, launch and arguments are emulated
-once. Each profile is yielded as soon as it is known, so that an interrupted run can be continued.
+Configs with equal code are compiled once. If their launches and arguments are equal, too, they are emulated once. Each
+profile is yielded immediately, so that an interrupted run can be continued.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator
@@ -31,17 +31,13 @@ _MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memor
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
-"""(Equivalent configs, database rows of their profiles), or a failure."""
+"""Configs with equal code and launch, and the database rows of their profiles, or a failure."""
 
 
 def profile_configs(
     kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processors: Processors | int = 2
 ) -> Iterator[Outcome]:
-    """Yield equivalent configs with the database rows of their profiles, or a failure, in order of completion.
-
-    Args:
-        processors: processors, or a number of processes on this machine.
-    """
+    """Yield equivalent configs with the database rows of their profiles, or a failure, in order of completion."""
     by_code: dict[CodeKey, tuple[CompileJob, list[Config]]] = {}
     for config in configs:
         job = compile_job_for(kernel, config, target.problem, target.sm, target.folder)
@@ -82,7 +78,7 @@ class _EmulationTasks:
         return len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
-        """Start a task for a config, or join the task of an equivalent config. Yield the result if it is known."""
+        """Start a task for a config unless an equal task exists. Yield the result if it is cached."""
         kernel, target = self._kernel, self._target
         try:
             launches = bind_launches(kernel, config, target.problem, target.sm)
@@ -145,8 +141,7 @@ class _EmulationTasks:
 def _compile(
     jobs: list[CompileJob], entries: Collection[str], processors: Processors
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Compile jobs of one source, and yield (job, result). Only assemble a source that is PTX. For CUDA C++, first
-    remove kernels outside `entries`, and use the whole source if the shorter one does not compile."""
+    """Compile jobs of one source, and yield each job with its result. Kernels outside `entries` are removed first."""
     source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble
@@ -175,8 +170,7 @@ def _sample(
     plain: tuple[int, Path | None, int],
     compiled: Compiled,
 ) -> list[LaunchProfile]:
-    """Return the profiles of a config in a worker process. A problem cannot be pickled, so its data type, layout and
-    dimensions are passed instead. `plain` contains `sm`, `folder` and `budget` of the `ProfileTarget`."""
+    """Profile a config in a worker process. A problem cannot be pickled, so its parts are passed instead."""
     # Import late, because only worker processes need the emulator.
     from kernrec.profile.sample_profile import profile_by_sampling
 
@@ -190,7 +184,7 @@ _last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of the proble
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":
-    """Return the tensors of the target's problem, which all configs of one process share."""
+    """Return the tensors of a problem. All configs in a process share them."""
     from kernrec.profile.tensor_values import Tensors
 
     key = (kernel.hash, target.problem.key, target.folder)

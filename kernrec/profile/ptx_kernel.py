@@ -1,8 +1,8 @@
 """Create a launch of a kernel in a CUDA or PTX file, or a `Kernel` with several block shapes from PTX.
 
-PTX is fixed, so a `Kernel` from PTX can only vary the shape of the block. The shape is fixed, too, if the code declares
-a block size, if it never reads the block size, or if it uses shared memory, whose layout probably depends on the block
-size. Otherwise, other shapes are assumed to give the same result, and a note tells the user to check this.
+PTX is fixed, so a `Kernel` from PTX can vary only the block shape. The shape is fixed, too, if the code declares a
+block size, never reads the block size, or uses shared memory. Otherwise, a note asks the user to check that the result
+does not depend on the shape.
 """
 
 import math
@@ -60,9 +60,9 @@ class FileLaunch:
     module: Module
     launch: KernelLaunch
     resources: Mapping[str, Resources]
-    """Registers and memory of each kernel, or empty for a PTX file."""
+    """Registers and memory of each kernel. Empty for a PTX file."""
     unset: str = ""
-    """Note on `__constant__` and `__device__` variables that no argument sets, or an empty string."""
+    """Note on `__constant__` and `__device__` variables that nothing sets, or an empty string."""
 
 
 def file_launch(
@@ -86,8 +86,7 @@ def file_launch(
         sm: compute capability for a CUDA file.
         flags: macros, options and header folders for a CUDA file.
         shared_bytes: dynamic shared memory in bytes per block.
-        cluster: thread blocks per cluster; one to three extents. If it is empty, the cluster has the size for which the
-            kernel was compiled, or one block if there is no such size.
+        cluster: thread blocks per cluster; one to three extents. If empty, the kernel's own size applies, or one block.
 
     Raises:
         KernrecError: the compiler fails, or the arguments do not fit.
@@ -141,8 +140,7 @@ def file_launch(
 
 
 def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
-    """Change buffers of random indices in `arguments`, so that they cover all valid indices of the buffers into which
-    they point. `passed` is the number or name of the buffer that each parameter receives."""
+    """Make random indices cover all valid indices of the buffers into which they point."""
     for parameter, index in indexes_of(function).items():
         if (name := passed[parameter]) not in arguments.drawn:
             continue
@@ -164,7 +162,7 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
 
 
 def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> str:
-    """Return an example description for each parameter, with names from the CUDA source if there is one."""
+    """Return an example description of each parameter. Names are from the CUDA source, if there is one."""
     declared = [each for each in signatures(source) if entry == each.name or f"{len(each.name)}{each.name}" in entry]
     if len(declared) != 1 or len(declared[0].parameters) != len(parameters):
         shown = (_description(each.name, None, each) for each in parameters)
@@ -183,7 +181,7 @@ def _description(name: str, declared: Parameter | None, parameter: Variable) -> 
 
 
 def _compiled(job: CompileJob) -> Compiled:
-    """Compile a job in another process with a time limit, because nested macros can keep the compiler busy forever."""
+    """Compile a job in another process with a time limit."""
     ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
     if isinstance(result, CompileError):
         raise result
@@ -191,8 +189,7 @@ def _compiled(job: CompileJob) -> Compiled:
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
-    """Return the PTX name of the kernel with the C++ or PTX name `entry`, or of the only kernel if `entry` is None.
-    Raise `UsageError` if the kernel does not exist, or `entry` is None and there are several kernels."""
+    """Return the PTX name of a kernel, or of the only kernel if `entry` is None. Raise `UsageError` if this fails."""
     if entry is None:
         if not module.entries:
             raise UsageError(f"{path} has no kernel: expected at least one .entry")
@@ -224,9 +221,7 @@ def kernel_of_ptx(
     shared: int = 0,
     captured: bool = False,
 ) -> tuple[Kernel, list[str]]:
-    """Return (kernel of a PTX file, notes for the user). The arguments have the form that `kernrec check` accepts. In a
-    launch that was captured from a running program, variables without content are zero. Raise `UsageError` if the file
-    or arguments cannot be read, the kernel is unknown, or the arguments do not fit."""
+    """Return the kernel of a PTX file, and notes for the user. Raise `UsageError` if an argument is invalid."""
     text = read_text(path, str(path), LARGEST_SOURCE)
     module = parse(text)
     entry = select_entry(module, entry, path)
@@ -287,7 +282,7 @@ def kernel_of_ptx(
 
 
 def _name_in_source(entry: str, module: Module) -> str:
-    """Return the kernel's name in the source, or the mangled name if overloads or template instances share the name."""
+    """Return the kernel's source name, or its PTX name if the source name is ambiguous."""
     name = source_name(entry)
     return name if [source_name(other) for other in module.entries].count(name) == 1 else entry
 
@@ -303,7 +298,7 @@ def _why_fixed(facts: CodeFacts, shared: int) -> str:
 
 
 def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return (the spec's table of tensors, the arguments of its launch)."""
+    """Return the spec's table of tensors, and the arguments of its launch."""
     tensors: dict[str, Any] = {}
     passed = []
     for text in descriptions:
@@ -333,8 +328,7 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: CodeFacts) -> None:
-    """Make random indices in the spec's table `tensors` cover all valid indices of the tensors into which they point.
-    `places` is the argument of each parameter."""
+    """Make random indices in a spec's `tensors` cover all valid indices of the tensors into which they point."""
     for parameter, index in facts.indexes.items():
         tensor = tensors.get(places.get(parameter, ""), {"values": None})
         if tensor["values"] != "normal" or tensor["dtype"][0] == "f":

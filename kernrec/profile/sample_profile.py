@@ -89,7 +89,7 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 # Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Minimum fraction of a block's reads that come from a buffer, for measuring how blocks share it."""
+"""Minimum fraction of a block's reads that come from a buffer, for measuring how blocks share the buffer."""
 _EDGE_SHARE = 0.02  # Always emulate an end that represents at least this fraction of the grid's blocks.
 _MOST_KINDS = 12
 _CROWDED = 0.9  # Basic blocks with more than this fraction of the maximum live registers are assumed to spill.
@@ -101,14 +101,16 @@ Place = tuple[int, int, int]
 @dataclass(frozen=True)
 class BlockSample:
     inner: tuple[int, ...]
-    """Block in the middle of the grid, followed by its neighbor along each of `axes`. The middle block represents all
-    blocks that the blocks in `ends` do not represent."""
+    """Block in the middle of the grid, followed by its neighbor along each of `axes`.
+
+    The middle block represents all blocks that the blocks in `ends` do not represent.
+    """
     axes: tuple[int, ...]
-    """Axes along which the grid has several blocks: 0, 1 and 2 for x, y and z."""
+    """Axes with several blocks: 0, 1 and 2 for x, y and z."""
     ends: Mapping[int, int]
-    """Number of blocks that each sampled block at an end of an axis represents, keyed by the sampled block."""
+    """Sampled blocks at the ends of the grid, each with the number of blocks that it represents."""
     not_corners: frozenset[int]
-    """Blocks in `ends` that are in the middle of all axes except one."""
+    """Blocks in `ends` that are at the end of only one axis."""
     total: int
 
 
@@ -143,8 +145,7 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Choose one block from each level of work in a one-dimensional grid. The level with the most total work comes
-    first."""
+    """Choose one block from each level of work, starting with the level that has the most total work."""
     most = max(levels, key=lambda level: level.count * level.work)
     others = {level.block: level.count for level in levels if level is not most}
     beside = most.block + (1 if most.block + 1 not in others and most.block + 1 < total else -1)
@@ -154,9 +155,11 @@ def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
 def profile_by_sampling(
     kernel: Kernel, config: Config, target: ProfileTarget, compiled: Compiled, tensors: Tensors
 ) -> list[LaunchProfile]:
-    """Emulate a sample of blocks of each launch of a compiled config, and return the launches' profiles. Blocks may
-    write to `tensors`, whose values are zero unless an address or a branch depends on data. Raise `KernrecError` if a
-    block cannot be emulated."""
+    """Emulate a sample of blocks of each launch of a compiled config, and return the launches' profiles.
+
+    Raises:
+        KernrecError: a block cannot be emulated.
+    """
     problem, sm = target.problem, target.sm
     module, joined = _code(compiled.ptx)
     names = {launch.entry: entry_name(module.functions, launch.entry) for launch in kernel.launches}
@@ -193,17 +196,17 @@ def profile_by_sampling(
 
 @lru_cache(maxsize=4)
 def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
-    """Return (parsed PTX, empty dictionary in which callers cache modules by kernel)."""
+    """Return the parsed PTX, and a cache of its modules by kernel."""
     return parse(ptx), {}
 
 
 def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptions = SAMPLING) -> dict[str, float]:
-    """Emulate a sample of a launch's blocks, and return mean metrics per block (see the module's docstring)."""
+    """Emulate a sample of a launch's blocks, and return the mean metrics per block (see the module's docstring)."""
     return _sampled(_as_assembled(module, launch.entry), launch, options)
 
 
 def _as_assembled(module: Module, kernel: str) -> Module:
-    """Return a copy of the module whose memory accesses and atomic operations are merged as the assembler does."""
+    """Return a copy of the module with the memory accesses and atomic operations merged as by the assembler."""
     module = with_wide_accesses(module, kernel)
     return replace(module, functions=module.functions | {kernel: with_warp_aggregation(module.functions[kernel])})
 
@@ -281,9 +284,10 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Emulate thread blocks. Return (event counts, executions of each basic block by each warp). The executions have
-    the shape (basic blocks, warps). If a block is in a cluster, emulate the whole cluster, and count its average
-    block."""
+    """Emulate thread blocks. Return their event counts, and the executions of each basic block by each warp.
+
+    The executions have shape (basic blocks, warps). A block in a cluster counts as the cluster's average block.
+    """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
     before = emulation.runs_by_warp()
@@ -292,9 +296,12 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 
 def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
-    """Return (waits for global memory, clock cycles) of the slowest warp between barriers, summed over thread blocks.
-    `runs` are the executions of each basic block by each warp, (basic blocks, warps), and `clk_of_pieces` the clock
-    cycles of one execution of each of `emulation.pieces`."""
+    """Return the waits for global memory and the clock cycles of the slowest warp, summed over phases.
+
+    Args:
+        runs: executions of each basic block by each warp, an array of shape (basic blocks, warps).
+        clk_of_pieces: clock cycles of one execution of each of `emulation.pieces`.
+    """
     function, pieces = emulation.function, emulation.pieces
     waits = [waits_for_loads(piece, runs) for piece in pieces]
     ran = [runs[[block.index for block in piece]].max(axis=0) for piece in pieces]

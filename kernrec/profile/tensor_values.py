@@ -18,7 +18,7 @@ from kernrec.op import inputs as op_inputs
 from kernrec.util.files import check_input
 
 MAPPED = sys.platform == "linux"
-"""Whether the system can map memory several times, so that repeated values need memory only once."""
+"""Whether the system can map the same memory several times."""
 
 _PRIVATE, _FIXED, _ANONYMOUS, _NO_RESERVE = 0x02, 0x10, 0x20, 0x4000
 _READ_WRITE = 0x3
@@ -26,9 +26,7 @@ _MOST_PIECES = 4096  # Linux allows 65,530 mappings per process.
 
 
 def repeated(values: np.ndarray, count: int) -> np.ndarray:
-    """Return a writable flat array like `np.resize(values, count)`. Repetitions share the memory of `values` if it
-    fills whole pages and is not much smaller than the result. Raise `MemoryError` if the process has no address space
-    left."""
+    """Return a writable flat array like `np.resize(values, count)`. Repetitions share memory if possible."""
     size = count * values.itemsize
     if not MAPPED or values.nbytes % mmap.PAGESIZE or size > _MOST_PIECES * values.nbytes:
         return np.resize(values, count)
@@ -65,16 +63,14 @@ ELEMENTS = {
 """NumPy type of each data type. bf16 and 8-bit floats are stored as integers with the same bits."""
 
 DRAWN_BYTES = 64 << 20
-"""Maximum bytes of random values of a tensor. Larger tensors repeat these values, which share memory."""
+"""Maximum bytes of random values of a tensor. Larger tensors repeat these values."""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
 _MOST_BYTES = 16 << 30  # Maximum size of all tensors. Zeros that were never written use only addresses.
 
 
 class Tensors:
-    """Tensors of a problem, created on first use. Zeros that nothing writes take no memory. Raises `UsageError` if the
-    tensors are too large for emulation.
-    """
+    """Tensors of a problem, created on first use. Raises `UsageError` if they are too large for emulation."""
 
     def __init__(self, kernel: Kernel, problem: Problem, folder: Path | None = None) -> None:
         self._kernel, self._problem, self._folder = kernel, problem, folder
@@ -84,7 +80,7 @@ class Tensors:
 
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
-        """Return the tensors of `sample_tensors`. Raise `UsageError` if they need too much memory."""
+        """Return the tensors with their declared values. Raise `UsageError` if they need too much memory."""
         samples = self._kernel.initial_values
         for name, sample in samples.items():
             if sample.kind == "unknown":
@@ -102,14 +98,12 @@ class Tensors:
 
     @cached_property
     def blank(self) -> dict[str, np.ndarray]:
-        """Return tensors of zeros, for kernels whose addresses and branches do not depend on data."""
+        """Return tensors of zeros. Use them only if addresses and branches do not depend on data."""
         return {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in self._problem.tensors.items()}
 
 
 def sample_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """Return the contents of a problem's tensors before the launch, as flat arrays in memory format. Outputs are zeros
-    unless the spec declares other values. `folder` contains the spec's `.npy` files. Raise `UsageError` if a file has
-    changed since the spec was read."""
+    """Return the contents of a problem's tensors before the launch, as flat arrays in memory format."""
     if not kernel.initial_values:
         total = sum(tensor.bytes for tensor in problem.tensors.values())
         filled = op_inputs(problem) if total <= DRAWN_BYTES else {}
@@ -184,9 +178,7 @@ def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def load_npy(path: Path) -> np.ndarray:
-    """Return the array of a `.npy` file as a memory map. Raise `UsageError` if the file cannot be read, or does not
-    contain one array of plain values.
-    """
+    """Return the array of a `.npy` file as a memory map. Raise `UsageError` if the file is invalid."""
     check_input(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)

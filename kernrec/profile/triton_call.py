@@ -24,7 +24,7 @@ from kernrec.profile.tensor_values import load_npy
 from kernrec.profile.triton_call_file import TritonCall, extent_of, integers, row_major
 
 DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
-"""Triton's defaults for options that a config does not set. 0 for maxnreg means no limit."""
+"""Triton's defaults for compiler options. A `maxnreg` of 0 means no limit."""
 _MOST_DIMS = 16
 _INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 _TENSOR_KEYS = {"dtype", "shape", "strides", "elements", "values", "contents", "aligned", "block", "padding"}
@@ -113,7 +113,7 @@ class _CallReader:
         return kernel_from(spec, call.place, self.source)
 
     def description(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the function's description, with each config's grid, from a process that loads the function."""
+        """Return the description of the function, including each config's grid."""
         call = self.call
         request = {
             "source": self.source,
@@ -130,7 +130,7 @@ class _CallReader:
         return described(request)
 
     def check(self, parameters: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> None:
-        """Raise `UsageError` if an argument or constant is unknown, missing or given twice."""
+        """Raise `UsageError` if an argument is unknown, missing or given twice."""
         call, arguments = self.call, self.call.arguments
         place = f"{call.place}: {call.function}"
         for name in arguments:
@@ -152,7 +152,7 @@ class _CallReader:
                     raise UsageError(f"{place}: the value of parameter {name} is missing")
 
     def argument(self, name: str, value: Any) -> Any:
-        """Convert an argument for the process that loads the function, and add each tensor to `tensors`."""
+        """Convert an argument for the process that loads the function. Add tensors to `tensors`."""
         place = f"{self.call.place}: {name}"
         if isinstance(value, Mapping) and value.keys() == {"fields", "items"}:
             fields, items = value["fields"], value["items"]
@@ -172,14 +172,14 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def items(self, name: str, value: Any) -> Any:
-        """Return the items of a named tuple, and store the names of its fields. Return any other argument unchanged."""
+        """Return the items of a named tuple, and store its field names. Return other arguments unchanged."""
         if not isinstance(value, Mapping) or "fields" not in value:
             return value
         self.defines[fields_name(name)] = repr(" ".join(value["fields"]))
         return value["items"]
 
     def tensor(self, place: str, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a tensor for the process that loads the function, and add its memory to `tensors`."""
+        """Convert a tensor for the process that loads the function, and add it to `tensors`."""
         file = str(value.get("values", "")).endswith(".npy")
         if (not {"dtype", "shape"} <= value.keys() and not file) or value.keys() - _TENSOR_KEYS:
             keys = ", ".join(map(str, value)) or "nothing"
@@ -220,7 +220,7 @@ class _CallReader:
     def descriptor(
         self, place: str, value: Mapping[str, Any], shape: Sequence[int], strides: Sequence[int] | None
     ) -> dict[str, Any]:
-        """Return the spec's table for a tensor descriptor, whose block may use a config's constants."""
+        """Return the spec's table for a tensor descriptor. Its block may use constants of a config."""
         block = value["block"]
         if not isinstance(block, list) or len(block) != len(shape):
             raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one per axis")
@@ -242,7 +242,7 @@ class _CallReader:
     def configs(
         self, configs: Sequence[Mapping[str, Any]]
     ) -> tuple[list[str], list[list[int]], dict[str, dict[str, Any]]]:
-        """Return (columns, rows, tunables) of the spec's configs. Constants that are not integers go to `defines`."""
+        """Return the columns, rows and tunables of the spec's configs. Non-integer constants go to `defines`."""
         always = ("num_warps", "num_stages", *self.options)
         options = [name for name in OPTIONS if name in always or any(name in c["options"] for c in configs)]
         constants = [name for name in configs[0]["constants"] if name not in options]
@@ -274,9 +274,10 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Convert a parameter's value for the spec. `stated` is whether the call passes the value explicitly. Return
-        (argument as a launch in a spec lists it, Triton type, whether Triton knows that the value is a multiple of 16).
-        The argument is empty if the parameter is a constant. The type is empty if the argument implies it."""
+        """Return a parameter's value for a launch in a spec, its Triton type, and whether it is a known multiple of 16.
+
+        The value is empty for constants. The type is empty if the value implies it.
+        """
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
             if stated and name not in self.options:
@@ -314,7 +315,7 @@ class _CallReader:
         return self.names[name]
 
     def number(self, place: str, value: Any, names: Mapping[str, int], least: int = 1) -> int:
-        """Return the value of a number, or of an expression with variables `names`."""
+        """Return a number, or the value of an expression with the variables `names`."""
         if isinstance(value, str):
             expression = parse(value.lower())
             for name in expression.names:

@@ -47,27 +47,26 @@ class TritonCall:
     """File with the function."""
     function: str
     arguments: Mapping[str, Any]
-    """Arguments by parameter: a number, text, None, a tensor (table with `dtype` and `shape`, or with `values`), or
-    another constant (table with its text under `python`)."""
+    """Arguments keyed by parameter: a number, text, None, or a table for a tensor or another constant."""
     grid: str | Sequence[Any] | Callable[..., Any]
     """Extents as numbers or expressions, a function, or the name of a function in the file."""
     configs: Sequence[Mapping[str, Any]] | None = None
-    """Configs, or None for the autotuner's configs. Without an autotuner, None means Triton's default options."""
+    """Configs, or None for the autotuner's configs or Triton's default options."""
     flops: str | None = None
-    """Expression for the number of floating-point operations, or None."""
+    """Expression for the floating-point operations, or None."""
     place: str = "the call"
-    """Name of the launch in error messages."""
+    """Name of this launch in error messages."""
     module: str = ""
-    """Installed module to import instead of executing the file, or an empty string."""
+    """Installed module to import, or an empty string to execute the file."""
     decorated: Any = field(default=None, compare=False)
-    """Function object if this process has loaded it, or None."""
+    """Function object if this process has loaded the function, or None."""
 
 
 def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] | None = None) -> TritonCall:
     """Read the description of a Triton launch from a TOML file.
 
     Args:
-        target: `kernels.py:matmul` or `package.kernels:matmul`, or None for the function that the file names.
+        target: `kernels.py:matmul` or `package.kernels:matmul`, or None if the file names the function.
         changed: new values of integer arguments.
 
     Raises:
@@ -108,9 +107,7 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
 
 
 def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
-    """Return (file of a function, its module or an empty text for a file, its name). The target is `kernels.py:matmul`
-    in `folder`, or `package.kernels:matmul` for an installed package, which is not imported. Raise `UsageError` if it
-    has another form, or the module is not installed."""
+    """Return the file, module and name of a function. The module is empty for `kernels.py:matmul` in `folder`."""
     source, separator, function = target.rpartition(":")
     if separator and function.isidentifier():
         if source.endswith(".py"):
@@ -121,7 +118,7 @@ def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
 
 
 def _file_of(module: str) -> Path:
-    """Return the file of a module without importing its package, which may take seconds or need a GPU."""
+    """Return the file of a module without importing its package."""
     top, *inner = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -141,7 +138,7 @@ def _file_of(module: str) -> Path:
 
 
 def extent_of(shape: Sequence[int], strides: Sequence[int] | None) -> int:
-    """Return the number of elements in memory from a tensor's first to its last, at least 1."""
+    """Return the number of elements in memory from a tensor's first to its last element, at least 1."""
     if 0 in shape:
         return 1
     strides = strides if strides is not None else row_major(shape)

@@ -1,8 +1,7 @@
 """Divide the blocks of a grid into levels: runs of consecutive blocks that do equal work.
 
-A persistent kernel's blocks process different numbers of tiles, and a mixture of experts may start blocks without work,
-so the middle block does not represent all blocks. Consecutive blocks tend to do equal work, so bisection finds the
-blocks where the work changes:
+In some kernels, the middle block does not represent all blocks: persistent blocks process different numbers of tiles,
+and a mixture of experts may start blocks without work. Bisection finds the blocks where the work changes:
 
     work of blocks   3 3 3 3 2 2 2 2 2 2 2 2        two levels: 4 blocks with work 3, 8 blocks with work 2
 """
@@ -26,7 +25,7 @@ from kernrec.util.light_dataclass import dataclass
 EQUAL = 0.03
 """Maximum relative difference between the machine instructions of blocks that do equal work."""
 IDLE = 0.1
-"""Fraction of the longest block's machine instructions below which a block is idle."""
+"""A block is idle below this fraction of the longest block's machine instructions."""
 _MOST_BLOCKS = 16  # Maximum number of blocks to emulate for finding the levels.
 _SHORT = 2_000  # Maximum number of PTX instructions to emulate to test whether a block is idle.
 
@@ -37,15 +36,14 @@ class Level:
     """Number of a block near the middle of the level."""
     count: int
     work: float
-    """Machine instructions that each block of the level issues."""
+    """Machine instructions that each block issues."""
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
     """Return the levels of work in a one-dimensional grid, in block order, or none if all blocks do equal work.
 
-    Work is assumed to be equal if no branch depends on the block. It is also assumed to be equal if no loop stores to
-    global memory, unless the last two blocks are idle. The first and the last block count like their neighbors, because
-    their tiles may be partial.
+    Work is assumed to be equal if no branch depends on the block, or if no loop stores to global memory and the last
+    two blocks are not idle. The first and last block count like their neighbors, because their tiles may be partial.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -72,7 +70,7 @@ def idle(levels: Sequence[Level]) -> list[Level]:
 
 
 def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
-    """Return whether the last two blocks are idle and the first is not. `emulation` runs one block at a time."""
+    """Return whether the last two blocks are idle and the first is not."""
     last = launch.grid[0] - 1
     try:
         before_last = emulation.run([last - 1])["issue"]
@@ -89,7 +87,7 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
 
 
 def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
-    """Return the maximum number of machine instructions of a block, or infinity if the code has a loop."""
+    """Return the maximum number of machine instructions of a block. It is infinite if the code has a loop."""
     function, issue = emulation.function, emulation.lowered
     branches = (
         after for block in function.blocks for after in successors(function, block.index) if after <= block.index
@@ -103,7 +101,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
     """Return the levels of work of blocks 0 to `total` - 1, or none if all inner blocks do equal work.
 
     Args:
-        work: function that returns a block's work. Neighboring blocks do similar work.
+        work: function that returns a block's work.
     """
     first, last = 1, total - 2  # Skip the first and the last block, because their tiles may be partial.
     seen = {block: work(block) for block in dict.fromkeys((first, total // 2, last))}

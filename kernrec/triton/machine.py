@@ -1,4 +1,4 @@
-"""Identify the GPU that Triton uses, and measure the energy of launches with NVML's energy counter."""
+"""Identify the GPU that Triton uses, and measure the energy of launches with NVML."""
 
 import math
 import os
@@ -19,9 +19,9 @@ WINDOW_S = 1.0
 """Minimum duration of an energy measurement in seconds."""
 LONGEST_WINDOW_S = 5.0
 SETTLE_S = 0.3
-"""Seconds during which launches run before an energy measurement, so that clocks and power settle."""
+"""Seconds of launches before an energy measurement, so that clocks and power settle."""
 BATCH_S = 0.02
-"""Duration in seconds of the launches between two reads of the energy counter."""
+"""Seconds between two reads of the energy counter."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Machine:
 
     gpu: GPU
     local: LocalGpu | None = None
-    """This machine's GPU according to NVML, or None."""
+    """This machine's GPU in NVML, or None."""
     present: bool = False
-    """Whether Triton's driver finds a GPU, so that this process can measure."""
+    """Whether this process can measure, because Triton's driver finds a GPU."""
 
     @property
     def name(self) -> str | None:
-        """Return the GPU's name according to the driver, or None if this machine has no GPU."""
+        """Return the driver's name of the GPU, or None if this machine has no GPU."""
         return self.local.name if self.local else None
 
     @property
     def uuid_hash(self) -> str | None:
-        """Return a hash that identifies the GPU without revealing its UUID, or None if this machine has no GPU."""
+        """Return a hash that identifies the GPU but hides its UUID. Return None if this machine has no GPU."""
         return self.local.uuid_hash if self.local else None
 
     @cached_property
@@ -62,13 +62,14 @@ class Machine:
         }
 
     def why_no_energy(self) -> str | None:
-        """Return one line that says why energy cannot be measured on this GPU, or None if it can be measured."""
+        """Return why energy cannot be measured on this GPU, or None if it can."""
         return "NVML does not know the GPU" if self._sensors is None else self._sensors.why_no_energy()
 
     def energy(self, launch: Callable[[], object], synchronize: Callable[[], object], latency_s: float) -> EnergyReport:
-        """Measure a launch's energy under sustained load: mean power, from the energy counter, times latency.
+        """Measure a launch's energy under sustained load.
 
-        The report is empty if NVML did not update the counter often enough within `LONGEST_WINDOW_S`.
+        The energy is the mean power, from NVML's energy counter, times the latency. The report is empty if NVML did not
+        update the counter often enough.
 
         Args:
             launch: Function that submits one launch.
@@ -138,10 +139,7 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
 
 
 def _local() -> LocalGpu | None:
-    """Return torch's current GPU, or the first visible GPU if the process does not use torch.
-
-    Return None if there is no GPU or NVML does not list torch's GPU.
-    """
+    """Return torch's current GPU, or the first visible GPU without torch. Return None if NVML does not list it."""
     torch = sys.modules.get("torch")
     name = index = None
     if torch is not None and torch.cuda.is_available():

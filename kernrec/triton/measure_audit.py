@@ -31,9 +31,9 @@ from kernrec.triton.records import Result, Trial, keep
 from kernrec.triton.tuner import compile_error
 
 Tensors = Callable[[Mapping[str, Any]], Any]
-"""Function that creates a tensor on the GPU from its description in a call: `{"dtype", "shape"}` or `{"values"}`."""
+"""Function that creates a tensor on the GPU from a description: `{"dtype", "shape"}` or `{"values"}`."""
 Benchmark = Callable[[Callable[[], object]], float]
-"""Function that times a launch and returns the median in milliseconds."""
+"""Function that returns the median time of a launch in milliseconds."""
 _TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "i8": "int8"}
 
 

@@ -20,18 +20,18 @@ from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 LOADING = "loading"
-"""Value of KERNREC_TRITON in the ranking process. It makes it an error to launch a kernel while a file is imported."""
+"""Value of KERNREC_TRITON in the ranking process, where kernel launches are errors."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Configs of a kernel, ranked by the objective, best first."""
+    """Configs of a kernel, best first."""
 
     configs: tuple[dict[str, int], ...]
     costs: tuple[dict[str, float], ...]
     """Predicted `latency_s` and `energy_j` of each config, in the order of `configs`."""
     failures: tuple[str, ...]
-    """One line of text for each config that could not be ranked: config, source line and reason."""
+    """Config, source line and reason of each failure, as a line of text."""
 
 
 def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Ranking:
@@ -65,7 +65,7 @@ def _environment() -> dict[str, str]:
 
 
 def rank(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Rank the configs of the kernel in a JSON request from `ranked`. Return the fields of `Ranking` as JSON."""
+    """Rank the configs of the kernel in a JSON request. Return the fields of `Ranking` as JSON."""
     from kernrec import paths
     from kernrec.gpu import find_gpu
     from kernrec.kernel.spec_reader import kernel_from

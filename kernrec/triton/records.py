@@ -1,4 +1,4 @@
-"""Look up measurements of a tuning key in the user's and pulled databases, and store new ones in the user's database.
+"""Store measurements of a tuning key in the user's database, and look them up there and in pulled databases.
 
 The session name of a measurement contains the hash of its tuning key, which is the same on every machine.
 """
@@ -28,20 +28,17 @@ SESSION = "triton"
 
 @dataclass(frozen=True)
 class Result:
-    """Measured latency and energy of one config, or the error with which it failed."""
+    """Measured latency and energy of a config, or the error of a failed config."""
 
     latency_s: float | None = None
-    """Latency in seconds, or None if the config could not be compiled or launched."""
+    """Latency in seconds, or None if the config failed."""
     energy: EnergyReport = field(default_factory=EnergyReport)
     error: str | None = None
     compiled: bool = True
-    """Whether the config could be compiled, even if it then could not be launched."""
+    """Whether the config could be compiled. It may still have failed at launch."""
 
     def value(self, objective: Objective) -> float:
-        """Return the value of the objective in SI units.
-
-        The value is infinity if the config failed, and NaN if it depends on an energy that was not measured.
-        """
+        """Return the objective in SI units: infinity if the config failed, or NaN if the energy is missing."""
         if self.latency_s is None:
             return math.inf
         if objective is Objective.LATENCY:
@@ -51,11 +48,9 @@ class Result:
 
 
 def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, dict[str, int], Result]]:
-    """Return the measurements of a tuning key in the user's database and pulled databases.
+    """Return (proposed, config, result) for each measurement of a tuning key in the user's and pulled databases.
 
-    Returns:
-        A tuple (proposed, config, result) for each measurement. `proposed` is `Trial.proposed`, or 0 if it is unknown.
-        The config has kernrec's tunable names.
+    `proposed` is `Trial.proposed`, or 0 if it is unknown. The config has kernrec's tunable names.
 
     Raises:
         UsageError: A database cannot be read.
@@ -74,9 +69,9 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 
 
 def middle(results: Sequence[Result], objective: Objective) -> float:
-    """Return the median of the objective over one config's results, ignoring results without a finite value.
+    """Return the median of the objective over one config's results.
 
-    If there is no finite value, return infinity if a result failed, or NaN if none failed.
+    Without a finite value, return infinity if a result failed, or NaN if none failed.
     """
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])
@@ -89,9 +84,10 @@ class Trial:
     kernel: Kernel
     tuning_hash: str
     proposed: int
-    """Number of configs that were selected for measurement. `results` is shorter if some configs could not run."""
+    """Number of configs that were selected for measurement. Some may be missing in `results`, because they could not
+    run."""
     results: Sequence[tuple[Mapping[str, int], Result]]
-    """(config, result) pairs. The configs have kernrec's tunable names."""
+    """Configs with kernrec's tunable names, and their results."""
 
 
 def keep(trial: Trial, machine: "Machine", compiler: str) -> None:

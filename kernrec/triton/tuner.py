@@ -1,4 +1,4 @@
-"""Select the configs that Triton measures when a function is launched with a new tuning key, and store the results."""
+"""Select the configs that Triton measures for a new tuning key, and store the results."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ from kernrec.triton.rank import LOADING, ranked
 from kernrec.triton.records import Result, Trial, keep, middle, recorded_results
 
 MODES = ("measure", "offline")
-"""Valid values of the environment variable KERNREC_TRITON, starting with the default."""
+"""Valid values of the environment variable KERNREC_TRITON. The first is the default."""
 _OF_THE_LAUNCH = ("grid", "warmup")
 
 
@@ -52,21 +52,21 @@ class AutotunedLaunch:
         return {name: value for name, value in self.named.items() if name in self.tuned.arg_names}
 
     def check(self) -> None:
-        """Raise `UsageError` for a keyword that is neither a parameter of the function nor a compiler option."""
+        """Raise `UsageError` for a keyword that is neither a parameter nor a compiler option."""
         strange = self.named.keys() - set(self.tuned.arg_names) - set(_OF_THE_LAUNCH)
         options = _compiler_options() if strange else ()
         for name in sorted(strange - set(options)):
             raise UsageError(f"{self.name}: {unknown('parameter', name, self.tuned.arg_names)}")
 
     def tuning_hash(self, compiler: str) -> str:
-        """Return a hash of the code, the compiler version, the values of the arguments in `key`, and the data types."""
+        """Return a hash of the code, the compiler version, the arguments in `key`, and the data types."""
         arguments = self.arguments
         values = [str(arguments[name]) for name in self.tuned.keys if name in arguments]
         types = [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
         return content_hash([layers_of(self.tuned)[-1].cache_key, compiler, values, types])
 
     def kernel(self) -> tuple[Kernel, Path]:
-        """Return (kernel of this launch, folder of its source file).
+        """Return the kernel of this launch, and the folder of its source file.
 
         Raises:
             UsageError: The arguments or configs do not match the function's parameters.
@@ -90,12 +90,12 @@ class AutotunedLaunch:
         return kernel_of_triton(call)[0], path.parent
 
     def place_of(self, stored: Mapping[str, Any]) -> int | None:
-        """Return the index in `configs` of a config with kernrec's tunable names, or None if it is missing."""
+        """Return the index in `configs` of a stored config, or None."""
         return next((place for place, config in enumerate(self.configs) if same_config(config, stored)), None)
 
 
 def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
-    """Return whether a `triton.Config` equals a stored config with kernrec's tunable names."""
+    """Return whether a `triton.Config` equals a stored config, which has kernrec's tunable names."""
     stated = {**config.kwargs, **stated_options(config)}
     wanted = {identifier(name).rstrip("_"): value for name, value in stated.items()}
     present = {name.rstrip("_"): value for name, value in stored.items()}
@@ -107,7 +107,7 @@ def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
 
 
 def listed_configs(kernel: Kernel) -> list[dict[str, int]]:
-    """Return the configs of a kernel that was created from a Triton launch, in the order of the launch's configs."""
+    """Return the configs of a Triton launch's kernel, in the launch's order."""
     assert kernel.listed is not None
     rows = (dict(zip(kernel.listed.columns, row, strict=True)) for row in kernel.listed.rows)
     return [{tunable.name: row[tunable.name] for tunable in kernel.tunables} for row in rows]
@@ -125,20 +125,20 @@ _warned: set[str] = set()
 
 @dataclass(eq=False)
 class _Running:
-    """State of the measurements that Triton is making for one tuning key."""
+    """State of Triton's measurements for one tuning key."""
 
     launch: AutotunedLaunch
     places: Sequence[int]
-    """Indices in `launch.configs` of the configs that Triton is measuring."""
+    """Indices in `launch.configs` of the configs that Triton measures."""
     machine: Machine | None
     """Machine that measures, or None if the measurements cannot be stored."""
     proposed: int
-    """Number of configs that kernrec wanted to measure, even if fewer could be ranked."""
+    """Number of configs that kernrec wanted to measure."""
     results: dict[int, Result] = field(default_factory=dict)
 
 
 class Tuner:
-    """Pruning function that Triton's autotuner calls for each new tuning key. For the arguments, see `autotune`."""
+    """Pruning function for Triton's autotuner. For the arguments, see `autotune`."""
 
     def __init__(self, top_k: int, objective: Objective, gpu: str | None) -> None:
         self._top_k, self._objective, self._gpu = top_k, objective, gpu
@@ -146,10 +146,10 @@ class Tuner:
         self._energy = EnergyReport()
         self._attached: list[Any] = []
         self.earlier: Callable[..., Sequence[Any]] | None = None
-        """The user's `early_config_prune`, to call first, or None."""
+        """The user's `early_config_prune`, or None. It runs first."""
 
     def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **keywords: Any) -> Sequence[Any]:
-        """Return the configs that Triton should measure. If there is only one, Triton uses it without measuring."""
+        """Return the configs that Triton should measure. Triton uses a single config without measuring."""
         if self.earlier is not None and not (configs := self.earlier(configs, named_args, **keywords)):
             return configs
         tuned, positional = _calling_autotuner()
@@ -256,7 +256,7 @@ class Tuner:
     def _unranked(
         self, launch: AutotunedLaunch, machine: Machine | None, offline: bool, why: KernrecError
     ) -> list[Any]:
-        """Return the configs to use if kernrec cannot rank them: only the first if `offline` is True, otherwise all."""
+        """Return the configs to use without a ranking: all, or only the first if `offline` is true."""
         if offline:
             _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
             return list(launch.configs[:1])
@@ -271,8 +271,7 @@ class Tuner:
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
         """Measure a config, store the result, and return three numbers that Triton minimizes.
 
-        If the objective is the latency, the numbers are Triton's times in milliseconds. For any other objective, all
-        three are the value of the objective.
+        For latency, they are Triton's times in milliseconds. Otherwise, all three are the value of the objective.
         """
         running = self._running
         if running is None:
@@ -312,7 +311,7 @@ class Tuner:
 
 
 def _calling_autotuner() -> tuple[Any, int]:
-    """Return (autotuner that called the pruning function, number of the launch's positional arguments)."""
+    """Return the autotuner that called the pruning function, and the number of the launch's positional arguments."""
     frame = sys._getframe(2)
     while frame is not None:
         tuned = frame.f_locals.get("self")
@@ -324,7 +323,7 @@ def _calling_autotuner() -> tuple[Any, int]:
 
 
 def compile_error(error: Exception) -> str | None:
-    """Return a one-line message if Triton could not compile a config, or None for any other error."""
+    """Return a one-line message if Triton could not compile a config, or None for other errors."""
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):

@@ -1,4 +1,4 @@
-"""Divide a kernel into phases: code that a warp can run without passing a block-wide barrier.
+"""Divide a kernel into phases, which are the parts of its code between block-wide barriers.
 
 All warps of a block are in the same phase, so waits for memory only overlap with code of that phase.
 """
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
-    """Return the phases of a kernel in text order, each as a list of basic blocks."""
+    """Return the phases of a kernel in text order. Each phase is a list of basic blocks."""
     phase_of = list(range(len(function.blocks)))
 
     def first_of(index: int) -> int:
@@ -43,7 +43,7 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
     Args:
         piece: basic blocks that the assembler merges into one piece of machine code.
-            runs: number of executions of each basic block by each warp, an array of shape (basic blocks, warps).
+        runs: number of executions of each basic block by each warp, an array of shape (basic blocks, warps).
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
@@ -57,11 +57,11 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """Return the sum over all phases of the clock cycles, or waits, of the slowest warp in the phase.
+    """Return the clock cycles, or waits, of the slowest warp in each phase, summed over all phases.
 
     Args:
         pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
-        by_warp: for each piece, the clock cycles or the number of waits of each warp, an array of shape (warps,).
+        by_warp: clock cycles or waits of each warp for each piece, an array of shape (warps,) per piece.
     """
     place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
     phases: dict[int, Array] = {}
@@ -76,7 +76,7 @@ def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
 
 
 def _guarded(piece: Sequence[BasicBlock]) -> Iterator[tuple[BasicBlock, Sequence[Instruction]]]:
-    """Yield each block with its instructions, guarded by the predicate of the branch that skips the block."""
+    """Yield each basic block and its instructions. Instructions that a branch skips get the branch's predicate."""
     guard = None
     for block in piece:
         yield block, block.instructions if guard is None else [_with(guard, ins) for ins in block.instructions]
@@ -93,9 +93,8 @@ def overlapped_waits(
 ) -> float:
     """Return the fraction of a kernel's waits for global memory that overlap with work of other warps of the block.
 
-    Each phase adds min(w, n), where w is its fraction of all waits, and n its fraction of all machine instructions. The
-    first wait in each execution of a phase does not overlap, because all warps reach it together. The result is 1 if
-    the kernel has no barriers.
+    Each phase adds min(w, n), where w is its fraction of all waits and n its fraction of all machine instructions. The
+    first wait of a phase does not overlap, because all warps reach it together. Without barriers, the result is 1.
 
     Args:
         pieces: groups of basic blocks that the assembler merges into one piece of machine code.
@@ -129,19 +128,18 @@ def ends_phase(block: BasicBlock) -> bool:
 
 
 LENGTH = 16
-"""Maximum number of PTX instructions in a stretch, within which the work of all warps is assumed to overlap.
+"""Number of PTX instructions in a stretch of code, within which the work of all warps is assumed to overlap.
 
-The value was fitted to two convolutions on an RTX 3080. Their measured time is the sum of the times for f64, DRAM and
-issue. With this value, estimates are 6 % below to 1 % above the sum."""
+The value was fitted to two convolutions on an RTX 3080. The estimates are 6 % below to 1 % above the measured time.
+"""
 MOST = 12
-"""Approximate maximum number of stretches per kernel. In long code, stretches are longer than `LENGTH`."""
+"""Approximate maximum number of stretches per kernel. Long code has stretches longer than `LENGTH`."""
 
 
 def issued_by_stretch(
     function: Function, issue: Sequence[Mapping[str, float]], ran: Mapping[int, float]
 ) -> list[dict[str, float]]:
-    """Return the machine instructions that warps issued in each stretch of about `LENGTH` PTX instructions, in text
-    order.
+    """Return the machine instructions that warps issue in each stretch of code, in text order.
 
     Args:
         function: function without calls.
@@ -182,7 +180,7 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 def _parts(
     block: BasicBlock, issue: Mapping[str, float], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
-    """Split a basic block. Yield (PTX instructions, number of machine instructions keyed by class) of each part."""
+    """Split a basic block into parts of at most `length` PTX instructions. Yield each with its machine instructions."""
     count = -(-len(block.instructions) // length)
     if count == 1:
         yield block.instructions, dict(issue)

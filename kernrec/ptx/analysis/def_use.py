@@ -20,7 +20,6 @@ class DefUse:
     block_of: list[int]
     """Index of the basic block of each instruction."""
     writers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Indices of the instructions that write each register."""
     readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Indices of the instructions that use each register as an operand, in an address or as a predicate."""
 
@@ -52,7 +51,7 @@ class DefUse:
 
 
 def reachable(start: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
-    """Return the items in `start`, and all items to which repeated calls of `following` lead."""
+    """Return all items that can be reached from `start`. `following` returns the successors of an item."""
     reached: set[T] = set()
     waiting = list(start)
     while waiting:
@@ -64,10 +63,9 @@ def reachable(start: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[
 
 
 def with_local_names(function: Function) -> Function:
-    """Rename registers, so that each value that only one basic block uses has a unique register name.
+    """Give each value that only one basic block uses a unique register name.
 
-    Inline assembly and unrolled code reuse a few register names, which hides independent values. A name does not change
-    if a predicated instruction may replace the value.
+    Inline assembly and unrolled code reuse a few names, which hides independent values.
     """
     writers: Counter[str] = Counter()
     for ins in function.instructions:

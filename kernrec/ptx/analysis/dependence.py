@@ -1,8 +1,8 @@
 """Find addresses, branches and loops that depend on data, parameters or other threads.
 
-Data are values loaded from global memory, and results computed from them. A profile of a kernel whose addresses or
-branches depend on data is only valid for the input that was profiled. The analysis ignores the order of instructions,
-so it may report a dependence that never occurs, but it misses none within the registers of one thread.
+Data are values loaded from global memory, and results computed from them. If addresses or branches of a kernel depend
+on data, its profile is only valid for the profiled input. The analysis may report a dependence that never occurs, but
+it misses none within the registers of one thread.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ COMPUTES = frozenset(
 )  # fmt: skip
 """Opcodes whose result depends only on the operands."""
 _ALIKE = ("%tid.", "%ntid.", "%nctaid.", "%laneid", "%warpid", "%nwarpid", "%lanemask_")
-"""Prefixes of special registers whose value depends only on the thread's index in its block."""
+"""Prefixes of special registers that have the same values in all blocks."""
 _CONTROL = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
 
 
@@ -51,7 +51,6 @@ def _copies_from_global(ins: Instruction) -> bool:
 
 
 def stores_global(ins: Instruction) -> bool:
-    """Return whether an instruction writes global memory, as a store or as a copy."""
     if ins.opcode in ("st", "red", "atom"):
         return "global" in ins.modifiers
     spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
@@ -59,7 +58,7 @@ def stores_global(ins: Instruction) -> bool:
 
 
 def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]]:
-    """Yield (index of the instruction, position in a chain of dependent loads) for each load from global memory."""
+    """Yield the index of each load from global memory, and its position in a chain of dependent loads."""
     depths: dict[str, int] = {}  # Length of the longest chain of dependent loads behind each register.
     for number, ins in enumerate(instructions):
         depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
@@ -104,7 +103,7 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
 
 @cached_analysis
 def blocks_run_alike(function: Function) -> bool:
-    """Return whether all blocks take the same path: no branch, exit or wait depends on the block's index."""
+    """Return whether all blocks take the same path through the code."""
     writing = DefUse.of(function).writing
     conditions = [name for ins in function.instructions if ins.opcode in _CONTROL for name in ins.sources]
     names = reachable(conditions, lambda name: [source for ins in writing(name) for source in ins.sources])
@@ -119,7 +118,7 @@ def blocks_run_alike(function: Function) -> bool:
 
 
 def stores_in_loops(function: Function) -> bool:
-    """Return whether a loop stores to global memory, for example because a block computes several tiles."""
+    """Return whether a loop stores to global memory."""
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
         # Search all paths, not natural loops: a loop's header need not be its first block in the text.
@@ -131,7 +130,7 @@ def stores_in_loops(function: Function) -> bool:
 
 _LOOKS = frozenset({"ld", "atom"})
 _NEVER_PROGRESS = frozenset({"cas", "exch"})
-"""Atomic operations that have no effect if a waiting loop repeats them before another thread changes memory."""
+"""Atomic operations that change nothing when a waiting loop repeats them."""
 _ACTS = frozenset({"st", "red", "cp", "bar", "barrier", "mbarrier", "wgmma", "tcgen05", "call"})
 
 
@@ -163,10 +162,10 @@ _POINTER_BYTES = 8
 
 @cached_analysis
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return the pointers through which a kernel reads and writes global memory, as (read, written).
+    """Return the pointers through which a kernel reads global memory, and those through which it writes.
 
-    Each pointer is the name of a parameter or variable. An atomic operation whose result is unused counts only as a
-    write. Return None if the origin of an address is unknown.
+    Each pointer is the name of a parameter or variable. An atomic operation without a used result is only a write. The
+    result is None if the origin of an address is unknown.
     """
     readers = DefUse.of(function).readers
     read, written = set[str](), set[str]()

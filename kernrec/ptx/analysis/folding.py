@@ -14,7 +14,7 @@ from kernrec.ptx.ir.program import Function, Instruction
 
 
 def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:
-    """Return (destination, source) of a copy of a virtual register, or None for any other instruction."""
+    """Return the destination and source of a copy of a virtual register. Return None for other instructions."""
     if ins.opcode != "mov" or ins.predicate is not None or len(ins.operands) != 2:
         return None
     to, source = ins.operands
@@ -53,7 +53,7 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """For each register in `named`, return the registers that hold a different value while it is live."""
+    """Return the registers that cannot share a machine register with each register in `named`."""
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
@@ -83,7 +83,7 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each PTX instruction. Folded instructions have none.
+    """Return the machine instructions of each PTX instruction. The result is empty for folded instructions.
 
     Args:
         function: function without calls.
@@ -94,8 +94,6 @@ def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> li
 
 
 class _Folding:
-    """Folds the PTX instructions of one function."""
-
     def __init__(self, function: Function, def_use: DefUse, divergent: set[str]) -> None:
         self.function = function
         self.def_use = def_use
@@ -166,13 +164,12 @@ class _Folding:
         return True
 
     def _uniform(self, position: int) -> Cost:
-        """Return the cost of an instruction on the uniform datapath, where a division needs no reconvergence."""
+        """Return the cost of an instruction on the uniform datapath."""
         cost = tuple(item for item in self.cost[position] if item[0] != "converge")
         whole = all(name in ("alu", "imad", "wide64") for name, _ in cost)
         return (("uniform", sum(count for _, count in cost)),) if cost and whole else cost
 
     def _constant(self, position: int, ins: Instruction) -> Cost:
-        """Return the machine instructions of a load from constant memory or from a parameter."""
         address = ins.operands[-1]
         if isinstance(address, Address) and isinstance(address.base, Register):
             uniform = address.base.name not in self.divergent
@@ -218,7 +215,7 @@ class _Folding:
         return in_address and not any(Register(name) in elements(o) for o in values)
 
     def _sum(self, position: int, ins: Instruction) -> None:
-        """Fold a shift by a literal into an addition (LEA), or combine two additions into one IADD3."""
+        """Combine an addition with a shift (LEA) or with another addition (IADD3)."""
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
             if writer is not None and self.instructions[writer].opcode == "shl" and self._shifts_by_literal(writer):
@@ -228,7 +225,7 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Fold an instruction into `ins` if only `ins` uses its result and its opcode is in `opcodes`."""
+        """Fold a neighbor into `ins` if only `ins` uses the neighbor's result and its opcode is in `opcodes`."""
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
@@ -242,10 +239,7 @@ class _Folding:
                 return
 
     def _writer_near(self, operand: object, position: int) -> int | None:
-        """Return the index of the only instruction that writes an operand.
-
-        Return None if several instructions write it, or if the instruction is predicated or in another basic block.
-        """
+        """Return the index of the instruction that writes an operand. Return None if it cannot be folded."""
         if not isinstance(operand, Register):
             return None
         writer = self.def_use.writer(operand.name)
@@ -282,10 +276,7 @@ class _Folding:
                 self._drop_widening(operand)
 
     def _factor(self, position: int, product: Instruction) -> Cost:
-        """Return the cost of moving the literal factor of a product to a register, once per basic block and literal.
-
-        The move is necessary if the sum also reads constant memory, because IMAD.WIDE accepts only one constant.
-        """
+        """Return the cost of moving a product's literal factor to a register. IMAD.WIDE accepts only one constant."""
         factor = product.operands[-1]
         bases = [
             self.def_use.writer(o.name) for o in self.instructions[position].operands[1:] if isinstance(o, Register)
@@ -308,9 +299,7 @@ class _Folding:
     def _select(self, position: int, ins: Instruction) -> None:
         """Replace a select instruction by computing the selected value under a predicate.
 
-        If the instruction selects one of two literals, and the selected value is only added to a register, the
-        assembler computes both sums. A sum with a zero literal is a move. A sum that replaces its own operand, as in a
-        loop, takes another register and a copy.
+        If both values are literals that are only added to a register, the assembler computes both sums.
         """
         if (added := self._added_literals(position, ins)) is not None:
             register, total = added
@@ -342,7 +331,7 @@ class _Folding:
         return others[0], total
 
     def _back_to_predicate(self, position: int, ins: Instruction) -> None:
-        """Remove the conversion of a predicate to a number that is only compared with zero."""
+        """Remove the conversion of a predicate to a number if the number is only compared with zero."""
         number, zero = ins.operands[1:3]
         if "ne" not in ins.modifiers or zero != Immediate(0, "int") or not isinstance(number, Register):
             return

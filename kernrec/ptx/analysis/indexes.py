@@ -17,7 +17,7 @@ _PRODUCTS = frozenset({"mul", "mul24", "mad", "mad24", "fma"})
 _POINTER_BYTES = 8
 
 Step = tuple[int, tuple[str, ...]]
-"""Bytes between the elements that consecutive indices select: (number, kernel parameters to multiply it by)."""
+"""Bytes between the elements that two consecutive indices select: a number, and kernel parameters that multiply it."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +25,25 @@ class Index:
     """Buffer whose values are indices into other buffers."""
 
     targets: Mapping[str, Step]
-    """Distance in bytes between the elements that consecutive indices select, keyed by the indexed buffer."""
+    """Distance in bytes between the elements that two consecutive indices select, keyed by the indexed buffer."""
     ascending: bool
-    """Whether consecutive values are the ends of ranges, like row offsets."""
+    """Whether the values are ascending offsets of ranges, such as the row offsets of a sparse matrix."""
 
 
 @dataclass(frozen=True)
 class _Value:
     pointers: frozenset[str] = frozenset()
     loaded: frozenset[tuple[str, Step | None]] = frozenset()
-    """Loaded values on which the register's value depends, as (buffer, factor). The factor is None if the dependence is
-    not linear."""
+    """Buffers on which the value depends, each with its factor, or None if the dependence is not linear."""
     factor: Step | None = None
-    """Value of the register if it is a product of numbers and parameters, or None if it is not."""
+    """Product of numbers and parameters, or None if the value is no such product."""
 
 
 _NOTHING = _Value()
 
 
 def indexes_of(function: Function) -> dict[str, Index]:
-    """Return the `Index` of each kernel parameter that points to indices, keyed by parameter name."""
+    """Return the kernel parameters that point to buffers of indices."""
     values: dict[str, _Value] = {}
     for _ in range(_PASSES):
         before = dict(values)

@@ -30,7 +30,7 @@ Cost = tuple[tuple[str, int], ...]
 """Machine instructions of a PTX instruction, as pairs (class, number)."""
 
 _Rules = dict[str, list[tuple[frozenset[str], frozenset[str], Cost]]]
-"""Rules of each opcode, in order: (types of which the instruction has one, or none for any; modifiers; cost)."""
+"""Cost rules of each opcode. The first rule whose types and modifiers fit applies."""
 
 
 def _read(table: str) -> _Rules:
@@ -46,7 +46,6 @@ def _read(table: str) -> _Rules:
 
 
 def _first(rules: _Rules, opcode: str, kind: str, marks: Collection[str]) -> Cost | None:
-    """Return the cost of the first rule that applies to an instruction, or None."""
     for types, needed, cost in rules.get(opcode, ()):
         if needed.issubset(marks) and (not types or kind in types):
             return cost
@@ -134,7 +133,7 @@ _SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")
 
 
 def _wmma(modifiers: tuple[str, ...]) -> Cost:
-    """Return the cost of a `wmma` instruction: `mma` instructions for its shape, or accesses of 4 bytes per lane."""
+    """Return the cost of a `wmma` instruction."""
     shape = next((mark for mark in modifiers if _SHAPE.fullmatch(mark)), "m16n16k16")
     m, n, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
     action = modifiers[0] if modifiers else ""
@@ -168,15 +167,17 @@ _LATENCY_CLK = {
 # Assume that an atomic addition in shared memory takes as long as two loads, because it returns the old value.
 _SHARED_ATOMIC_CLK = 50
 _WGMMA_COLUMNS_PER_CLK = 2
-"""Columns of a `wgmma.mma_async` that the tensor cores of an SM compute per clock. A column has 64 rows and 32 bytes
-along K. An SM performs 2,048 f16 multiply-adds per clock (H100 data sheet)."""
+"""Columns (64 rows, 32 bytes along K) of `wgmma.mma_async` that an SM computes per clock.
+
+An SM performs 2,048 f16 multiply-adds per clock (H100 data sheet).
+"""
 
 
 def chain_clk(block: BasicBlock) -> int:
     """Return the minimum number of clock cycles that a warp needs for a basic block.
 
-    The result is the latency of the longest dependency chain, but at least one clock per instruction. Loads from global
-    memory count as 0, because `dependence.load_depths` counts them.
+    This is the latency of the longest dependency chain, but at least one clock per instruction. Loads from global
+    memory are not included.
     """
     ready: dict[str, int] = {}  # Clock at which the value of each register is available.
     last, issued = 0, 0
@@ -245,18 +246,17 @@ clz popc = alu*3
 ld ldu | | param v4 = load_const*2
 ld ldu | | const v4 = load_const*2
 """)
-"""Costs that `_COARSE` estimates less precisely."""
 
 
 AGGREGATED = "warp_aggregated"
-"""Modifier of atomic operations that the assembler combines within a warp. PTX itself has no such modifier."""
+"""Modifier that kernrec adds to atomic operations that the assembler combines within a warp."""
 _AGGREGATION = (("move", 1), ("uniform", 2), ("alu", 1), ("setp", 1), ("atomic", 1))  # S2R, VOTEU, UFLO, POPC, ISETP
 
 
 def machine_cost(ins: Instruction) -> Cost:
-    """Return the machine instructions that a warp issues for one PTX instruction, more precisely than `classify`.
+    """Return the machine instructions that a warp issues for one PTX instruction.
 
-    The result may contain the additional classes in `MACHINE_CLASSES`.
+    The result is more precise than that of `classify`, and may contain the classes in `MACHINE_CLASSES`.
     """
     if AGGREGATED in ins.modifiers:
         return _AGGREGATION
@@ -272,7 +272,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the exact machine instructions if `classify` is imprecise for this instruction, or else None."""
+    """Return the machine instructions of an instruction for which `classify` is imprecise. Return None for others."""
     kind = modifiers[-1] if modifiers else ""
     cost = _first(_PRECISE, opcode, kind, modifiers)
     if cost is None and kind == "pred":
@@ -300,7 +300,7 @@ def _conversion(modifiers: tuple[str, ...]) -> Cost | None:
 
 
 def issue_of(block: BasicBlock) -> dict[str, int]:
-    """Return the machine instructions of a basic block by class, if the compiler folds no instruction into another."""
+    """Return the machine instructions of a basic block by class, without folding."""
     issue: dict[str, int] = {}
     for ins in block.instructions:
         for name, cost in classify(ins):

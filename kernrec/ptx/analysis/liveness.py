@@ -1,7 +1,6 @@
-"""Estimate the registers of a kernel from its PTX: the maximum number of 32-bit values that are live at the same time.
+"""Estimate the registers of a kernel from its PTX, as the maximum number of 32-bit values that are live at once.
 
-The estimate is 0 to 30 % higher than the assembler's number for the library's kernels. kernrec uses it only if no
-assembler is installed.
+The estimate is 0 to 30 % above the assembler's number. kernrec uses it only if no assembler is installed.
 """
 
 from collections.abc import Iterable

@@ -22,9 +22,8 @@ _MIXING = frozenset({"atom", "shfl", "ldmatrix", "mma", "wgmma", "tcgen05", "mov
 def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
     """Return the registers whose values may differ between the threads of a warp.
 
-    Such values depend on the thread index, on a divergent load, on an atomic operation or on a warp exchange. A
-    register also diverges if only some threads write it, after a divergent branch or after other threads left a loop.
-    Skipped code is assumed to lie between a branch and its target, as compilers order it.
+    They depend on the thread index, on a divergent load, on an atomic operation or on a warp exchange. A register also
+    diverges if only some threads write it.
     """
     instructions = function.instructions
     divergent: set[str] = set()
@@ -62,12 +61,12 @@ def _under(function: Function, position: int) -> range:
 _MOST_PREDICATED = 8
 """Maximum number of machine instructions that the assembler predicates instead of branching over them."""
 _MOST_PREDICATED_LOADING = 20
-"""Value of `_MOST_PREDICATED` for code that loads from global memory: a branch would delay the load. Both limits were
-measured by compiling code of various lengths with ptxas 13.5 for sm_75, sm_86, sm_90 and sm_120."""
+"""Maximum for code that loads from global memory. Both limits were measured with ptxas 13.5 for sm_75 to sm_120."""
 _MOST_GUARDS = 6
-"""Maximum number of predicates that one piece of machine code keeps until a load has finished. A thread has seven (P0
-to P6 in NVIDIA's "CUDA Binary Utilities"), of which the enclosing loop uses one. A predicate that guards only loads can
-be reused once the loads are issued: ptxas 13 keeps sixteen such loads in flight, but only five other predicated loads.
+"""Maximum number of predicates that one piece of machine code keeps until a load has finished.
+
+A thread has seven predicates (NVIDIA's "CUDA Binary Utilities"), and the enclosing loop uses one. ptxas 13 keeps five
+predicated loads in flight, or sixteen if their predicates guard only loads and can be reused.
 """
 _PROLOGUE = 1  # Number of machine instructions that set the stack pointer.
 _STAYS = frozenset(
@@ -87,8 +86,8 @@ def lowered(function: Function) -> list[dict[str, int]]:
 def straightened(function: Function, issue: Sequence[Mapping[str, float]]) -> list[list[BasicBlock]]:
     """Group the basic blocks of a function into pieces within which the assembler moves instructions freely.
 
-    The assembler can move instructions across a branch that it has replaced by a predicate. If an unrolled loop checks
-    the bounds before each load, for example, the machine code issues all loads first and then waits once.
+    The assembler moves instructions across a branch that it has replaced by a predicate. For example, an unrolled loop
+    with bounds checks first issues all loads and then waits once.
 
     Args:
         function: function without calls.
@@ -134,7 +133,7 @@ def _target(function: Function, block: BasicBlock) -> int | None:
 
 
 def _skips(function: Function, block: BasicBlock) -> int | None:
-    """Return the target of the conditional branch that ends a basic block, or None if there is no such branch."""
+    """Return the target of the conditional branch that ends a basic block. Return None if there is no such branch."""
     return None if block.instructions[-1].predicate is None else _target(function, block)
 
 
@@ -156,7 +155,7 @@ class _Lowering:
         self.issue[block][name] = self.issue[block].get(name, 0) + count
 
     def _predicate_short_branches(self) -> set[int]:
-        """Return the blocks whose branch becomes predicates, and add the cost of the code that the branch skips."""
+        """Replace short branches by predicates, and return the blocks that they end."""
         blocks, entered = self.function.blocks, _entered(self.function)
         gone: set[int] = set()
         for head in reversed(range(len(blocks) - 1)):

@@ -1,8 +1,7 @@
 """Merge memory accesses as the assembler does: adjacent shared-memory accesses, and atomic operations of a warp.
 
-The assembler merges two or four accesses (LDS.64, LDS.128, STS.128) if the address is a provable multiple of the merged
-width. It does not merge accesses to global memory, because it does not know the alignment of pointers. In
-register-tiled matmuls, ptxas 13 merges 16 one-word and 4 two-word loads into 6 four-word loads.
+Two or four accesses become one (LDS.64, LDS.128, STS.128) if the address is provably a multiple of the merged width.
+Accesses to global memory are not merged, because the alignment of pointers is unknown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ _WIDEST = 16
 _BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}
 _ALL_BITS = 64
 _LowBits = tuple[int, int]
-"""Known low bits of a number: (number of known bits, their value)."""
+"""Number of known low bits of a register, and their value."""
 _UNKNOWN: _LowBits = (0, 0)
 _NO_REGISTER = Register("")
 _MEMORY = frozenset(
@@ -41,8 +40,6 @@ def with_wide_accesses(module: Module, kernel: str) -> Module:
 
 @dataclass(frozen=True)
 class _Access:
-    """Access to shared memory that may be merged with adjacent ones."""
-
     position: int
     """Index of the instruction in the function."""
     offset: int
@@ -84,7 +81,7 @@ def _joined(function: Function, module: Module) -> Function:
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
-    """Yield groups of accesses without conflicts, as (address register, accesses, whether they are loads)."""
+    """Yield groups of accesses that may be merged: their address register, the accesses, and whether they are loads."""
     position = 0
     for block in function.blocks:
         loads: dict[Register, list[_Access]] = {}
@@ -115,7 +112,7 @@ def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
 
 
 def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
-    """Return (address register, access to shared memory). The access is None if it cannot merge with neighbors."""
+    """Return the address register of an access to shared memory, and the access if it can be merged."""
     unit = _BYTES.get(ins.modifiers[-1] if ins.modifiers else "")
     plain = set(ins.modifiers[:-1]) <= {"shared", "v2"} and "shared" in ins.modifiers
     if ins.opcode not in ("ld", "st") or not plain or unit is None or ins.predicate is not None:
@@ -133,7 +130,7 @@ def _may_touch_shared(ins: Instruction) -> bool:
 
 
 def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
-    """Yield groups of accesses that together cover 16 or, if that is impossible, 8 aligned bytes."""
+    """Yield groups of accesses that together cover 16 or 8 aligned bytes."""
     by_offset = {access.offset: access for access in accesses}
     taken: set[int] = set()
     for width in (_WIDEST, _WIDEST // 2):
@@ -168,7 +165,7 @@ def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instructi
 
 
 class _KnownBits:
-    """Known low bits of a function's registers: bits that each write to the register sets to the same value."""
+    """Low bits of a function's registers that are the same after every write."""
 
     def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
         variables = [*module.variables.values(), *function.variables.values()]
@@ -247,8 +244,8 @@ def _sum(first: _LowBits, second: _LowBits, sign: int) -> _LowBits:
 
 
 def _product(first: _LowBits, second: _LowBits) -> _LowBits:
-    """Return the known low bits of a product: (x + 2**a u) (y + 2**b v) with unknown u and v."""
-    (a, x), (b, y) = first, second
+    """Return the known low bits of a product."""
+    (a, x), (b, y) = first, second  # The numbers are x + 2**a u and y + 2**b v with unknown u and v.
     return _low(min(a + min(_zeros(y), b), b + min(_zeros(x), a)), x * y)
 
 
@@ -266,7 +263,7 @@ _SHORT, _LONG = ("u32", "s32", "b32"), ("u64", "s64")
 
 
 def with_warp_aggregation(function: Function) -> Function:
-    """Return a copy with the modifier `AGGREGATED` on atomic operations that the assembler combines within a warp."""
+    """Mark atomic operations that the assembler combines within a warp with `AGGREGATED`, in a copy of the function."""
     marked = set(_combined(function))
     if not marked:
         return function

@@ -43,7 +43,7 @@ from kernrec.util.engine import module as engine
 
 _UNSUPPORTED, _BUDGET = 1, 2
 _NAMED = re.compile("\x01([0-9]+)\x01")
-"""Regular expression for the marker of an instruction in an engine message: its index in the function."""
+"""Pattern in an engine message for the index of an instruction."""
 _MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 
 
@@ -124,7 +124,7 @@ class Emulation:
         batches = -(-most * -(-threads // WARP) * WARP // options.batch_lanes)
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
         self.lowered = None if options.lowering is None else options.lowering(function)
-        """Machine instructions of each basic block by class, or None if `EmulationOptions.lowering` is None."""
+        """Machine instructions of each basic block by class, or None if PTX instructions are converted separately."""
         self.pieces = [[block] for block in function.blocks]
         """Groups of basic blocks that the assembler merges."""
         if self.lowered is not None:
@@ -145,7 +145,7 @@ class Emulation:
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
     ) -> Any:
-        """Create the engine's object for a launch. Blocks in `merged` share machine code with the previous block."""
+        """Create the engine's object for a launch. Blocks in `merged` belong to the previous block's piece of code."""
         code, options = encoded(self.function), self._options
         blocks = code.blocks.reshape(-1, 6).copy()
         blocks[list(merged), 5] = True
@@ -203,7 +203,7 @@ class Emulation:
 
     @property
     def findings(self) -> list[RawFinding]:
-        """Return the memory errors that the checks (`EmulationOptions.checked`) have detected so far."""
+        """Return the memory errors that were detected so far."""
         return [RawFinding(*finding) for finding in self._kernel.findings()]
 
     @property
@@ -212,7 +212,7 @@ class Emulation:
         return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
     def activity(self) -> list[tuple[BasicBlock, int, int]]:
-        """Return (basic block, number of warps that ran it, number of their active lanes) for each basic block."""
+        """Return how many warps ran each basic block, and how many of their lanes were active."""
         return list(zip(self.function.blocks, self._warps.tolist(), self._lanes.tolist(), strict=True))
 
     def accesses(self) -> dict[int, BlockAccesses]:
@@ -221,7 +221,6 @@ class Emulation:
         return {block: block_accesses(each, self._buffers, self._sizes) for block, each in watched.items()}
 
     def whole_clusters(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return all blocks of the clusters to which the given blocks belong."""
         return self._clusters.complete(block_numbers)
 
     def unsupported(self) -> list[str]:
@@ -230,7 +229,7 @@ class Emulation:
 
     @property
     def issue(self) -> list[Mapping[str, float]]:
-        """Return the machine instructions of each basic block by class, or an empty mapping if no warp ran it."""
+        """Return the machine instructions of each basic block by class. Blocks that no warp ran have none."""
         blocks, lowered = self.function.blocks, self.lowered
         return [
             {}
@@ -242,10 +241,9 @@ class Emulation:
         ]
 
     def runs_by_warp(self) -> Array:
-        """Return how often each warp of the watched thread blocks has run each basic block.
+        """Return how often each warp of the watched blocks has run each basic block.
 
-        The result is an array of shape (basic blocks, warps), summed over all watched thread blocks. It contains zeros
-        if no thread block is watched.
+        The result is an array of shape (basic blocks, warps), summed over all watched thread blocks.
         """
         return self._by_warp.copy()
 
@@ -297,9 +295,7 @@ def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the number of blocks per cluster that the kernel or the launch states, x first. Raise `UsageError` if the
-    two differ, or if the grid does not consist of whole clusters.
-    """
+    """Return the number of thread blocks per cluster along x, y and z. Raise `UsageError` if the grid does not fit."""
     required = function.directives.get("reqnctapercluster")
     extents = tuple(int(n) for n in launch.cluster) or required or (1,)
     x, y, z = (*extents, 1, 1)[:3]

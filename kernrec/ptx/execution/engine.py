@@ -46,13 +46,13 @@ class SiteCounts(NamedTuple):
 
 
 class RawFinding(NamedTuple):
-    """Finding of the engine's checks (engine/checks.h)."""
+    """Memory error that the engine reports (engine/checks.h)."""
 
     kind: str
     source: int
     """Index of the faulty instruction in the function."""
     other: int
-    """Index of the instruction of a second, conflicting access, or -1 if only one access is involved."""
+    """Index of the second instruction of a conflict, or -1."""
     block: str
     thread: str
     other_block: str
@@ -63,18 +63,19 @@ class RawFinding(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Function as flat arrays, shared by all its launches."""
+    """Function as flat arrays. All launches of the function share them."""
 
     names: list[str]
     instructions: np.ndarray[Any, Any]
-    """For each instruction: index of the name, number of operands, guard register or -1, whether the guard is
-    negated."""
+    """Name, number of operands, guard register (or -1) and negation of the guard of each instruction."""
     operands: np.ndarray[Any, Any]
-    """For each operand in preorder: kind, number (index of a register or symbol, or number of parts), value."""
+    """Kind, number and value of each operand in preorder. The number is a register, a symbol or a number of parts."""
     blocks: np.ndarray[Any, Any]
-    """For each basic block: first instruction, number of instructions, and four flags. The flags say whether the last
-    instruction transfers control, whether a warp's lanes run the first instruction together, whether threads wait in
-    the block, and whether the block belongs to the previous block's piece of machine code."""
+    """First instruction, number of instructions and four flags of each basic block.
+
+    The flags mean: the last instruction transfers control, the lanes of a warp run the first instruction together,
+    threads wait in the block, and the block shares machine code with the previous block.
+    """
     widths: list[int]
     specials: list[str]
     symbols: list[str]
@@ -87,7 +88,6 @@ def known_opcodes() -> frozenset[str]:
 
 @cached_analysis
 def encoded(function: Function) -> Code:
-    """Return a function as flat arrays."""
     return _Encoder(function).code()
 
 

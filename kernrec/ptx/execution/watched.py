@@ -24,25 +24,25 @@ class Touched:
     """4-byte words of a buffer that a thread block has accessed."""
 
     words: Array
-    """Word numbers in ascending order. Only the first word of each sector is listed unless `fine` is true."""
+    """Numbers of the accessed words, ascending. If `fine` is false, only the first word of each sector is listed."""
     fine: bool
-    """Whether `words` lists every word. Buffers larger than 1 GiB list only sectors."""
+    """Whether `words` lists every word. For buffers larger than 1 GiB, it lists only sectors."""
 
     @cached_property
     def sector_numbers(self) -> Array:
-        """Return the numbers of the distinct 32-byte sectors in ascending order."""
+        """Return the numbers of the 32-byte sectors in ascending order."""
         return without_repeats(self.words // _WORDS)
 
     @property
     def sectors(self) -> int:
-        """Return the number of distinct 32-byte sectors."""
+        """Return the number of 32-byte sectors."""
         return len(self.sector_numbers)
 
     def new_bytes(self, other: "Touched") -> float:
-        """Return the bytes that the next block, `other`, moves in addition to this block's bytes.
+        """Return the additional bytes that the next block, `other`, moves.
 
-        Words next to words of this block add only their own bytes, because later blocks are assumed to continue the
-        pattern. Other words add whole sectors.
+        A word next to a word of this block counts only its own bytes, because later blocks are assumed to continue the
+        pattern. Any other word counts as a whole sector.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -61,18 +61,17 @@ NOTHING = Touched(np.zeros(0, np.int64), True)
 
 @dataclass(frozen=True)
 class BlockTrace:
-    """Sectors that a thread block requested, in order of time. If several lanes of a warp request a sector at once, it
-    is listed once.
+    """Sectors that a thread block requested, in order of time.
 
-    All arrays have one element per requested sector.
+    All arrays have one element per request. Simultaneous requests of a warp's lanes for one sector count as one.
     """
 
     step: Array
-    """Time of the request, in pieces of machine code that have run since the batch of thread blocks started."""
+    """Time of the request: the number of pieces of machine code that have run since the batch started."""
     warp: Array
     """Index of the requesting warp in its block."""
     sector: Array
-    """Address of the sector divided by 32. Different buffers are far apart."""
+    """Address of the sector divided by 32."""
     is_read: Array
 
 
@@ -81,9 +80,9 @@ class BlockAccesses:
     """Accesses of one thread block to global memory."""
 
     trace: BlockTrace
-    """Loads and stores: at most 1,048,576 sectors for all blocks that are emulated at the same time."""
+    """Requests of loads and stores. Blocks that are emulated together record at most 1,048,576 sectors."""
     atomics: Array
-    """Addresses of the atomic operations, one per lane."""
+    """Address of each lane's atomic operation."""
     read: Mapping[str, Touched]
     """Words that the thread block read, keyed by buffer."""
     written: Mapping[str, Touched]
@@ -91,7 +90,6 @@ class BlockAccesses:
 
 
 def block_accesses(watched: Any, buffers: list[str], sizes: list[int]) -> BlockAccesses:
-    """Convert the engine's arrays to the record of a thread block's accesses."""
     step, warp, sector, is_read, atomics, parts = watched
     touched: tuple[dict[str, Touched], dict[str, Touched]] = {}, {}
     for number, written, words in parts:
@@ -100,7 +98,7 @@ def block_accesses(watched: Any, buffers: list[str], sizes: list[int]) -> BlockA
 
 
 def without_repeats(values: Array) -> Array:
-    """Return the distinct values of a sorted array, faster than `np.unique`."""
+    """Return the distinct values of a sorted array. This is faster than `np.unique`."""
     first = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=first[1:])
     distinct: Array = values[first]
@@ -108,7 +106,7 @@ def without_repeats(values: Array) -> Array:
 
 
 def among(values: Array, ascending: Array) -> Array:
-    """Return a boolean for each value: whether the sorted array `ascending` contains it."""
+    """Return for each value whether the sorted array `ascending` contains it."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
@@ -123,14 +121,14 @@ BUDGET = 20_000_000
 
 @dataclass(frozen=True)
 class CheckedMemory:
-    """Checks of `kernrec check` for errors in memory accesses."""
+    """Memory checks of `kernrec check`."""
 
     uninitialized: frozenset[str] = frozenset()
-    """Buffers that nothing has written before the launch. Reads of unwritten bytes are reported."""
+    """Buffers that nothing has written before the launch."""
     shared: bool = True
     """Whether to check shared memory for reads of unwritten bytes, races, and accesses beyond an array."""
     global_races: bool = True
-    """Whether to report thread blocks that access the same global memory while one of them writes it."""
+    """Whether to report races between thread blocks in global memory."""
     values: bool = True
     """Whether to report uses of variables and local memory without a value."""
 
@@ -138,24 +136,23 @@ class CheckedMemory:
 @dataclass(frozen=True)
 class EmulationOptions:
     most_blocks: int = 1
-    """Maximum number of thread blocks per `Emulation.run`."""
     batch_lanes: int = 1024
     """Approximate number of threads that are emulated together."""
     count: bool = True
     budget: int = BUDGET
-    """Maximum number of PTX instructions of a batch of blocks. A kernel that exceeds it is assumed to loop forever."""
+    """Maximum number of PTX instructions of a batch of blocks. A batch that exceeds it counts as an endless loop."""
     check_races: bool = False
-    """Whether a data race in shared memory, or in global memory through which blocks pass data, raises an error."""
+    """Whether a data race in shared memory, or between blocks that pass data in global memory, raises an error."""
     checked: CheckedMemory | None = None
-    """Checks that report errors without stopping the emulation (see `Emulation.findings`), or None to check nothing."""
+    """Checks that report errors without stopping the emulation, or None for no checks."""
     watched: Sequence[int] = ()
-    """Linear numbers of thread blocks whose global memory accesses are recorded (see `Emulation.accesses`).
+    """Linear numbers of thread blocks whose global memory accesses are recorded.
 
-    With watched blocks, the engine also counts `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
-    `global.<buffer>.atomic_turns` (waits of lanes for lanes in the same sector). Both depend on the alignment of
-    tiles."""
+    The engine then also counts `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
+    `global.<buffer>.atomic_turns` (waits of lanes for lanes in the same sector).
+    """
     lanes_by_class: bool = False
     """Whether to count active lanes by instruction class."""
     lowering: Lowering | None = None
-    """Function that returns the machine instructions of each basic block by class. If it is None, the emulator converts
-    each PTX instruction separately, as `kernrec.ptx.analysis.issue_cost` does."""
+    """Function that returns the machine instructions of a function's basic blocks, or None to convert each PTX
+    instruction."""

@@ -15,12 +15,12 @@ OPAQUE_TYPES = frozenset({"texref", "samplerref", "surfref"})
 MOST_BYTES = {"shared": 1 << 18, "local": 1 << 19, "const": 1 << 20, "param": 1 << 15, "global": 1 << 30}
 """Maximum size of a variable in bytes, keyed by state space.
 
-GPUs have at most 227 KiB of shared memory per block and 512 KiB of local memory per thread (CUDA C++ Programming Guide,
-technical specifications). PTX ISA, section 5.1.6, limits parameters. The `const` and `global` limits are kernrec's
-own."""
+The limits are from the CUDA C++ Programming Guide and the PTX ISA, section 5.1.6. kernrec chose those for `const` and
+`global`.
+"""
 
 MOST_REGISTERS = 1 << 18
-"""Maximum number of registers of a function, because the emulator allocates a row for each."""
+"""Maximum number of registers of a function. The emulator allocates memory for each register."""
 
 _MOST_ALIGN = 1024
 _VARIABLE = re.compile(
@@ -38,7 +38,7 @@ def integer(text: str) -> int:
 
 
 def read_variable(text: str) -> Variable:
-    """Parse a declaration such as `.shared .align 4 .b8 tile[512]`. Raise `ValueError` for any other text."""
+    """Parse a declaration such as `.shared .align 4 .b8 tile[512]`. Raise `ValueError` if this fails."""
     match = _VARIABLE.match(text.strip())
     if match is None:
         raise ValueError(f"cannot read the declaration {' '.join(text.split())[:60]!r}")
@@ -74,7 +74,7 @@ def read_variable(text: str) -> Variable:
 
 
 def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
-    """Return the initial bytes, and the addresses in them as (byte offset, symbol, offset from the symbol)."""
+    """Return the initial bytes of a variable, and (byte offset, symbol, offset from the symbol) of each address."""
     if text is None:
         return None, ()
     data, pointers = bytearray(), []

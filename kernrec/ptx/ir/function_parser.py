@@ -35,7 +35,7 @@ class OperandReader:
         self._cached: dict[str, Operand] = {}
 
     def forget(self) -> None:
-        """Clear the cache. Call this after a declaration, which may change the meaning of an operand."""
+        """Clear the cache after a declaration, which may change the meaning of an operand."""
         self._cached.clear()
 
     def read(self, text: str) -> Operand:
@@ -138,7 +138,7 @@ _Scopes = tuple[dict[str, str], ...]
 
 
 class PtxText:
-    """PTX text without comments, which parsers read from start to end."""
+    """PTX text without comments, which is read from start to end."""
 
     def __init__(self, text: str) -> None:
         self._text = _COMMENT.sub(lambda match: "\n" * match[0].count("\n") or " ", text)
@@ -147,14 +147,14 @@ class PtxText:
 
     @property
     def line(self) -> int:
-        """Return the number of the line up to which the text was read, counted from 1."""
+        """Return the current line number, counted from 1."""
         return self.line_at(self._place)
 
     def line_at(self, place: int) -> int:
         return bisect_left(self._newlines, place) + 1
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Read the text that matches a pattern, or return None if the rest of the text does not start with a match."""
+        """Read the text that matches a pattern. Return None if the next text does not match."""
         match = pattern.match(self._text, self._place)
         if match is not None:
             self._place = match.end()
@@ -172,15 +172,11 @@ class PtxText:
 class FunctionParser:
     """Parser of one function's body.
 
-    Names declared in a nested scope `{ }`, as in inline assembly, become unique in the function. Methods raise
-    `ValueError` if they cannot read a text.
+    Names that are declared in a nested scope `{ }`, as in inline assembly, become unique in the function.
     """
 
     def __init__(self, function: Function, source: PtxText, numbers: Iterator[int]) -> None:
-        """Prepare to parse `function`, whose body starts at the place up to which `source` was read.
-
-        `numbers` yields numbers that make names unique in the module.
-        """
+        """Prepare to parse the body of `function`. `numbers` yields numbers that make names unique in the module."""
         self._function, self._source, self._numbers = function, source, numbers
         self._operands = OperandReader(function)
         self._scopes: list[dict[str, str]] = [{}]  # Unique name of each declared name, for each scope, outermost first.

@@ -2,8 +2,7 @@
 
 Arguments and results move from `.param` variables to the state space `argument`, which is private to a thread. Accesses
 to it count as moves, because the assembler keeps arguments in registers. A call through a pointer becomes a choice
-among all functions whose address the module takes. Recursive functions and functions without a body are not inlined:
-the emulator raises an error if a thread calls one.
+among the functions whose address the module takes. Recursive functions and functions without a body are not inlined.
 """
 
 import re
@@ -37,14 +36,13 @@ def inlined(module: Module, name: str) -> Function:
 
 @dataclass(frozen=True)
 class _Body:
-    """Body of a called function to append to its caller, with new names for its registers."""
+    """Body of a called function that is appended to its caller with new register names."""
 
     function: Function
     names: dict[str, str]
     suffix: str
-    """Suffix of the new names of registers."""
     callers: tuple[str, ...]
-    """Functions that are being inlined, outermost first, including the function of this body."""
+    """Functions that are being inlined, outermost first."""
     end: str | None
     """Label that replaces `ret`, or None to keep `ret`."""
 
@@ -79,7 +77,7 @@ class _Inliner:
         result.labels.update(dict.fromkeys(labels.get(len(instructions), ()), len(result.instructions)))
 
     def _append_call(self, ins: Instruction, callers: tuple[str, ...]) -> None:
-        """Append the body of the function that `ins` calls, or `ins` itself if inlining is impossible."""
+        """Append the body of the called function, or the call itself if it cannot be inlined."""
         result = self.result
         results, called, arguments = _parts(ins)
         pointer = next((operand for operand in ins.operands if isinstance(operand, Register)), None)
@@ -119,11 +117,11 @@ class _Inliner:
     def _append_dispatch(
         self, ins: Instruction, pointer: Register, passed: tuple[list[str], list[str]], callers: tuple[str, ...]
     ) -> None:
-        """Append comparisons of a function pointer with each possible function, and calls of these functions.
+        """Append calls of all functions to which a pointer may point, and comparisons that select one.
 
         Args:
             pointer: register with the function's address.
-            passed: variables that receive the results, and variables with the arguments.
+            passed: variables for the results, and variables with the arguments.
         """
         results, arguments = passed
         result = self.result
@@ -151,7 +149,7 @@ class _Inliner:
         result.labels[end] = len(result.instructions)
 
     def _emit(self, ins: Instruction, name: str, *operands: Operand, predicate: tuple[str, bool] | None = None) -> None:
-        """Append another instruction with the line and text of `ins`."""
+        """Append an instruction that has the line and text of `ins`."""
         opcode, *modifiers = name.split(".")
         new = replace(ins, opcode=opcode, modifiers=tuple(modifiers), operands=operands, predicate=predicate)
         self.result.instructions.append(new)
@@ -177,7 +175,7 @@ class _Inliner:
 
 
 def _through_arguments(ins: Instruction, function: Function) -> Instruction:
-    """Move an access to a body's `.param` variable to the state space `argument`."""
+    """Move an access to a `.param` variable of a called function to the state space `argument`."""
     if ins.opcode not in ("ld", "st") or "param" not in ins.modifiers:
         return ins
     base = next((o.base for o in ins.operands if isinstance(o, Address)), None)
@@ -187,7 +185,7 @@ def _through_arguments(ins: Instruction, function: Function) -> Instruction:
 
 
 def addressed_functions(module: Module) -> list[str]:
-    """Return the device functions whose address the module takes: the possible targets of a pointer."""
+    """Return the device functions whose address the module takes."""
     named = {symbol for variable in module.variables.values() for _, symbol, _ in variable.pointers}
     for function in module.functions.values():
         for ins in function.instructions:

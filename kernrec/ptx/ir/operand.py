@@ -11,7 +11,7 @@ class Register:
     """Virtual register or special register."""
 
     name: str
-    """Name with `%`. A special register's name includes the dimension: `%tid.x`."""
+    """Name with `%`, and with the dimension of a special register: `%tid.x`."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Immediate:
     """Literal operand."""
 
     value: int | float
-    """Value of the literal, or its bits if the kind is `f32` or `f64`."""
+    """Value of the literal. A literal of kind `f32` or `f64` is stored as bits."""
     kind: str
     """Notation: `int`, `f32` or `f64` (bits), or `float` (decimal number)."""
 
@@ -30,7 +30,6 @@ class Symbol:
 
     name: str
     offset: int = 0
-    """Offset in bytes."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class Address:
 
     base: "Register | Symbol | Immediate"
     offset: int
-    """Offset in bytes."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Te
 
 
 def elements(operand: Operand) -> tuple[Operand, ...]:
-    """Return the elements of a vector operand. Return a tuple with only `operand` for any other operand."""
+    """Return the elements of a vector operand, or a tuple of the operand itself."""
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
@@ -106,7 +104,7 @@ def registers_of(operand: Operand) -> tuple[str, ...]:
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
-    """Replace each register and symbol in an operand by the result of `new`, which maps registers to registers."""
+    """Replace each register and symbol in an operand by the result of `new`."""
     if isinstance(operand, Register | Symbol):
         return new(operand)
     if isinstance(operand, Address):
@@ -126,7 +124,7 @@ def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | 
 
 
 def parts_of(operand: Address | Vector | Pair | Negated | Texel) -> tuple[Operand, ...]:
-    """Return the operands of which a composed operand consists, in order."""
+    """Return the operands that a compound operand contains, in order."""
     if isinstance(operand, Address):
         return (operand.base,)
     if isinstance(operand, Vector):
@@ -161,26 +159,25 @@ REGISTER_TYPES = frozenset(name for name in BITS if name not in ("tf32", "e4m3x2
 
 
 def words(kind: str) -> int:
-    """Return the number of 32-bit registers for a value of a PTX type: 0 for a predicate, 1 for an unknown type."""
+    """Return the number of 32-bit registers for a value of a PTX type. A predicate needs 0."""
     return 0 if kind == "pred" else -(-BITS.get(kind, 32) // 32)
 
 
 def size_of(kind: str) -> int:
-    """Return the size in bytes of a value in memory. A texture, sampler or surface has 4 bytes."""
+    """Return the size of a value in memory in bytes."""
     return max(BITS.get(kind, 32) // 8, 1)
 
 
 @cache
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
-    """Return whether an instruction accepts a register although it requires another type (PTX ISA, section 9.4.1).
+    """Return whether an instruction accepts a register of another type (PTX ISA, section 9.4.1).
 
-    A `b` type agrees with every type of its size. Other types agree if both are integers, both are floating-point
-    numbers or both are predicates.
+    A `b` type agrees with every type of its size. Other types agree if both are integers, floats or predicates.
 
     Args:
         register: type of the register.
         wanted: type that the instruction requires.
-        wider: whether the register may have more bits than the required type, as in loads, stores and conversions.
+        wider: whether the register may be wider, as in loads, stores and conversions.
     """
     have, need = BITS[register], BITS[wanted]
     if (have == 1) != (need == 1) or have < need or (have > need and not wider):

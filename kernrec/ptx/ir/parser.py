@@ -60,10 +60,10 @@ def parse(text: str, *, verified: bool = True) -> Module:
 
     Args:
         text: text of a whole module.
-        verified: whether to check operands and declarations. A module that was not checked must not be executed.
+        verified: whether to check operands and declarations. Only a checked module may be executed.
 
     Raises:
-        ParseError: the parser or `verify` rejects the text. The error states the line.
+        ParseError: the text is invalid. The error states the line.
     """
     if len(text) > MOST_CHARACTERS:
         raise ParseError(f"{len(text)} characters; at most {MOST_CHARACTERS} are accepted", 1)
@@ -106,7 +106,7 @@ def _module(source: PtxText) -> Module:
 
 
 def _function(header: str, line: int) -> Function:
-    """Return the function that a header declares, without a body. The header starts at line number `line`."""
+    """Return the function that a header declares, without its body."""
     match = _FUNCTION.match(header)
     if match is None:
         raise ValueError(f"cannot read the function header {' '.join(header.split())[:60]!r}")

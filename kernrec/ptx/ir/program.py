@@ -23,16 +23,15 @@ class Instruction:
     modifiers: tuple[str, ...]
     """Modifiers in order, including types: `shared`, `v4`, `b32`."""
     operands: tuple[Operand, ...]
-    """Operands in order, usually with the destination first."""
+    """Operands, usually with the destination first."""
     predicate: tuple[str, bool] | None
-    """Guard of the instruction as (predicate register, whether it is negated), or None if there is no guard."""
+    """Predicate register of the guard, and whether it is negated. None if there is no guard."""
     line: int
     """Line in the PTX, counted from 1."""
     text: str
 
     @cached_property
     def results(self) -> frozenset[str]:
-        """Return the registers that the instruction writes."""
         return frozenset(registers_of(self.operands[0])) if has_result(self) else frozenset()
 
     @cached_property
@@ -44,7 +43,7 @@ class Instruction:
 
     @cached_property
     def addresses(self) -> frozenset[str]:
-        """Return the registers in the instruction's addresses."""
+        """Return the registers that form addresses."""
         places = (operand for operand in self.operands if isinstance(operand, Address | Texel))
         return frozenset([name for place in places for name in registers_of(place)])
 
@@ -70,13 +69,13 @@ class Variable:
     external: bool = False
     """Whether the declaration has `.extern`."""
     pointers: tuple[tuple[int, str, int], ...] = ()
-    """Addresses among the initial values: (byte offset in the variable, symbol, offset from the symbol)."""
+    """Addresses among the initial values: byte offset in the variable, symbol, and offset from the symbol."""
 
     @property
     def placed_align(self) -> int:
         """Return the alignment of the variable in shared memory.
 
-        It exceeds the declared alignment if the array then allows wide accesses and takes no extra space.
+        It exceeds the declared alignment if this allows wide accesses and takes no extra space.
         """
         return max(self.align, 1 if self.size % _WIDEST else _WIDEST)
 
@@ -120,10 +119,7 @@ def ends_block(ins: Instruction) -> bool:
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Return whether the threads of a warp wait for each other before they run an instruction together.
-
-    Such an instruction starts a basic block.
-    """
+    """Return whether the threads of a warp wait for each other at an instruction, which then starts a basic block."""
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
     alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
@@ -143,7 +139,7 @@ def _names_all_lanes(ins: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Function:
-    """Kernel or device function: its declarations, instructions and directives."""
+    """Kernel or device function."""
 
     name: str
     entry: bool
@@ -151,13 +147,13 @@ class Function:
     line: int
     """Line of the header in the PTX, counted from 1."""
     registers: dict[str, str] = field(default_factory=dict)
-    """PTX type of each individually declared register."""
+    """Type of each register that is declared by name."""
     ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """PTX type and number of the registers in each declared range (`%r<20>`), keyed by prefix."""
+    """Type and number of the registers in each declared range such as `%r<20>`, keyed by prefix."""
     variables: dict[str, Variable] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
-    """Index of the instruction after each label."""
+    """Index of the instruction that follows each label."""
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Labels in each `.branchtargets` table."""
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -167,14 +163,14 @@ class Function:
 
     @cached_property
     def memo(self) -> dict[object, Any]:
-        """Return the cached results of analyses, keyed by analysis."""
+        """Return the results of analyses that were cached for this function."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:  # Pickle only the fields.
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def register_type(self, name: str) -> str | None:
-        """Return the declared type of a register, or None if the register is not declared."""
+        """Return the type of a register, or None if it is not declared."""
         kind = self.registers.get(name) or self._of_ranges.get(name)
         if kind is not None:
             return kind
@@ -223,13 +219,13 @@ class Function:
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """Return the names of the variables, parameters and labels that the instructions use."""
+        """Return the variables, parameters and labels that the instructions use."""
         operands = (operand for ins in self.instructions for operand in ins.operands)
         return frozenset(leaf.name for operand in operands for leaf in leaves(operand) if isinstance(leaf, Symbol))
 
     @cached_property
     def block_index(self) -> dict[str, int]:
-        """Return the index of the basic block after each label. For a label at the end, it is the number of blocks."""
+        """Return the index of the basic block that follows each label."""
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
 
@@ -264,7 +260,7 @@ class Module:
         return tuple(name for name, function in self.functions.items() if function.entry)
 
     def bytes_of(self, function: Function, space: str) -> int:
-        """Return the bytes of all variables in a state space that a function uses, without `extern` arrays."""
+        """Return the size in bytes of the variables that a function uses in a state space, without `extern` arrays."""
         used = [variable for variable in self.variables.values() if variable.name in function.symbols]
         variables = (*used, *function.variables.values())
         return sum(v.size for v in variables if v.space == space and not v.external)
@@ -284,9 +280,9 @@ class Place(NamedTuple):
 
 
 class SourceLines:
-    """Source lines from which the lines of a PTX module were compiled.
+    """Source lines of a PTX module.
 
-    Code that the compiler inlined from CUDA's own headers belongs to the line that calls it.
+    Code from CUDA's own headers belongs to the line that calls it.
     """
 
     def __init__(self, ptx: str) -> None:
@@ -314,7 +310,7 @@ class SourceLines:
         self._places.append(place)
 
     def of(self, line: int) -> Place | None:
-        """Return the source line of a PTX line, or None if the PTX does not state it."""
+        """Return the source line of a PTX line, or None if it is unknown."""
         position = bisect_right(self._starts, line) - 1
         return self._places[position] if position >= 0 else None
 

@@ -1,6 +1,6 @@
 """Define the operands of instructions with a fixed operand list: their number, types and use (PTX ISA, section 9.7).
 
-The code that executes tensor-core, texture, vote and similar instructions checks their operands itself.
+Tensor-core, texture, vote and similar instructions are checked when they are executed.
 """
 
 import re
@@ -13,7 +13,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Slot:
-    """Position in the operand list of an instruction."""
+    """Description of one operand of an instruction."""
 
     role: str
     """Use of the operand: `write`, `read`, `address`, `tensor` (map and coordinates in brackets) or `label`."""
@@ -22,12 +22,12 @@ class Slot:
     vector: int = 1
     """Number of elements of a vector. 0 allows any number that fits, as in `mov.b64 %rd1, {%r1, %r2}`."""
     optional: bool = False
-    """Whether the instruction may omit this operand and all operands after it."""
+    """Whether this operand and all later operands may be omitted."""
 
 
 Slots = tuple[Slot, ...]
 _Form = tuple[list[str], list[str] | None]
-"""Modifiers that an instruction needs for a form, in order, and the operands, or None if they are not checked here."""
+"""Required modifiers and the operands of an instruction. The operands are None if they are not checked here."""
 
 
 def _read(table: str) -> dict[str, list[_Form]]:
@@ -111,10 +111,10 @@ _ACCESSIBLE = re.compile(r"[busf]\d+|bf16")
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction, or None if this module has no form for the instruction.
+    """Return the operands of an instruction, or None if they are not checked here.
 
     Raises:
-        ValueError: The modifiers contain several types instead of one, or do not end with a type.
+        ValueError: the modifiers contain too many types, or do not end with a type.
     """
     types = [name for name in modifiers if name in BITS]
     kind, is_typed = types[-1] if types else "", opcode in _TYPED

@@ -1,8 +1,7 @@
 """Define the special registers (`%tid.x`, `%laneid`, ...), and compute the number of registers per thread at launch.
 
-The warps of a block can pass registers to each other (PTX ISA, "setmaxnreg"). `.maxnreg` states the number at launch.
-Without it, the assembler uses the largest number with which an SM can hold `.minnctapersm` blocks of `.maxntid`
-threads: 168 registers for 384 threads and 128 for 512 threads, as `ptxas -v` reports.
+A kernel that moves registers between warps (PTX ISA, "setmaxnreg") may state the number at launch as `.maxnreg`.
+Otherwise, the assembler chooses the largest number that fits `.minnctapersm` blocks of `.maxntid` threads on an SM.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,6 @@ def is_special(name: str) -> bool:
 
 
 def special_width(name: str) -> int:
-    """Return the number of bits of a special register."""
     return 1 if name == "%is_explicit_cluster" else 64 if name in _WIDE else 32
 
 
@@ -50,7 +48,7 @@ def warps_of(block: Sequence[int]) -> int:
 
 
 def registers_at_launch(directives: Mapping[str, tuple[int, ...]]) -> int | None:
-    """Return the number of registers per thread when a kernel starts, or None if its directives do not determine it."""
+    """Return the number of registers per thread at launch, or None if the directives do not determine it."""
     if "maxnreg" in directives:
         return -(-directives["maxnreg"][0] // _UNIT) * _UNIT
     threads = directives.get("reqntid") or directives.get("maxntid")

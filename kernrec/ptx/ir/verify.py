@@ -1,8 +1,6 @@
-"""Check the declarations, operand counts and operand types of parsed PTX before emulation, in linear time.
+"""Check the declarations, operand counts and operand types of parsed PTX before emulation.
 
-Like the assembler, the checks reject undeclared registers, wrong numbers of operands, integer registers in f32
-arithmetic, literals with too many bits, and unknown symbols. Instructions without an entry in `signatures` are only
-checked for undeclared registers.
+Instructions without an entry in `signatures` are only checked for undeclared registers.
 """
 
 import re
@@ -29,12 +27,12 @@ _NOT_EMULATED = {
     "%current_graph_exec": "u64",
     **dict.fromkeys(("%globaltimer_lo", "%globaltimer_hi", "%aggr_smem_size"), "u32"),
 }
-"""Types of special registers that the emulator lacks. `_NUMBERED` matches further registers."""
+"""Types of special registers that the emulator lacks."""
 _NUMBERED = re.compile(r"%(?:envreg\d+|pm\d+(?:_64)?|\w+\.w)")
 
 
 def verify(module: Module) -> None:
-    """Check every function of a module. Raise a `ParseError` that names the line if an instruction is wrong."""
+    """Check every function of a module. Raise a `ParseError` with the line if an instruction is wrong."""
     for function in module.functions.values():
         check = _FunctionCheck(module, function)
         for ins in function.instructions:
@@ -45,7 +43,7 @@ def verify(module: Module) -> None:
 
 
 class _FunctionCheck:
-    """Checks of one function. They raise `ValueError`, to which `verify` adds the line."""
+    """Checks of one function. They raise `ValueError`."""
 
     def __init__(self, module: Module, function: Function) -> None:
         self._function = function
@@ -168,7 +166,7 @@ def _special(name: str) -> str | None:
 
 
 def _check_literal(literal: Immediate, kind: str) -> None:
-    """Reject a literal that is not a value of the required type. Halves are written as bits (PTX ISA, section 4.5)."""
+    """Raise an error for a literal that is not a value of the required type."""
     bits = BITS[kind]
     is_float = kind in ("f32", "f64", "f32x2", "tf32")
     if literal.kind == "int":

@@ -28,10 +28,10 @@ ELEMENTS = {
 
 @dataclass(frozen=True)
 class Sampler:
-    """Conversion of texture coordinates to a value."""
+    """Rules for reading a texture at given coordinates."""
 
     filter: str = "point"
-    """Filter between texels: `point` or `linear`."""
+    """`point` (nearest texel) or `linear` (interpolation between texels)."""
     address: str = "clamp"
     """Handling of coordinates outside the image: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
     normalized: bool = False
@@ -80,7 +80,7 @@ class Image:
 
     @property
     def texel_bytes(self) -> int:
-        """Return the bytes of a texel with all its channels."""
+        """Return the bytes of a texel."""
         return self.channels * self.dtype.itemsize
 
     def extents_at(self, level: int) -> tuple[int, int, int]:
@@ -90,7 +90,7 @@ class Image:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the whole image in its buffer."""
+        """Return the bytes of the image with all layers and levels of detail."""
         texels = sum(int(np.prod(self.extents_at(level))) for level in range(self.levels))
         return texels * self.layers * self.texel_bytes
 
@@ -112,22 +112,22 @@ class TensorMap:
     """Tensor in global memory, and the box of elements that a copy moves. Dimension 0 is contiguous."""
 
     address: int | str
-    """Address of the tensor, a multiple of 16, or the name of a buffer in an argument of a launch."""
+    """Address of the tensor, a multiple of 16, or the name of a buffer of the launch."""
     type: str
     extents: tuple[int, ...]
     """Number of elements along each of one to five dimensions."""
     strides: tuple[int, ...]
-    """Bytes between neighboring elements along each dimension except the first, multiples of 16."""
+    """Bytes between neighboring elements along each dimension except the first."""
     box: tuple[int, ...]
     """Elements of the box along each dimension, at most 256."""
     swizzle: int = 0
-    """Swizzle width in bytes, within which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
+    """Swizzle width in bytes, within which 16-byte pieces are permuted: 0 (none), 32, 64 or 128."""
     element_strides: tuple[int, ...] = ()
     """Element stride along each dimension. If it is empty, the strides are 1."""
     fill_nan: bool = False
     """Whether elements outside the tensor are read as NaN instead of zero."""
     interleave: int = 0
-    """Bytes of interleaved channels, or 0. Copies do not support 16 and 32."""
+    """Bytes of interleaved channels. Copies support only 0."""
 
     @property
     def rank(self) -> int:
@@ -139,11 +139,10 @@ class TensorMap:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Return the element stride along each dimension."""
         return self.element_strides or (1,) * self.rank
 
     def encode(self, address: int) -> bytes:
-        """Return the 128 bytes of the map for a tensor at `address`. Raise `UsageError` if no copy can use the map."""
+        """Return the 128 bytes of the map for a tensor at `address`. Raise `UsageError` if the map is invalid."""
         if self.type not in ELEMENT_TYPES or self.swizzle not in SWIZZLES or self.interleave not in (0, 16, 32):
             raise UsageError(
                 f"tensor map of {self.type} with swizzle {self.swizzle}: expected one of {', '.join(ELEMENT_TYPES)},"

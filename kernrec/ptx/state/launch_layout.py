@@ -17,26 +17,26 @@ from kernrec.util.light_dataclass import dataclass
 MOST_THREADS = 1024
 """Maximum number of threads of a block (CUDA C++ Programming Guide, "Technical Specifications")."""
 _MOST_GRID, _MOST_DEEP = (2**31 - 1, 65_535, 65_535), 64
-"""Maximum number of blocks along each axis of a grid, and of threads along z of a block (see `MOST_THREADS`)."""
+"""Maximum number of blocks along each axis of a grid, and of threads along z of a block."""
 # High bits of the generic addresses of each state space. Buffer i of global memory starts at (i + 1) << 40.
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
 CODE_WINDOW = 0x7D
 """High bits of function addresses."""
 IMAGE_WINDOW = 0x7E
-"""High bits of texture and surface handles. No address has these bits."""
+"""High bits of texture and surface handles, which no address has."""
 
 _DYNAMIC_ALIGN = 16
 
 RESERVED_BYTES = 1024
-"""Bytes of shared memory per block that the system reserves from compute capability 8.0 on (CUDA C++ Programming
-Guide).
+"""Bytes of shared memory per block that the system reserves on sm_80 and newer (CUDA C++ Programming Guide).
 
-The PTX ISA, section 10.35, leaves their position open. The emulator places them after the kernel's shared memory."""
+The emulator places them after the kernel's shared memory, because the PTX ISA does not state their address.
+"""
 
 
 class BufferPlace(str):
-    """Pointer argument of a launch: a buffer and an offset in bytes."""
+    """Pointer into a buffer, with an offset in bytes."""
 
     offset: int
 
@@ -47,7 +47,7 @@ class BufferPlace(str):
 
 
 class Structure(bytes):
-    """Argument that is a structure, with the buffers to which its members point."""
+    """Structure that is passed by value, with the buffers to which its members point."""
 
     pointers: Sequence[tuple[int, str]]
     """Pairs (offset of the member in bytes, buffer)."""
@@ -71,26 +71,26 @@ class KernelLaunch:
     """Arguments in the order of the kernel's parameters.
 
     A pointer is the name of a buffer, a `BufferPlace`, or 0 for null. Other arguments are NumPy scalars of the
-    parameter's size, ints for integer parameters, a `TensorMap` for a parameter of 128 bytes, or `bytes`."""
+    parameter's size, ints for integer parameters, a `TensorMap` for a parameter of 128 bytes, or `bytes`.
+    """
     buffers: Mapping[str, np.ndarray[Any, Any]]
-    """Global memory: C-contiguous arrays, which the kernel changes in place unless they are read-only.
+    """Global memory as C-contiguous arrays, which the kernel changes in place unless they are read-only.
 
-    An array with the name of a `.global` variable is that variable's content."""
+    The array for a `.global` variable has the variable's name.
+    """
     shared_bytes: int = 0
     """Dynamic shared memory in bytes per block."""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    """Contents of `__constant__` variables. Variables that are not listed keep their initial value."""
+    """Contents of `__constant__` variables. Other variables keep their initial value."""
     images: Mapping[str, Image] = field(default_factory=dict)
-    """Textures and surfaces. An argument with an image's name passes its handle. A `.texref` or `.surfref` variable
-    refers to the image with the variable's name."""
+    """Textures and surfaces by name. An argument with this name passes the handle, and a `.texref` or `.surfref`
+    variable with this name uses the image."""
     cluster: Sequence[int] = ()
-    """Thread blocks per cluster along one to three axes, x first. An empty tuple selects the size for which the kernel
-    was compiled, or else one block."""
+    """Thread blocks per cluster, x first. If empty, the kernel's own size applies, or one block."""
     addresses: Mapping[str, int] = field(default_factory=dict)
-    """Fixed addresses of `.global` variables to which pointers in the buffers refer."""
+    """Fixed addresses of `.global` variables."""
     grid_barrier: int = 0
-    """Address of the eight-byte barrier of a cooperative launch in one of `buffers`, or 0 if the launch is not
-    cooperative."""
+    """Address of the eight-byte barrier of a cooperative launch, or 0."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ class LaunchLayout:
     """Textures and surfaces by handle."""
     constants: bytes
     parameters: bytes
-    """Arguments in the layout that the kernel reads."""
+    """Bytes of the arguments as the kernel reads them."""
     shared_bytes: int
-    """Shared memory in bytes per block: static, dynamic and, if the kernel uses it, the system's part."""
+    """Shared memory in bytes per block, including dynamic memory and the part that the system reserves."""
     reserved_offset: int
-    """Offset in shared memory of the part that the system reserves."""
+    """Offset in shared memory of the system's part."""
     local_bytes: int
     """Local memory in bytes per thread."""
     argument_bytes: int
@@ -119,7 +119,7 @@ class LaunchLayout:
 
 
 def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
-    """Return the reason why no GPU can run a launch of this size, or an empty string. Axis x is first."""
+    """Return why no GPU can run a launch of this size, or an empty string. Axis x is first."""
     threads = prod(block)
     if any(extent < 1 for extent in (*grid, *block)):
         return f"the grid {tuple(grid)} of blocks {tuple(block)} is empty"
@@ -137,7 +137,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     """Assign addresses to the variables of a kernel, and pack the arguments of a launch.
 
     Args:
-        guarded: whether to leave unused bytes between arrays in shared memory, to detect accesses beyond an array.
+        guarded: whether to leave gaps between arrays in shared memory, which reveal accesses beyond an array.
 
     Raises:
         UsageError: arguments, buffers or constants do not fit the kernel.
@@ -284,7 +284,7 @@ def pack_arguments(
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters into which a grid's blocks are divided."""
+    """Clusters of a grid."""
 
     grid: tuple[int, int, int]
     extents: tuple[int, int, int]
@@ -311,7 +311,7 @@ class Clusters:
         return blocks
 
     def ordered(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Sort blocks by cluster, and by rank within a cluster. Raise `UsageError` if a cluster is not complete."""
+        """Sort blocks by cluster, and by rank within a cluster. Raise `UsageError` if a cluster is incomplete."""
         if self.size == 1:
             return block_numbers
         numbers = np.unique(np.asarray(block_numbers, np.int64))

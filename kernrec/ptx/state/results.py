@@ -10,7 +10,7 @@ from kernrec.ptx.ir.operand import BITS, REGISTER_TYPES
 from kernrec.ptx.ir.program import Function, Instruction
 
 OUTSIDE = re.compile(r"accesses (\d+) bytes at offset (-?\d+) of (.+), which has (\d+) bytes")
-"""Regular expression for an access outside a buffer. Groups: bytes of the access, offset, buffer, buffer size."""
+"""Pattern of the message for an access outside a buffer. Groups: bytes of the access, offset, buffer, buffer size."""
 
 
 class EmulationError(KernrecError):
@@ -18,7 +18,7 @@ class EmulationError(KernrecError):
 
 
 class BudgetError(EmulationError):
-    """Error for a batch of blocks that exceeds its budget of instructions."""
+    """Error for a batch of blocks that executes too many instructions."""
 
 
 def location(function: Function, ins: Instruction) -> str:
@@ -30,7 +30,7 @@ Array = NDArray[Any]
 
 
 def register_width(kind: str) -> int:
-    """Return the bits of a register (predicate: 1). Raise `EmulationError` if the emulator lacks the type."""
+    """Return the bits of a register. Raise `EmulationError` if the emulator does not support the type."""
     if kind not in REGISTER_TYPES or kind == "b128":
         raise EmulationError(f"registers of type .{kind} are not supported")
     return BITS[kind]

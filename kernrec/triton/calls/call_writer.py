@@ -1,7 +1,7 @@
 """Write captured launches as call files: one TOML file for each distinct launch, with .npy files next to it.
 
-The name of a call file is derived from its content, so that several processes can write to one folder. The writer never
-overwrites a file, because the user may have edited it.
+The name of a call file depends only on its content, so that several processes can write to one folder. Existing files
+are never overwritten, because the user may have edited them.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.files import write_whole
 
 PER_FUNCTION = 50
-"""Default maximum number of call files per function. Without it, each length of a growing sequence would add a file."""
+"""Default maximum number of call files per function. A growing sequence would otherwise add a file for each length."""
 
 
 class CallWriter:
-    """Writer of launches of Triton functions to call files in a folder.
+    """Writer of call files for launches of Triton functions.
 
     Args:
         folder: Folder for the call files. It is created when the first call file is written.
@@ -36,14 +36,14 @@ class CallWriter:
     def __init__(self, folder: Path, about: str, per_function: int = PER_FUNCTION) -> None:
         self.folder, self._about, self._per_function = folder, about, per_function
         self.files: list[Path] = []
-        """Call files in the order of their first launch, including files that already existed."""
+        """Call files in the order of their first launch, including older files."""
         self.left_out: Counter[str] = Counter()
-        """Number of launches of each function that exceeded its limit."""
+        """Number of launches of each function that exceeded the limit."""
         self._seen: set[str] = set()
         self._of_function: Counter[str] = Counter()
 
     def add(self, record: LaunchRecord) -> Path | None:
-        """Write a launch to a call file, unless the file exists. Return None if the function has reached its limit.
+        """Write a launch to a call file, unless the file exists. Return None if there are too many call files.
 
         Raises:
             UsageError: The folder cannot be written.
@@ -92,14 +92,14 @@ def _digest(content: bytes) -> str:
 
 
 def _key(record: LaunchRecord, contents: Mapping[str, bytes]) -> str:
-    """Return a hash of a launch that ignores runtime float arguments, which affect neither code nor addresses."""
+    """Return a hash of a launch without its float arguments, which affect neither code nor addresses."""
     arguments = {name: "float" if type(value) is float else value for name, value in record.arguments.items()}
     digests = {name: _digest(content) for name, content in contents.items()}
     return _digest(json.dumps([record.target, arguments, record.configs, digests], sort_keys=True).encode())
 
 
 def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str:
-    """Return the text of a call file. `files` maps parameters to .npy files, and `about` is the comment at the top."""
+    """Return the text of a call file. `files` has the .npy file of each parameter, and `about` is the first comment."""
     lines = [f"# {record.name}, {about}"]
     lines += [f"# left out: {note}" for note in record.notes]
     lines.append(f"function = {_value(record.target)}")

@@ -1,4 +1,4 @@
-"""Record launches with hooks in Triton. `kernrec capture` uses `library_loaded` to record all launches of a process."""
+"""Record launches with hooks in Triton."""
 
 import atexit
 import functools
@@ -24,14 +24,14 @@ _active: list["Captured"] = []
 
 
 class Captured:
-    """Launches that a capture has recorded so far. `len` returns the number of call files."""
+    """Launches that a capture has recorded. `len` returns the number of call files."""
 
     def __init__(self, writer: CallWriter, simulated: GPU | None) -> None:
         self._writer = writer
         self.simulated = simulated
         """GPU that kernrec simulates for the program, or None if there is a real GPU."""
         self.refused: dict[str, str] = {}
-        """Reason why a function's first unsupported launch has no call file, keyed by function."""
+        """Functions without a call file, each with the reason."""
         self._inside = False
 
     @property
@@ -41,7 +41,7 @@ class Captured:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Return the number of launches per function that exceeded the limit per function."""
+        """Return the number of launches of each function that exceeded the limit."""
         return dict(self._writer.left_out)
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Captured:
         configs: Callable[[], Sequence[Any]] | None,
         run: Callable[[], Any],
     ) -> Any:
-        """Record a launch, and run it if there is a GPU. Launches inside another launch are not recorded."""
+        """Record a launch, and run it if there is a GPU. A launch inside another launch is not recorded."""
         if self._inside:
             return run()
         self._inside = True
@@ -134,7 +134,7 @@ def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
-    """Run `warmup`. Store the function in the compiled kernel, so that a later launch of the kernel can be recorded."""
+    """Run `warmup`, and store the function in the compiled kernel, so that its launches can be recorded."""
     kernel = run(function, *args, grid=grid, warmup=True, **keywords)
     if kernel is not None:
         kernel.kernrec_launch = function, keywords
@@ -162,7 +162,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _compiled_functions(captured: Captured) -> Iterator[None]:
-    """In a `with` block, record launches `compiled[grid](*args)` of kernels that `warmup` compiled."""
+    """Within a `with` block, record launches `compiled[grid](*args)` of kernels that `warmup` compiled."""
     from triton.compiler.compiler import CompiledKernel
 
     def launcher(self: Any, grid: Any) -> Callable[..., Any]:
@@ -185,7 +185,7 @@ GPU_VARIABLE = "KERNREC_CAPTURE_GPU"
 COUNT_VARIABLE = "KERNREC_CAPTURE_PER_FUNCTION"
 REFUSED_VARIABLE = "KERNREC_CAPTURE_REFUSED"
 SITE = Path(__file__).resolve().parent / "site"
-"""Folder that `kernrec capture` puts first on the module path of the captured process."""
+"""Folder that `kernrec capture` puts first on a program's module path."""
 
 _stack = ExitStack()
 _running: list[Captured] = []
@@ -194,7 +194,7 @@ _starting = False
 
 
 def library_loaded() -> None:
-    """Start a capture that lasts until the process ends. Without a real GPU, make torch report the simulated GPU."""
+    """Start a capture that lasts until the process ends. Without a GPU, make torch report the simulated GPU."""
     global _torch_shows_gpu
     if _starting or (not _running and not _started()):
         return

@@ -1,4 +1,4 @@
-"""Convert a launch of a Triton function to plain values, or report why a call file cannot describe the launch."""
+"""Convert a launch of a Triton function to plain values."""
 
 import importlib.machinery
 import inspect
@@ -22,9 +22,8 @@ from kernrec.profile.triton_call_file import extent_of, row_major
 WIDEST_INDICES = 64 << 20
 """Maximum size in bytes of an integer array to store. Larger arrays are packed weights, not indices."""
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64", "bool")
-"""Data types of arrays whose values may be indices, which affect addresses. 8-bit integers are taken to be weights."""
+"""Data types of arrays that may contain indices. 8-bit integers are assumed to be weights."""
 _AS_BYTES = ("float8_e8m0fnu", "float4_e2m1fn_x2")
-"""torch types that Triton accepts as bytes."""
 _ADDRESSES = 1 << 32
 _LITERALS = (bool, int, float, str, type(None))
 
@@ -40,19 +39,19 @@ class LaunchRecord:
     name: str
     """Name of the Triton function."""
     target: str
-    """Location of the Triton function: `module:function`, or `/path/kernels.py:function`."""
+    """`module:function`, or `/path/kernels.py:function`."""
     arguments: dict[str, Any]
-    """Value of each argument as it appears in the call file (a literal or a table), keyed by parameter."""
+    """Arguments as literals or tables of a call file, keyed by parameter."""
     configs: list[dict[str, Any]]
     """Constants, compiler options and `grid` of each config."""
     contents: dict[str, np.ndarray] = field(default_factory=dict)
-    """Arrays whose values affect the addresses that the kernel accesses, keyed by parameter."""
+    """Arrays that affect the addresses of memory accesses, keyed by parameter."""
     notes: list[str] = field(default_factory=list)
     """Notes on launch options that the call file cannot contain."""
 
     @property
     def generated(self) -> Path | None:
-        """Return the source file if a compiler (Helion, Inductor) generated it in torch's cache, or None."""
+        """Return the source file if a compiler such as Inductor generated it, or None."""
         file = Path(self.target.rpartition(":")[0])
         return file if any(part.startswith("torchinductor") for part in file.parts) else None
 
@@ -108,9 +107,9 @@ def record_of(
 
 
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the block shapes that the configs' `pre_hook` sets, keyed by tensor descriptor.
+    """Return the block shape that the `pre_hook` of the configs sets for each tensor descriptor.
 
-    If an extent differs between configs, return the name of the constant that has the extent's value in each config.
+    If an extent differs between configs, return the name of the constant that has its value in each config.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
@@ -192,7 +191,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
-    """Convert an argument of the kernel. If the values of an array affect addresses, add them to the record."""
+    """Convert an argument of the kernel. Add arrays that affect addresses to the record."""
     if value is None:
         return {"python": "None"}
     if isinstance(value, bool) or type(value) in (int, float):
@@ -222,7 +221,7 @@ def _descriptor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
 
 
 def _tensor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
-    """Convert a tensor to a table: type, shape, strides if it is not contiguous, and size of its memory."""
+    """Convert a tensor to a table for a call file."""
     value = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
     spelled = str(value.dtype).rpartition(".")[2]
     dtype = "u8" if spelled in _AS_BYTES else canonical_dtype(spelled)
@@ -245,7 +244,7 @@ def _tensor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
 
 
 def _strides(value: Any) -> list[int] | None:
-    """Return the strides of a tensor or array in elements. NumPy's strides are in bytes."""
+    """Return the strides of a tensor or array in elements."""
     stride = getattr(value, "stride", None)
     if callable(stride):
         return [int(n) for n in stride()]
@@ -272,7 +271,7 @@ def _address(value: Any) -> int | None:
 
 
 def _keep_contents(record: LaunchRecord, name: str, value: Any, table: dict[str, Any]) -> None:
-    """Store the values of an array in the record. If the values are not available, note the reason in the table."""
+    """Store the values of an array in the record, or the reason in the table if they are unavailable."""
     count = table.get("elements") or extent_of(table["shape"], table.get("strides"))
     size = ELEMENT_BYTES.get(table["dtype"], 1)
     if count * size > WIDEST_INDICES:
