@@ -424,7 +424,8 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
                 const std::vector<int64_t>& measured = kernel->measured[size_t(point)];
                 if (std::binary_search(measured.begin(), measured.end(), place - kernel->part->first)) continue;
             }
-            const int64_t changed = estimate(point, place);  // only estimates violate a law
+            const int64_t changed = estimate(point, place);
+            if (changed < 0) continue;  // Only estimates violate a law.
             double &latency = value_at(kSeconds, changed), &energy = value_at(kJoules, changed),
                    &power = value_at(kWatts, changed);
             const double bound_s = maximum(least_s, roof_clk / limited(costs::kClockHz, point, place));

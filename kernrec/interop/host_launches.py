@@ -73,6 +73,7 @@ def filled_variables(text: str) -> dict[str, str]:
         inputs = inputs_of(call)
         if name in ("cudaMemcpyToSymbol", "cudaMemcpyToSymbolAsync") and len(inputs) > 1:
             value = ""
+            program.begin()
             with suppress(UnknownError):
                 value = number(program.value(stripped_node(inputs[1])))
             filled[last_word(stripped(inputs[0]))] = value
@@ -87,6 +88,7 @@ class _Launch:
     def __init__(
         self, program: HostValues, call: "Node", configuration: "Node", parameters: Sequence[tuple[str, str | None]]
     ) -> None:
+        program.begin()
         self.program, self.call = program, call
         self.configuration = [node for node in configuration.named_children if node.type != "comment"]
         self.arguments = inputs_of(call)

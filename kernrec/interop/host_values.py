@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MOST_STEPS = 64
 """Maximum number of definitions to follow for one expression."""
 _MOST_NODES = 10_000
-"""Maximum number of syntax nodes to visit for one expression, because recursive definitions take exponential time."""
+"""Maximum number of syntax nodes to visit for one launch, because recursive definitions take exponential time."""
 _MOST_TEMPLATES = 4
 """Maximum depth of calls between template functions."""
 _READ_NUMBER = ("atoi", "atol", "atoll", "strtol", "strtoul", "strtoll", "strtoull", "stoi", "stol", "stoul")
@@ -45,15 +45,11 @@ class HostValues(HostProgram):
         """Read a program from its text. `argv` are the command-line arguments of the program, if known."""
         super().__init__(text)
         self._argv = argv
-        self._nodes_left = 0
+        self.begin()
 
-    def value(self, node: "Node", names: Mapping[str, str] = MappingProxyType({})) -> str:
-        """Convert an expression of the host code to Python notation, and replace variables by their values.
-
-        `names` maps host variables to the names that replace them. Raise `UnknownError` if a value is unknown.
-        """
+    def begin(self) -> None:
+        """Start the budget of syntax nodes for the expressions of one launch."""
         self._nodes_left = _MOST_NODES
-        return self._value(node, names)
 
     def extents(self, node: "Node | None") -> "list[Node]":
         """Return the expressions for the extents of a `dim3` object, or the expression itself if it is a number."""
@@ -126,7 +122,11 @@ class HostValues(HostProgram):
                     if text_of(declarator).startswith((f"{name}(", f"{name} (", f"{name}{{")):
                         yield declarator
 
-    def _value(self, node: "Node | None", names: Mapping[str, str], steps: int = 0) -> str:
+    def value(self, node: "Node | None", names: Mapping[str, str] = MappingProxyType({}), steps: int = 0) -> str:
+        """Convert an expression of the host code to Python notation, and replace variables by their values.
+
+        `names` maps host variables to the names that replace them. Raise `UnknownError` if a value is unknown.
+        """
         self._nodes_left -= 1
         if node is None or steps > _MOST_STEPS or self._nodes_left < 0:
             raise UnknownError
@@ -135,7 +135,7 @@ class HostValues(HostProgram):
             return names[text]
 
         def value(part: "Node | str | None") -> str:
-            return self._value(child(node, part) if isinstance(part, str) else part, names, steps + 1)
+            return self.value(child(node, part) if isinstance(part, str) else part, names, steps + 1)
 
         match node.type:
             case "number_literal":
@@ -195,12 +195,12 @@ class HostValues(HostProgram):
         if name in ("ceil", "ceilf") and len(inputs) == 1:
             quotient = stripped_node(inputs[0])
             if quotient.type == "binary_expression" and text_of(child(quotient, "operator")) == "/":
-                sides = (self._value(child(quotient, side), names, steps + 1) for side in ("left", "right"))
+                sides = (self.value(child(quotient, side), names, steps + 1) for side in ("left", "right"))
                 return rounded_up(*sides)
-            return whole(self._value(inputs[0], names, steps + 1), math.ceil)
+            return whole(self.value(inputs[0], names, steps + 1), math.ceil)
         if name in _READ_NUMBER and inputs and (position := _ARGV.fullmatch(text_of(inputs[0]))):
             return number(dict(enumerate(self._argv, 1)).get(int(position[1]), ""))
-        values = [self._value(each, names, steps + 1) for each in inputs]
+        values = [self.value(each, names, steps + 1) for each in inputs]
         if name == "static_cast" and len(values) == 1:
             return self._cast(text_of(function_or_type).partition("<")[2].removesuffix(">"), values[0])
         if name in _ARITHMETIC_TYPES and len(values) == 1:
@@ -218,7 +218,7 @@ class HostValues(HostProgram):
             body = next((each.named_children[0] for each in returned if each.named_children), None)
         if len(parameters) != len(values):
             raise UnknownError
-        return self._value(body, dict(zip(parameters, map(inside, values), strict=True)), steps + 1)
+        return self.value(body, dict(zip(parameters, map(inside, values), strict=True)), steps + 1)
 
     def _cast(self, kind: str, value: str) -> str:
         dtype, _ = element_type(kind, self.aliases)

@@ -138,10 +138,7 @@ def read_model(place: str, *, download: bool = False, text: str | None = None) -
         raise UsageError(f"{path} is not the config.json of a model: {error}") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not the config.json of a model: expected an object")
-    model = ModelConfig(document, str(path), title)
-    # Report invalid fields now, not when a property is first used.
-    _ = model.hidden, model.dtype, model.quantization, model.experts, model.state_space, model.linears
-    return model
+    return ModelConfig(document, str(path), title)
 
 
 def _config_file(place: str, download: bool) -> Path:
@@ -204,6 +201,10 @@ class ModelConfig:
         if value is None:
             raise UsageError(f"{self.place} does not say {what}: {' or '.join(names)} is missing")
         return value
+
+    def check(self) -> None:
+        """Raise `UsageError` now if a field is invalid, not when a property is first used."""
+        _ = self.hidden, self.dtype, self.quantization, self.experts, self.state_space, self.linears
 
     @cached_property
     def hidden(self) -> int:
@@ -320,10 +321,10 @@ class ModelConfig:
     @cached_property
     def linears(self) -> tuple[Linear, ...]:
         """Linear layers of attention and dense networks, or () if the number of heads is unknown."""
-        heads, hidden, sizes = self.number("num_attention_heads"), self.hidden, self.latent
+        heads, hidden = self.number("num_attention_heads"), self.hidden
         if heads is None:
             return ()
-        if sizes is not None:
+        if (sizes := self.latent) is not None:
             value = sizes.value
             attention = [
                 Linear("queries, keys, values, down", sizes.queries + sizes.keys + sizes.rope, hidden, ""),

@@ -153,13 +153,6 @@ def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
-_SAME = (
-    "registers", "smem_bytes", "power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz", "energy_j", "power_w",
-    "energy_method",
-)  # fmt: skip
-"""Fields of `ForeignResult` that are also columns of a measurement."""
-
-
 def to_measurements(
     file: ForeignResults, problem: Problem, gpu: str, kernel: str, kernel_hash: str | None = None, recorder: str = ""
 ) -> Iterator[Measurement]:

@@ -22,9 +22,9 @@ from kernrec.page.front import (
     rounded,
     subject_of,
 )
-from kernrec.recommender import Objective, Query, Recommender, Request
-from kernrec.recommender.explain.breakdown import Explanation
-from kernrec.recommender.explain.report import report, tunables_of
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.explain.breakdown import Explanation, explain
+from kernrec.recommender.explain.report import advice, pick_config, tunables_of, what_if
 from kernrec.recommender.networks.compare import sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest, layers_of
 from kernrec.recommender.networks.network import answer_network
@@ -117,19 +117,23 @@ class Answers:
 
     def _explain(self, parameters: Parameters) -> dict[str, Any]:
         subject, gpu = subject_of(self._recommender, parameters), find_gpu(parameters.get("gpu", ""))
-        problem, limit_w = subject.answer(self._recommender, gpu).problem, _number(parameters, "power_limit_w")
-        query = Query(
-            Objective.ENERGY,
-            power_limit_w=None if limit_w == gpu.tdp_w else limit_w,
-            clock_hz=_number(parameters, "clock_hz"),
-            inputs=subject.inputs,
-        )
-        kernel, dims = parameters.get("kernel", ""), dict(problem.dims)
-        request = Request(gpu.name, None, kernel, dims, problem.dtype, problem.layout, query)
-        config = tunables_of("config", parameters.get("config"))
-        explained = report(request, self._recommender.context, config, top=3)
-        shown = shortened(explained.subject.as_dict()) | {"what_to_do": explained.what_to_do}
-        return shown | {"commands": commands(explained.subject, subject)}
+        candidates = subject.candidates(self._recommender, gpu)
+        names = [kernel.table.kernel.name for kernel in candidates.kernels]
+        if (name := parameters.get("kernel", "")) not in names:
+            raise unknown("kernel", name, names)
+        wanted = _number(parameters, "power_limit_w") or gpu.tdp_w, _number(parameters, "clock_hz")
+        points = [each.limit_w(gpu) for each in candidates.points], [each.clock_hz for each in candidates.points]
+        if wanted not in (at := [*zip(*points, strict=True)]):
+            raise UsageError(
+                "no operating point has this power limit and clock; give those of a point on a Pareto front"
+            )
+        # Keep the candidates of the front: alone, the kernel would lack the reference times of the others.
+        of_kernel, point = candidates.only(names.index(name)), at.index(wanted)
+        position = pick_config(of_kernel, tunables_of("config", parameters.get("config")), Objective.ENERGY, point)
+        explanation = explain(of_kernel, position, point)
+        changes = what_if(of_kernel, position, point, Objective.ENERGY, 3)
+        shown = shortened(explanation.as_dict()) | {"what_to_do": advice(explanation, changes, Objective.ENERGY)}
+        return shown | {"commands": commands(explanation, subject)}
 
     def _network(self, parameters: Parameters) -> dict[str, Any]:
         name = parameters.get("workload", "")

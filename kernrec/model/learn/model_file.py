@@ -211,8 +211,11 @@ class _Forests(Mapping[str, Forest]):
     def __getitem__(self, head: str) -> Forest:
         if head not in self._read:
             entry = self._heads[head]
-            file = str(Path(entry["file"]).with_suffix(TREES))
-            content = read_trees(self._card, file, entry.get("arrays", entry["sha256"]))
+            named = str(entry.get("file", ""))
+            if not named or Path(named).name != named:
+                raise UsageError(f"{self._card} names trees outside of its folder: {named!r:.60}")
+            file = str(Path(named).with_suffix(TREES))
+            content = read_trees(self._card, file, str(entry.get("arrays", entry.get("sha256"))))
             try:
                 forest = Forest.unpacked(content)
             except ValueError as error:

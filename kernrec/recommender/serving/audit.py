@@ -125,6 +125,7 @@ def serve_audit(
     if not tokens or not all(type(t) is int and 1 <= t <= _MOST_TOKENS for t in tokens):
         raise UsageError(f"tokens are {list(tokens)!r:.60}; whole numbers from 1 to {_MOST_TOKENS} are expected")
     of_model = read_model(model, download=download)
+    of_model.check()
     shipped = shipped_of(served.engine, release)
     served, notes = _with_triton(served, shipped)
     files = tuned_files(of_model, served)

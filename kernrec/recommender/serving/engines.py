@@ -45,8 +45,9 @@ class Deployment:
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise unknown("engine", self.engine, ENGINES)
-        for name, value, most in (("tp", self.tp, 1024), ("ep", self.ep, 1024), ("lora rank", self.lora_rank, 4096)):
-            if value is not None and not (type(value) is int and 1 <= value <= most):
+        rank = 1 if self.lora_rank is None else self.lora_rank
+        for name, value, most in (("tp", self.tp, 1024), ("ep", self.ep, 1024), ("lora rank", rank, 4096)):
+            if not (type(value) is int and 1 <= value <= most):
                 raise UsageError(f"{name} is {value!r:.40}; a whole number from 1 to {most} is expected")
 
     @property
