@@ -30,7 +30,7 @@ class GpuDiagnosis:
     name: str
     """Name that the driver reports."""
     gpu: str | None
-    """Name in the GPU catalog, or None if it is not there."""
+    """Name in the GPU catalog, or None if the catalog lacks this GPU."""
     latency: bool
     energy: bool
     problems: tuple[str, ...]

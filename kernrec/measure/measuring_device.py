@@ -100,7 +100,7 @@ def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
 
 
 def inputs_of(kernel: Kernel) -> InputInfo:
-    """Return the description of the input values of a user's kernel, as stored in rows."""
+    """Describe the input values of a user's kernel, as stored in rows."""
     if not kernel.declares_problem:
         return STANDARD_INPUTS
     samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
@@ -145,7 +145,7 @@ class KernelMeasurement:
         return cls(kernel, problem, gpu, request)
 
     def answer(self, query: Query) -> Answer:
-        """Return the recommendation for the kernel, based on the database, which includes the new measurements."""
+        """Return the recommendation for the kernel, which takes the new measurements into account."""
         on_gpu = Recommender([self.request.database]).on(self.gpu, query.conditions)
         return on_gpu.answer_kernel(self.kernel, self.problem, query)
 

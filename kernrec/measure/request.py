@@ -52,8 +52,7 @@ class CollectRequest:
     """Everything that determines a campaign: what to measure, on which device, how, and into which database."""
 
     problems: Sequence[Layer | WantedProblem] | None
-    """Problems to measure. If None, measure all problems of the recording, or the problems that `Strategy.PLAN`
-    chooses."""
+    """Problems to measure. None stands for all problems of the recording, or for the problems of `Strategy.PLAN`."""
     database: Path
     gpu: str = "auto"
     """GPU to measure on: `auto`, `all` (of a cluster or recording), an index, a UUID or the name of a recorded GPU."""
@@ -66,14 +65,13 @@ class CollectRequest:
     """Effort for `Strategy.ALL`. Other strategies choose the number of configs themselves."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     until: float | None = None
-    """Limit of the weighted mean regret, or None for no limit. Refinement stops when the regret is below this limit
-    with a probability of 95 %."""
+    """Weighted mean regret at which the refinement stops (with a probability of 95 %), or None for no limit."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
     """Power limit and clock to set before measuring."""
     kernel: Kernel | None = None
-    """User's kernel to measure instead of the library's kernels. If the database has profiles of this kernel, they
-    determine the order of its configs."""
+    """User's kernel to measure instead of the library's kernels. Profiles in the database determine the order of its
+    configs."""
     folder: Path = Path()
     """Folder of the files that the spec of the user's kernel names."""
 
@@ -83,7 +81,7 @@ class CollectRequest:
 
     @property
     def needs_energy(self) -> bool:
-        """Whether the strategy must measure energy, because its objective includes energy."""
+        """Whether the objective includes energy, so that the strategy must measure it."""
         chooses = self.strategy.searches or self.strategy is Strategy.REFINE
         return chooses and self.objective is not Objective.LATENCY
 

@@ -1,4 +1,4 @@
-"""Define the effort and the budget of a campaign, its progress reports, and its results per problem."""
+"""Define the effort and the budget of a campaign, and its reports and results."""
 
 from dataclasses import dataclass, field
 from statistics import median
@@ -18,7 +18,7 @@ class MeasuringEffort:
     finals: int
     """Number of configs to measure in the final tier."""
     drawn: bool = False
-    """Whether to measure a random sample of the space instead of the most promising configs, for use as a test set."""
+    """Whether to measure a random sample for use as a test set, instead of the most promising configs."""
 
 
 EFFORTS = {
@@ -61,7 +61,6 @@ class CampaignSettings:
     measured_by: str | None = None
     protocol_version: int = measure_config.VERSION
     replayed: bool = False
-    """Whether the device replays a recording."""
     inputs: InputInfo = field(default_factory=InputInfo)
 
 
@@ -91,7 +90,7 @@ class ProblemResult:
     problem: str
     """Key of the problem."""
     configs: int = 0
-    """Number of planned configs, in all visits to the problem."""
+    """Number of planned configs."""
     measured: int = 0
     """Number of measurements by this campaign."""
     earlier: int = 0
@@ -150,10 +149,10 @@ class ProblemHistory:
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Return how many of a config's measurements in the given tiers (default: all) need not be repeated.
+        """Count a config's measurements in the given tiers (default: all) that need not be repeated.
 
-        Measurements in blocks that never ended do not count, so the config is measured again. They do count once a
-        second session has measured the config, so that a series of interrupted runs makes progress.
+        Measurements in blocks that never ended must be repeated, unless two sessions have measured the config. So a
+        series of interrupted runs makes progress.
         """
         measurements = self._measurements.get(key, ())
         alone = len({measurement.session for measurement in measurements}) < 2
@@ -163,8 +162,8 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return the median `latency_s` or `energy_j` of a config's successful measurements in the given tiers
-        (default: all). Return None if there are none with this cost."""
+        """Return the median `latency_s` or `energy_j` of a config in the given tiers (default: all), or None if
+        unknown."""
         values = [
             value
             for measurement in self._measurements.get(key, ())

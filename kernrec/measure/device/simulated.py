@@ -1,4 +1,4 @@
-"""Simulate a GPU with its own clock, to replay recorded run times and to test the protocol with known sensor values."""
+"""Simulate a GPU with its own clock, to replay recorded run times and to test the protocol."""
 
 import bisect
 from collections import deque
@@ -27,11 +27,11 @@ class SimulatedSensors:
     tick_s: float | None = 0.1
     """Seconds between two updates of the energy counter, or None if the GPU has no energy counter."""
     lag_s: float = 0.02
-    """Delay of the energy counter's value in seconds."""
+    """Delay of the energy counter in seconds."""
     missing: float = 0.0
     """Fraction of the energy counter's updates that are skipped."""
     counter_scale: float = 1.0
-    """Energy counter's increase divided by the true energy."""
+    """Energy according to the counter, divided by the true energy."""
     counter_start_j: float = 1000.0
     wrap_j: float | None = None
     """Energy in joules at which the counter restarts at zero, or None if it never restarts."""
