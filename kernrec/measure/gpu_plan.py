@@ -133,8 +133,8 @@ USUAL_BUDGET_S = 600.0
 _FIXED_SHARE = 0.1
 """Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Number of visits per visit that measures energies. It is odd, so that the survey and the refinement, which alternate,
-both measure energies."""
+"""Energies are measured in one of this many visits. The number is odd, because the survey and the refinement
+alternate."""
 
 
 class GpuPlan(Chooser):
