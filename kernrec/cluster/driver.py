@@ -43,7 +43,6 @@ _MOST_LOSSES = 3
 class _Device:
     number: int
     greeted: bool = False
-    """Whether the GPU's actor has replied to `hello`."""
     identity: GpuIdentity | None = None
     """Identity of the GPU, or None until the actor has opened it."""
     busy: bool = True
@@ -56,7 +55,6 @@ class _Device:
     """Whether the chooser had no visit for this GPU. The driver asks again when another GPU joins, leaves or ends a
     visit."""
     spent: bool = False
-    """Whether the GPU has used up its time budget."""
     losses: int = 0
 
 
@@ -73,8 +71,6 @@ class _Kind:
 
 
 class Driver:
-    """Loop that runs one campaign on a cluster."""
-
     def __init__(
         self,
         cluster: "RayCluster",

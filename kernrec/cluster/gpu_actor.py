@@ -35,7 +35,6 @@ _SUFFIXES = (".py", ".cu", ".cuh", ".toml")
 
 @cache
 def sources_hash() -> str:
-    """Return kernrec's version and a hash of its sources."""
     files = (path for path in _PACKAGE.rglob("*") if path.suffix in _SUFFIXES)
     return f"{__version__}-{files_hash(_PACKAGE, files)[:12]}"
 
@@ -46,7 +45,6 @@ class Greeting:
 
     node: str
     sources: str
-    """Result of `sources_hash` on the machine."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,6 @@ class GpuIdentity:
     """Identity of a GPU that an actor has opened, and the software on its machine."""
 
     gpu: str
-    """Name in the GPU catalog."""
     node: str
     uuid_hash: str | None = None
     """Hash of the GPU's UUID, or None if the actor replays a recording."""
@@ -78,11 +75,9 @@ class Answer:
     identity: GpuIdentity | None = None
     """Identity of the GPU, or None if it could not be opened."""
     notes: list[str] = field(default_factory=list)
-    """Notes for the user, one line each."""
     seconds: float = 0.0
     """Duration of the visit in seconds, on the device's clock."""
     spent: bool = False
-    """Whether the GPU has used up its time budget."""
     error: str | None = None
     """Reason why the GPU leaves the campaign, or None if it stays. Empty if the request is for other GPUs."""
 
@@ -148,7 +143,6 @@ class GpuActor:
         yield item
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Send records to the driver."""
         for record in records:
             self._records.put(record)
 

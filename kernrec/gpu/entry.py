@@ -63,7 +63,6 @@ class GPU:
     generation: str
     chip: str
     sm: int
-    """Compute capability, such as 89."""
     sms: int
     base_clock_hz: float
     boost_clock_hz: float
@@ -92,7 +91,6 @@ class GPU:
     """Dense FMAs per SM and clock on tensor cores, keyed by dtype. Floats other than f64 accumulate in f32."""
     limits: SmLimits
     sources: Mapping[str, str]
-    """Document with each figure, keyed by field name."""
 
     def __hash__(self) -> int:
         """Hash only the name, because caches hash a GPU many times per query."""

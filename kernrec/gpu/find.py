@@ -94,7 +94,6 @@ def catalog_gpu(name: str) -> GPU | None:
 
 
 _added: dict[str, GPU] = {}
-"""GPUs outside the catalog, keyed by name."""
 
 
 def add_gpu(gpu: GPU) -> GPU:

@@ -66,7 +66,6 @@ class Survey:
 
     @property
     def every_kernel(self) -> bool:
-        """Whether every kernel has had at least one turn."""
         return not self._problems or self._begun > 1 or (self._begun == 1 and not self._turns)
 
     def next(self) -> PlannedProblem | None:

@@ -37,7 +37,6 @@ class MeasuringDevice:
     opening: dict[str, Any]
     """Request with which the worker process opens the device."""
     gpu: str
-    """Name in the GPU catalog."""
     sm: int
     uuid_hash: str | None
     """Hash of the GPU's UUID, or None for a replay."""
@@ -46,11 +45,9 @@ class MeasuringDevice:
 
     @property
     def replayed(self) -> bool:
-        """Whether the device replays a recording."""
         return self.uuid_hash is None
 
     def settings(self, request: CollectRequest) -> CampaignSettings:
-        """Return the settings of a new campaign on this device."""
         return CampaignSettings(
             session=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}",
             finals=request.finals,

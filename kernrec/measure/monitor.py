@@ -111,8 +111,6 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses of a shell that cannot s
 
 
 class NvmlReader:
-    """Reader of the sensors of one GPU of this machine."""
-
     def __init__(self) -> None:
         """Find the first GPU that `CUDA_VISIBLE_DEVICES` allows. Raise `KernrecError` if there is none."""
         self.notes: list[str] = []
@@ -145,7 +143,6 @@ class NvmlReader:
         raise UsageError(f"there is no GPU {first}; this machine has {len(present)}, numbered from 0")
 
     def read(self, time_s: float) -> SensorReading:
-        """Read the sensors now, and return the values with `time_s` as their time stamp."""
         return self._sensors.read(time_s, mean_power=True)
 
 

@@ -47,8 +47,6 @@ class ChangedAnswer:
 
 @dataclass(frozen=True)
 class Refined:
-    """Result of a refinement."""
-
     measured: int
     """Number of measured configs."""
     problems: int
@@ -204,6 +202,5 @@ class RefinePlanner(Chooser):
                 yield ChangedAnswer(self.subject.wanted[problem].name, *texts, better)
 
     def _config_text(self, problem: int, contender: int) -> str:
-        """Return the name of a contender's kernel, followed by its config."""
         kernel, config = self.subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"

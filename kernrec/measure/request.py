@@ -60,7 +60,6 @@ class CollectRequest:
     """Database with a recording to replay, or None to measure on a GPU."""
     strategy: Strategy = Strategy.ALL
     objective: Objective = Objective.LATENCY
-    """Cost that refinement and searches minimize."""
     effort: MeasuringEffort = EFFORTS["normal"]
     """Effort for `Strategy.ALL`. Other strategies choose the number of configs themselves."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
@@ -68,7 +67,6 @@ class CollectRequest:
     """Weighted mean regret at which the refinement stops (with a probability of 95 %), or None for no limit."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
-    """Power limit and clock to set before measuring."""
     kernel: Kernel | None = None
     """User's kernel to measure instead of the library's kernels. Profiles in the database determine the order of its
     configs."""
@@ -111,15 +109,12 @@ class CollectRequest:
 
 @dataclass(frozen=True)
 class CollectResult:
-    """Result of a campaign."""
-
     results: tuple[ProblemResult, ...] = ()
     stored: int = 0
     """Number of this campaign's measurements that were added to the database."""
     leftover: int = 0
     """Number of added measurements of interrupted earlier campaigns."""
     stopped: bool = False
-    """Whether the caller stopped the campaign."""
     error: str | None = None
     """One-line reason for an early end, or None."""
     outcomes: tuple[tuple[str, object], ...] = ()

@@ -36,8 +36,6 @@ _LEAST_TOGETHER = 2
 
 @dataclass(frozen=True)
 class SearchedConfig:
-    """A config with its measured costs."""
-
     kernel: str
     config: dict[str, int]
     latency_s: float

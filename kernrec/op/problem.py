@@ -182,8 +182,8 @@ class Op:
     def canonical_dims(self, dims: Mapping[str, Any]) -> dict[str, Any]:
         """Replace aliases and positions in the keys of `dims` by names of dimensions. Unknown names stay as they are.
 
-        A position is a text such as `"1"`, which stands for the first dimension. It is accepted if this dimension has
-        no default, or is the op's only dimension.
+        A position such as `"1"` stands for the first dimension. Positions are accepted for the leading dimensions
+        without a default, and for an op's only dimension.
 
         Raises:
             UsageError: a dimension has two values, or a position has no dimension.

@@ -31,7 +31,8 @@ def items_dimension(op: str, batched: bool = False) -> str:
 
 
 def padded_dimension(op: str, layout: str, batched: bool = False) -> str | None:
-    """Return the dimension of an op that counts independent items, or None if padding it changes the memory layout."""
+    """Return the `items_dimension` of an op. Return None if padding this dimension would change the alignment of
+    rows."""
     name = items_dimension(op, batched)
     return None if name == "m" and layout[0] == "t" else name
 

@@ -79,7 +79,7 @@ def _write_trusted(names: dict[str, str]) -> None:
 
 
 def trusts(signer: str | None) -> bool:
-    """Return whether the user trusts a signer. Return False for unsigned rows."""
+    """Return whether the user trusts a signer. Return False if nobody signed."""
     return bool(signer) and (signer in trusted() or signer == own_key())
 
 
@@ -138,7 +138,6 @@ class Signer:
 
     @classmethod
     def of(cls, path: Path) -> "Signer":
-        """Return a signer that uses the private key in a file."""
         try:
             text = _key_text(path)
         except FileNotFoundError:

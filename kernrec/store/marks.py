@@ -86,7 +86,6 @@ def has_open(state: str) -> bool:
 
 
 def read_mark(path: Path) -> Mark:
-    """Return the mark of a file, or an empty mark."""
     try:
         return Mark(**json.loads(mark_path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

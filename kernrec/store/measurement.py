@@ -35,7 +35,6 @@ class LatencyReport:
     latency_converged: bool | None = None
     """Whether the 90 % interval became narrow enough."""
     latency_window_s: float | None = None
-    """Seconds during which samples were taken."""
     l2_policy: str | None = None
     """Treatment of the L2 cache between launches, such as `flushed`."""
 
@@ -152,8 +151,6 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """A row of the table `problem`."""
-
     key: str
     """Canonical name of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`."""
     op: str
@@ -181,8 +178,6 @@ class CodeInfo:
 
 @dataclass(frozen=True)
 class InputInfo:
-    """Description of the values in the input tensors."""
-
     input_generator: str | None = None
     input_seed: int | None = None
     input_distribution: str | None = None
@@ -207,10 +202,7 @@ class GpuSettings:
 
 @dataclass(frozen=True)
 class MeasuredDevice(GpuSettings):
-    """GPU, software and settings of a measurement."""
-
     device: str | None = None
-    """Name of the GPU according to the driver."""
     device_uuid_hash: str | None = None
     vbios: str | None = None
     driver: str | None = None
@@ -228,8 +220,6 @@ class MeasuredDevice(GpuSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(DeviceReport, MeasuredDevice, InputInfo, CodeInfo):
-    """One row of the table `measurement`."""
-
     gpu: str
     """Name of the GPU in the GPU catalog."""
     kernel: str

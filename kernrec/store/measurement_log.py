@@ -81,8 +81,6 @@ class FailedConfig:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements and failures for one GPU and problem."""
-
     measured: tuple[MeasuredAnswer, ...] = ()
     """Measured configs of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()

@@ -115,7 +115,6 @@ class QueryFile:
         return {} if entry is None else tables_of_arrays(*entry)
 
     def kernels(self) -> list[tuple[Any, ...]]:
-        """Return the rows of `Database.kernels`."""
         entry = self._entry(_KERNELS)
         return [] if entry is None else _rows(entry[0]["kernels"], _KERNEL)
 

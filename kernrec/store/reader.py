@@ -55,7 +55,6 @@ class Limits:
         )
 
     def apply(self) -> None:
-        """Apply the limits to this process, except on Windows."""
         from kernrec.util.process import limit_resources
 
         cpu_s = math.ceil(self.cpu_s)

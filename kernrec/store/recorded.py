@@ -50,7 +50,6 @@ class RecordedBaseline:
     """90 % interval, in seconds, for a repeated recording, possibly with a later version of the backend."""
     power_interval_w: tuple[float, float] | None
     source: str
-    """Repository that published the recording."""
     licence: str
     recorded: str
     """Date and method of the recording, in words."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 Row = Mapping[str, object]
 
 KEY_DIGITS = {"gpu": 16, "kernel": 16, "config": 16, "problem": 16, "profile": 16, "measurement": 32, "retraction": 32}
-"""Number of hexadecimal digits of a row's key, keyed by table name."""
 
 
 def canonical_json(value: object) -> str:
@@ -148,7 +147,6 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 
 
 def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
-    """Return up to `most` further rows of a query's result, as dictionaries."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
     return [dict(zip(names, row, strict=True)) for row in rows]

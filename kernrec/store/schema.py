@@ -37,8 +37,6 @@ _VIEWS_APART = 5
 
 @dataclass(frozen=True)
 class Migration:
-    """A change of the schema, in a file `NNN_name.sql`."""
-
     number: int
     name: str
     sql: str

@@ -109,7 +109,6 @@ class Stack:
                 yield path, row
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
-        """Return the measurements and failures for a GPU and problem."""
         if not self._paths:
             return NO_EVIDENCE
         self._refresh()

@@ -178,7 +178,6 @@ class Note(str):
     """One-line note with an optional explanation. Notes with the same text are equal."""
 
     why: str
-    """Explanation that `--why` prints, or an empty string."""
 
     def __new__(cls, text: str, why: str = "") -> "Note":
         note = super().__new__(cls, text)

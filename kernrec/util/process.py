@@ -34,7 +34,6 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def module_environment() -> dict[str, str]:
-    """Return the environment for a `module_command`."""
     root = str(Path(__file__).resolve().parents[2])
     # Drop empty paths, which would mean the working folder.
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)

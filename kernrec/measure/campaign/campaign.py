@@ -95,7 +95,6 @@ class Campaign:
 
     @property
     def results(self) -> list[ProblemResult]:
-        """Results so far, one for each problem."""
         return list(self._results.values())
 
     @property
@@ -109,7 +108,6 @@ class Campaign:
             self._compile_queue.stop()
 
     def begin(self) -> None:
-        """Open the device and begin the first block."""
         notes = self.session.open()
         if self._settings.budget.seconds is not None:
             self._end_s = self.session.clock() + self._settings.budget.seconds

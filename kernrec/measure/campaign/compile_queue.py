@@ -22,13 +22,10 @@ _STOP_LIMIT_S = 10.0
 
 @dataclass(frozen=True)
 class CompiledVariant:
-    """Properties of a compiled kernel variant, or its compile error."""
-
     code: CodeInfo
     smem_bytes: int = 0
     """Static shared memory per block, in bytes."""
     error: str | None = None
-    """Message of the compile error, or None."""
 
 
 class CompileQueue:

@@ -81,7 +81,6 @@ def _largest_change(costs: References, base: References, cost: str) -> float | N
 
 
 def describe_changes(before: GpuSettings, after: GpuSettings) -> str:
-    """Describe the settings that differ, such as `power_limit_w 700 -> 500`."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
     return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)
 
@@ -150,7 +149,6 @@ class DeviceSession:
         self._planned, self._prepared = planned, False
 
     def ensure_prepared(self) -> None:
-        """Prepare the current problem in the worker, unless it is prepared already."""
         if not self._prepared:
             assert self._planned is not None
             self.request(PREPARE_LIMIT_S, "prepare", **self._planned.preparation)
@@ -187,7 +185,6 @@ class DeviceSession:
         return answer["references"], GpuSettings(**answer["settings"])
 
     def refresh_idle_power(self) -> None:
-        """Measure idle power again if the last measurement is old."""
         if self.probe.measures_energy and self.clock() - self._idle_measured_s >= IDLE_EVERY_S:
             self.idle_w = self.request(_CONTROL_LIMIT_S, "idle")
             self._idle_measured_s = self.clock()
@@ -230,7 +227,6 @@ class Block:
     since_s: float
     """Time at which the block began, on the campaign's clock."""
     items: list[ScheduledMeasurement] = field(default_factory=list)
-    """Measurements made in this block so far."""
 
 
 class BlockControl:

@@ -53,7 +53,6 @@ class CampaignSettings:
     """Budget of a campaign, and the origin that is stored with each of its measurements."""
 
     session: str
-    """Name of the campaign in its rows."""
     finals: int = 0
     """Number of configs per problem to measure in the final tier."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
@@ -70,7 +69,6 @@ class Progress:
 
     device: str
     target: str
-    """Name of the problem."""
     tier: str
     done: int
     """Number of finished measurements of this problem and tier."""
@@ -78,7 +76,6 @@ class Progress:
     left_s: float | None = None
     """Seconds left of the budget, or None if there is no time limit."""
     measurement: Measurement | None = None
-    """New measurement, or None for a note."""
     note: str | None = None
 
 
@@ -145,7 +142,6 @@ class ProblemHistory:
         self._length += 1
 
     def has(self, key: ConfigKey) -> bool:
-        """Return whether a config has any measurement, even a failed one."""
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:

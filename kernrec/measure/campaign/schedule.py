@@ -19,8 +19,6 @@ from kernrec.store.measurement import Tier
 
 @dataclass(frozen=True)
 class ScheduledMeasurement:
-    """One measurement to make."""
-
     task: Task
     tier: Tier
     probability: float | None = None

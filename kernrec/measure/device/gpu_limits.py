@@ -154,7 +154,6 @@ def check_limits(gpu: LocalGpu, points: Iterable[OperatingPoint]) -> None:
 
 @contextmanager
 def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
-    """Set the GPU's power limit and clock in a `with` block. Raise `UsageError` if the limits cannot be set."""
     if point == DEFAULT_POINT:
         yield
         return

@@ -60,8 +60,6 @@ class PreparedProblem:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """Name, properties, software and settings of a device."""
-
     gpu: str
     """Name in the GPU catalog."""
     name: str
@@ -120,10 +118,7 @@ class SensorReading(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputError:
-    """Result of comparing a config's outputs with the expected outputs."""
-
     largest: float
-    """Largest error of any output element."""
     unwritten: int
     """Number of output elements that were not written or are not finite."""
     tolerance: float

@@ -141,7 +141,6 @@ def record_event(stream: Stream) -> Event:
 
 
 def elapsed_s(start: Event, end: Event) -> float:
-    """Return the seconds between two events that have completed."""
     return float(get_elapsed_time(start, end)) / 1e3
 
 
@@ -167,8 +166,6 @@ class ConfigLaunches:
 
 
 class LoadedCudaConfig:
-    """A `LoadedConfig` on a CUDA device."""
-
     def __init__(self, tools: LaunchTools, launches: ConfigLaunches, buffers: ProblemBuffers | None = None) -> None:
         """Create a loaded config. `buffers` is None for the reference kernels, whose outputs are not checked."""
         self.footprint_bytes = launches.footprint_bytes

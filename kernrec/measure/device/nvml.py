@@ -68,8 +68,6 @@ class NoGPUError(KernrecError):
 
 @dataclass(frozen=True)
 class LocalGpu:
-    """A GPU of this machine."""
-
     index: int
     uuid: str
     name: str
@@ -237,7 +235,6 @@ class NvmlSensors:
         )
 
     def versions(self) -> dict[str, str | None]:
-        """Return the versions of the GPU's firmware, the driver and NVML."""
         return {
             "vbios": _text(self._query("nvmlDeviceGetVbiosVersion")),
             "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),

@@ -45,8 +45,6 @@ class SimulatedSensors:
 
 @dataclass(frozen=True)
 class SimulatedKernel:
-    """Simulated time and power of a config's launches."""
-
     draw: Callable[[int], np.ndarray]
     """Function that takes a number n and returns the seconds of each of n launches."""
     power_w: float | None
@@ -56,7 +54,6 @@ class SimulatedKernel:
 
 
 def constant_time(seconds: float, power_w: float | None = 300.0, errors: OutputError | None = None) -> SimulatedKernel:
-    """Return a simulated kernel whose launches all take the same time."""
     return SimulatedKernel(lambda n: np.full(n, seconds), power_w, errors)
 
 
@@ -72,7 +69,6 @@ class _LoadHistory:
 
     @property
     def end_s(self) -> float:
-        """Time at which the last span ends."""
         return self._end[-1] if self._end else 0.0
 
     def add(self, start_s: float, seconds: float, power_w: float) -> None:
@@ -181,8 +177,6 @@ class SimulatedGpu:
 
 
 class LoadedSimulatedConfig:
-    """A `LoadedConfig` on a simulated GPU."""
-
     renewed = False
 
     def __init__(self, gpu: SimulatedGpu, kernel: SimulatedKernel) -> None:

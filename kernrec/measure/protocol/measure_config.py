@@ -159,7 +159,6 @@ class Probe:
 
     @property
     def measures_energy(self) -> bool:
-        """Whether the GPU has an energy counter that agrees with the power sensor."""
         return self.tick_s is not None and energy_counter.is_trusted(self.ratio)
 
     def why_no_energy(self) -> str | None:

@@ -26,7 +26,6 @@ class Bundle:
     place: Place
     manifest: Manifest
     content: bytes
-    """Bytes of the manifest's file."""
 
 
 def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer) -> Manifest:

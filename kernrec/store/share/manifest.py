@@ -50,7 +50,6 @@ class Segment:
     table: str
     sha256: str
     size: int
-    """Size of the file in bytes."""
     rows: int
 
     @property
@@ -67,9 +66,7 @@ class Manifest:
     models: tuple[str, ...] = ()
     """Names of model files in bundles of kernrec 0.1, which kernrec never reads."""
     created_at: str = ""
-    """Creation time, in UTC."""
     made_by: str = ""
-    """Name and version of the program that wrote the manifest."""
     licence: str = LICENCE
     provenance: Mapping[str, list[str]] = field(default_factory=dict)
     """GPUs, ops and kernels of the measurements, and their first and last day."""
@@ -101,12 +98,9 @@ class Withdrawal:
     """`outgoing.likeness_key` of each withdrawn measurement, keyed by session. In withdrawals of kernrec 0.1, the keys
     of rows under an empty session."""
     created_at: str
-    """Creation time, in UTC."""
     made_by: str
-    """Name and version of the program that wrote the withdrawal."""
     reason: str
     owner: str
-    """Public key of the signer."""
     by_key: bool = False
     """Whether the withdrawal contains keys of rows, as in kernrec 0.1."""
 

@@ -49,7 +49,6 @@ def secret_of(database: Path) -> str:
 
 
 def private_names() -> list[str]:
-    """Return the names of the user and of this machine."""
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], Path.home().name}
     with suppress(Exception):  # In some containers, the user has no name.
         names.add(getpass.getuser())

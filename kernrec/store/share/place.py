@@ -77,8 +77,6 @@ def stays(name: str) -> bool:
 
 
 class Folder:
-    """A bundle or a place in a folder."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.title = str(path)

@@ -33,8 +33,6 @@ _SHOWN = 5
 
 @dataclass
 class PullReport:
-    """Result of a pull."""
-
     measurements: int = 0
     """Number of measurements that were added."""
     withdrawn: int = 0
@@ -83,8 +81,6 @@ def take_new(place: Place, path: Path, keys: Collection[str] | None = None, name
 
 
 class _Pull:
-    """A pull in progress."""
-
     def __init__(self, place: Place, path: Path, keys: Collection[str] | None) -> None:
         self._place, self._path, self._keys = place, path, keys
         self._report = PullReport()

@@ -131,10 +131,7 @@ def _listed(place: Place, without: Mapping[str, str]) -> list[str]:
 
 @dataclass
 class PlaceReport:
-    """Result of checking a place."""
-
     bundles: int = 0
-    """Number of valid bundles."""
     bad: dict[str, str] = field(default_factory=dict)
     """Reasons for refusing files, keyed by file name."""
     rows: list[dict[str, object]] = field(default_factory=list)

@@ -54,8 +54,6 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 class WebServer:
-    """A read-only place on a web server."""
-
     def __init__(self, url: str) -> None:
         self.title = url
         self._host = f"{urlsplit(url).scheme}://{urlsplit(url).netloc}"
@@ -162,8 +160,6 @@ def place_of(url: str) -> Place:
 
 
 class ObjectStore:
-    """A place in a bucket of an object store, or in a folder of the bucket."""
-
     def __init__(self, url: str) -> None:
         self._obstore = import_optional("obstore", f"a place of {url.partition('://')[0]}://", "remote")
         stores = import_optional("obstore.store", "a place", "remote")
