@@ -207,8 +207,8 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
     """Return (table indexed by registers and warps, length of its rows, table indexed by shared memory).
 
-    Each entry is `blocks * 4 + limiter`, with 0 blocks if a launch is impossible. So the minimum of two entries has the
-    lower number of blocks and, in a tie, the resource that comes first in `LIMITERS`.
+    Each entry is `blocks * 4 + limiter`, with 0 blocks if a launch is impossible. So the minimum of two entries is the
+    entry with fewer blocks.
     """
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)

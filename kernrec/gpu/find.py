@@ -97,7 +97,7 @@ _added: dict[str, GPU] = {}
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Register a GPU outside the catalog, so that `find_gpu` finds the GPU in this process. Return the registered GPU.
+    """Register a GPU outside the catalog, and return it. `find_gpu` then finds the GPU in this process.
 
     If another GPU has the same name, the new name ends in a hash, because answers are cached by name.
     """

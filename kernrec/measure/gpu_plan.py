@@ -239,7 +239,7 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _runnable_problem(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return a version of the problem that a kernel can run on a GPU, in f16 instead of bf16 if needed, or None."""
+    """Return a problem that a kernel can run on a GPU, or None. If bf16 is not supported, return the problem in f16."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)

@@ -75,8 +75,8 @@ def _energy(samples: Sequence[SensorReading], power: Sequence[tuple[float, float
 class TraceFile:
     """CSV file for samples. Its columns are the fields of `SensorReading`.
 
-    Raise `UsageError` at once if the file cannot be created. If writing fails later, raise `UsageError` only at the end
-    of the `with` block, so that the monitored program can continue.
+    If the file cannot be created, raise `UsageError` at once. If writing fails later, raise `UsageError` at the end of
+    the `with` block, so that the monitored program can continue.
     """
 
     def __init__(self, path: Path) -> None:

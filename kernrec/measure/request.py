@@ -24,7 +24,8 @@ class Strategy(StrEnum):
     ALL = "all"
     """Measure each problem in turn: screen latencies, measure energy near the Pareto front, then repeat the best."""
     PLAN = "plan"
-    """Measure a fixed set of configs, the same on every GPU, then the configs about which models are most uncertain."""
+    """Measure a fixed set of configs, the same on every GPU. Then measure the configs about which models are most
+    uncertain."""
     REFINE = "refine"
     """Measure the configs that should reduce the regret most per second of measuring."""
     GUIDE = "guide"

@@ -45,8 +45,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 _LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
-"""Open connections, keyed by (path, read-only). Each file is opened only once, because on POSIX, closing a second
-connection would release the lock of the first."""
+"""Open connections, keyed by (path, read-only). Each file is opened only once. On POSIX, closing a second connection
+would release the lock of the first."""
 
 
 def connect_memory() -> "DuckDBPyConnection":

@@ -75,11 +75,11 @@ def scale_statements() -> list[str]:
 
 
 def scales_among_few() -> str:
-    """Return an SQL subquery with the scales for training.
+    """Return an SQL subquery with the scales for training, which need only two contributors.
 
-    These scales need only two contributors. Otherwise, a model would mistake a difference between two GPUs for a
-    difference between configs. Scales are relative to the user's own GPUs, or to the median over the contributors if
-    the user has measured nothing.
+    Without these scales, a model would mistake a difference between two GPUs for a difference between configs. Scales
+    are relative to the user's own GPUs. If the user has measured nothing, they are relative to the median over the
+    contributors.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"

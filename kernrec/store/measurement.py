@@ -184,7 +184,8 @@ class InputInfo:
 
 
 Limits = tuple[float | None, float | None, float | None, bool]
-"""Power limit in W, locked core and memory clock in Hz (None if not locked), and whether MIG is enabled."""
+"""(Power limit in W, core clock in Hz, memory clock in Hz, whether MIG is enabled). Clocks that are not locked are
+None."""
 
 
 @dataclass(frozen=True)

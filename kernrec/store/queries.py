@@ -175,10 +175,10 @@ class DatabaseQueries:
         return wrong_keys(self._connection, table, f"db.{table}", kinds)
 
     def conflicts(self) -> list[str]:
-        """Return the keys of measurements that queries skip because two rows contradict each other.
+        """Return the keys of measurements that contradict another measurement of the same contributor. Queries skip
+        them.
 
-        Two rows contradict each other if one contributor measured both at the same point of a session, with different
-        values.
+        Two measurements contradict each other if their positions in a session are equal, but their values are not.
         """
         query = f"""
             SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM sourced_rows

@@ -87,7 +87,7 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
 
     Raises:
         UsageError: The database belongs to another program or to a newer kernrec, or its tables differ from the schema.
-            If `writing` is True, unknown checks and indexes are an error, too.
+            If `writing` is True, also raised for unknown checks and indexes.
     """
     statements = tables(connection)
     if not statements:

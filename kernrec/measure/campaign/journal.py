@@ -33,7 +33,7 @@ CREATE INDEX IF NOT EXISTS record_of_block ON record (session, block);
 _SAME_BLOCK = "other.session = record.session AND other.block = record.block"
 _SUFFIX = ".journal.sqlite"
 _WAIT_S = 1.0
-"""Seconds to wait for the lock, which other processes take for a moment to find out who holds it."""
+"""Seconds to wait for the lock. Other processes take it for a moment to find out who holds it."""
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
 """Exceptions that a damaged file may cause."""
 

@@ -138,8 +138,8 @@ class Schedule:
 def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], count: int) -> list[int]:
     """Return the indices of at most `count` configs near the Pareto front of latency and energy, nearest first.
 
-    A config's distance from the front is the factor by which both its latency and its energy must fall until no other
-    config is better in both. If the front is larger than `count`, return configs that are spread evenly over it.
+    A config's distance from the front is the factor by which both costs must fall until the config is on the front. If
+    the front is larger than `count`, return configs that are spread evenly over it.
     """
     t, e = np.log(np.asarray(latency_s, dtype=np.float64)), np.log(np.asarray(energy_j, dtype=np.float64))
     if not len(t):

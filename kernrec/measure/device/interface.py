@@ -190,7 +190,7 @@ class Device(Protocol):
         """Read all sensors."""
 
     def sm_clock_hz(self) -> float | None:
-        """Return the SM clock in Hz after all queued launches, measured by a kernel, or None if that is impossible."""
+        """Measure the SM clock in Hz after all queued launches. Return None if that is impossible."""
 
     def now(self) -> float:
         """Return the time in seconds on the device's clock, as in `SensorReading.time_s`."""

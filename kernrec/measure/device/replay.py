@@ -144,7 +144,7 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
 
 
 def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> Problem | None:
-    """Return the problem with a key, or None if neither an op nor the spec of a stored kernel declares it."""
+    """Return the problem with a key. Return None if neither an op nor a stored kernel declares the problem."""
     ops = [
         kernel_from(json.loads(spec), name, code).definition
         for name, spec, code, _ in kernels

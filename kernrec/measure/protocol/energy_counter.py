@@ -53,7 +53,8 @@ def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
 def power_from_ticks(
     time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> PowerSlope | None:
-    """Return the mean power in a time window from the energy counter, or None if there were fewer than ten updates."""
+    """Return the mean power in a time window from the energy counter. Return None if the counter had fewer than ten
+    updates."""
     time, energy = np.asarray(time_s, dtype=np.float64), unwrapped(np.asarray(energy_j, dtype=np.float64))
     if energy is None:
         return None
@@ -75,7 +76,7 @@ def power_from_ticks(
 def mean_power(
     time_s: Sequence[float] | np.ndarray, power_w: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> float | None:
-    """Return the mean of the power readings in a time window, or None if there are fewer than two readings."""
+    """Return the mean of the power readings in a time window. Return None if there are fewer than two readings."""
     time, power = np.asarray(time_s, dtype=np.float64), np.asarray(power_w, dtype=np.float64)
     inside = (time >= start_s) & (time <= end_s) & np.isfinite(power)
     time, power = time[inside], power[inside]

@@ -251,7 +251,8 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
 def measure_latency(
     device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]
 ) -> tuple[LatencyReport, int]:
-    """Time launches until the median is known to 1 %, half a second has passed, or the config is hopelessly slow.
+    """Time launches until the median is known to 1 %, but at most for half a second. Stop early if the config is
+    hopelessly slow.
 
     Append sensor readings to `trace`. Return the statistics of the latency, and the number of launches.
     """

@@ -92,7 +92,8 @@ def save_probe(info: DeviceInfo, probe: Probe) -> None:
 
 
 def load_probe(info: DeviceInfo) -> Probe | None:
-    """Return the cached probe of a GPU, or None if there is no probe since the last boot and driver update."""
+    """Return the cached probe of a GPU. Return None if the machine has rebooted or its driver has changed since the
+    probe."""
     if (path := _path(info)) is None:
         return None
     with suppress(OSError, ValueError, KeyError, TypeError):

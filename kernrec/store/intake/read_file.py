@@ -70,8 +70,8 @@ class FileReader:
         self.title = str(path)
 
     def read_database(self) -> dict[str, int]:
-        """Check all rows of a database, write them to the folder for `exchange.add_rows`, and count the rows of each
-        table."""
+        """Check all rows of a database, and write them to the folder for `exchange.add_rows`. Return each table's
+        number of rows."""
         with self._opened(copied=True) as connection:
             counts = self._check_tables(connection, "nothing was added")
             self._write_tables(connection, [table for table, count in counts.items() if count])
@@ -154,8 +154,8 @@ class FileReader:
             groups: For each group, the paths of its files, keyed by table name.
 
         Returns:
-            A dictionary with one entry `groups`. For each group, it has the number of rows of each table (`rows`), the
-                GPUs of the measurements (`gpus`), and whether any measurement was replayed (`replayed`).
+            `{"groups": [...]}` with a dictionary for each group: the number of rows of each table (`rows`), the GPUs of the
+                measurements (`gpus`), and whether any measurement was replayed (`replayed`).
         """
         counts: list[dict[str, int]] = [dict.fromkeys(TABLES, 0) for _ in groups]
         with self._segments_opened(groups) as connection:

@@ -219,10 +219,9 @@ def keep_fresh(database: Database, selection: Selection, stale: Path) -> None:
 
 
 def likeness_key(database: Database) -> str:
-    """Return an SQL expression for a key of a measurement that ignores private columns, such as the hash of the GPU's
-    UUID.
+    """Return an SQL expression for a key of a measurement that ignores private columns.
 
-    So a measurement that came from another person is recognized, and not pushed again with another hash. The key is the
+    The key identifies a measurement even if another person shared it with another hash of the GPU's UUID. It is the
     same in all versions of DuckDB and of the schema.
     """
     kinds = database.columns("measurement").items()
