@@ -1,7 +1,4 @@
-"""Define catalog entries of GPUs, the resource limits of their SMs, and occupancy.
-
-Occupancy follows NVIDIA's occupancy calculator (`cuda_occupancy.h` in the CUDA toolkit).
-"""
+"""Define GPUs, the resource limits of their SMs, and occupancy as in NVIDIA's calculator (`cuda_occupancy.h`)."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,14 +9,14 @@ import numpy.typing as npt
 
 from kernrec.util.light_dataclass import dataclass
 
+# Source: CUDA C++ Programming Guide 13, family-specific targets
 _CODE_SM = {103: 100, 121: 120}
 _FIRST_COMPILED_SM = 75  # Oldest compute capability that NVRTC 13 can compile for.
 _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability for which to compile code for `sm`: 100 for 103, 120 for 121, else `sm`. Source:
-    CUDA C++ Programming Guide 13, family-specific targets."""
+    """Return the compute capability for which to compile code for `sm` (100 for 103, 120 for 121, else `sm`)."""
     return _CODE_SM.get(sm, sm)
 
 
@@ -101,7 +98,6 @@ class GPU:
 
     @property
     def arch(self) -> str:
-        """Return the compiler's name for the architecture, such as `sm_89`."""
         return f"sm_{self.sm}"
 
     @property
@@ -170,10 +166,8 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Return the occupancy of a kernel. `smem_bytes` is its static and dynamic shared memory per block.
-
-    If any argument is an array, the result contains arrays.
-    """
+    """Return the occupancy of a kernel with `smem_bytes` of static and dynamic shared memory per block. If any argument
+    is an array, the result contains arrays."""
     by_warps_and_registers, columns, by_smem = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = -(-threads // _WARP)
@@ -192,10 +186,8 @@ def occupancy(
 
 
 def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
-    """Return the bytes of an SM that remain for L1 if `blocks` blocks with `smem_bytes` each are resident.
-
-    Assume that the driver selects the smallest sufficient size of shared memory.
-    """
+    """Return the bytes of an SM that remain for L1 if `blocks` blocks with `smem_bytes` each are resident. Assume that
+    the driver selects the smallest sufficient size of shared memory."""
     unit = limits.smem_allocation_unit
     per_block = -(-(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0)) // unit) * unit
     sizes = np.array(limits.carveouts)

@@ -57,12 +57,9 @@ class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
 
 
 def find_gpu(name: str) -> GPU:
-    """Return the GPU with this catalog name, alias or NVML device name.
-
-    Case, spaces, `-`, `_` and the leading words NVIDIA, GeForce, Tesla and RTX are ignored. A GPU from a file
-    (`gpu_file`) is found only by its exact name. If there is no such GPU, raise `UnknownGPU`, which suggests similar
-    names.
-    """
+    """Return the GPU with this catalog name, alias or NVML device name. Case, spaces, `-`, `_` and the leading words
+    NVIDIA, GeForce, Tesla and RTX are ignored. A GPU from a file (`gpu_file`) is found only by its exact name. If there
+    is no such GPU, raise `UnknownGPU`, which suggests similar names."""
     if (gpu := catalog_gpu(name)) is not None:
         return gpu
     if name in _added:
@@ -97,10 +94,8 @@ _added: dict[str, GPU] = {}
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Register a GPU outside the catalog, and return it. `find_gpu` then finds the GPU in this process.
-
-    If another GPU has the same name, the new name ends in a hash, because answers are cached by name.
-    """
+    """Register a GPU outside the catalog for `find_gpu`, and return it. If another GPU has the same name, the new name
+    ends in a hash, because answers are cached by name."""
     if catalog_gpu(gpu.name) == gpu:
         return gpu
     if catalog_gpu(gpu.name) is not None or _added.setdefault(gpu.name, gpu) != gpu:
@@ -141,7 +136,6 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 @cache
 def limits(sm: int) -> SmLimits:
-    """Return the resource limits of an SM with this compute capability, such as 89."""
     file = _file("limits")
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])

@@ -45,16 +45,12 @@ _OPTIONAL = {
     "tensor_fma_per_clk_sm": TENSOR_RATES, "": ("tensor_tflops", "fma_per_clk_sm", "tensor_fma_per_clk_sm"),
 }  # fmt: skip
 _WHOLE = ("", "bits", _RATE)
-"""Units of the figures that must be integers."""
 _TEXTS = ("name", "title", "chip")
 
 
 def read_gpu_file(path: Path) -> GPU:
-    """Return the GPU that a file describes, and register the GPU for `find_gpu` in this process.
-
-    Raise `UsageError` if the file cannot be read, or a figure is missing, impossible or inconsistent with other
-    figures.
-    """
+    """Return the GPU that a file describes, and register the GPU for `find_gpu` in this process. Raise `UsageError` if
+    the file cannot be read, or a figure is missing, impossible or inconsistent with other figures."""
     with file_errors(path, "read"), open_input(path) as file:
         content = file.read(_LARGEST_BYTES + 1)
     try:
@@ -92,11 +88,8 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
-    """Return the GPU that a parsed GPU file describes.
-
-    `source` states where the figures come from. Raise `UsageError` if a figure is missing, impossible or inconsistent
-    with other figures.
-    """
+    """Return the GPU that a parsed GPU file describes. `source` states where the figures come from. Raise `UsageError`
+    if a figure is missing, impossible or inconsistent with other figures."""
     _check_names("", data, (*_TEXTS, *_FIGURES, *_TABLES), _OPTIONAL[""])
     texts = {name: _text(name, data[name]) for name in _TEXTS}
     figures = {name: _figure(name, data[name], span) for name, span in _FIGURES.items()}

@@ -79,11 +79,8 @@ def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
 
 
 def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Array]":
-    """Compute a problem's outputs in float64 with NumPy.
-
-    `inputs` contains arrays like the result of the function `inputs`, which may also be flat. Raise `UsageError` if an
-    input is missing or has the wrong number of elements.
-    """
+    """Compute a problem's outputs in float64 with NumPy. `inputs` are like the result of the function `inputs`, and may
+    also be flat. Raise `UsageError` if an input is missing or has the wrong number of elements."""
     values = {}
     for name, tensor in problem.tensors.items():
         if tensor.role == "input":

@@ -59,11 +59,8 @@ FORMATS = {
     "mxfp4f8": Format("f4e2m1", 32, 1, "e8m0", "f8e4m3", 32, "f8e4m3"),
     "w4f8": Format("i4", 128, 1, "bf16", "f8e4m3", 0, "f8e4m3"),
 }
-"""Quantization formats by dtype.
-
-Sources: DeepSeek-V3 for `f8block` (arXiv 2412.19437, section 3.3), cuBLAS documentation, "Block Scaling for FP4", for
-`nvfp4`, gpt-oss for `mxfp4` (arXiv 2508.10925). `w4a16` has the group size of AWQ and GPTQ.
-"""
+"""Quantization formats by dtype: `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4` as in cuBLAS
+("Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925). `w4a16` has the group size of AWQ and GPTQ."""
 
 INSTEAD = {
     "bf16": ("f16", "f32"), "f16": ("bf16", "f32"), "tf32": ("f32",), "f8e4m3": ("i8", "bf16", "f16", "f32"),

@@ -26,7 +26,6 @@ _BY_NAME = {fold(name): op for op in _OPS for name in (op.name, *op.aliases)}
 
 
 def all_ops() -> tuple[Op, ...]:
-    """Return all ops, ordered by name."""
     return _OPS
 
 

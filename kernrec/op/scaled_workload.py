@@ -52,10 +52,8 @@ def with_batch(workload: Workload, batch: int) -> Workload:
 
 
 def with_context(workload: Workload, context: int) -> Workload:
-    """Return a copy of a decode workload in which each token attends to `context` tokens, including itself.
-
-    Raise `UsageError` if the workload does not generate a token, or the context is not positive.
-    """
+    """Return a copy of a decode workload in which each token attends to `context` tokens, including itself. Raise
+    `UsageError` if the workload does not generate a token, or the context is not positive."""
     decoding = {layer.problem.dim["keys"] for layer in workload.layers if layer.problem.dim.get("queries") == 1}
     if workload.tokens != 1 or len(decoding) != 1:
         raise UsageError(
@@ -122,10 +120,8 @@ def in_one_pass(problem: Problem, layer: Layer) -> Problem:
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
-    """Return the part of a workload that one of `gpus` tensor-parallel GPUs runs.
-
-    Raise `UsageError` if the workload does not define how to split its layers, or a dimension cannot be divided.
-    """
+    """Return the part of a workload that one of `gpus` tensor-parallel GPUs runs. Raise `UsageError` if the workload
+    does not define how to split its layers, or a dimension cannot be divided."""
     if gpus < 1:
         raise UsageError(f"tp is {gpus}; expected at least 1 GPU")
     if gpus == 1:

@@ -1,7 +1,6 @@
-"""Cache results that are derived from kernrec's files.
+"""Cache results that are derived from kernrec's files, if the user's cache folder is writable.
 
-A result is derived again if the hash of its inputs has changed, or if its cache file cannot be read. If the user's
-cache folder is not writable, nothing is cached.
+A result is derived again if the hash of its inputs has changed, or if its cache file cannot be read.
 """
 
 from collections.abc import Callable, Mapping

@@ -7,7 +7,6 @@ from typing import Any
 PREFIXES = tuple(
     zip((1e12, 1e9, 1e6, 1e3, 1.0, 1e-3, 1e-6, 1e-9), ("T", "G", "M", "k", "", "m", "u", "n"), strict=True)
 )
-"""SI prefixes with their factors, the largest first."""
 
 
 def human(value: float, unit: str) -> str:
@@ -33,7 +32,6 @@ def counted(count: int, noun: str) -> str:
 
 
 NOTHING_TO_TUNE = "(nothing to tune)"
-"""Text for the only config of a kernel without tunables."""
 
 
 def config_text(config: Mapping[str, object]) -> str:

@@ -77,7 +77,6 @@ def run_in_group(
 
 
 def end_with_parent() -> None:
-    """Let Linux kill this process when its parent process ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 

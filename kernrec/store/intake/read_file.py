@@ -154,8 +154,8 @@ class FileReader:
             groups: For each group, the paths of its files, keyed by table name.
 
         Returns:
-            `{"groups": [...]}` with a dictionary for each group: the number of rows of each table (`rows`), the GPUs of the
-                measurements (`gpus`), and whether any measurement was replayed (`replayed`).
+            `{"groups": [...]}` with a dictionary for each group: the number of rows of each table (`rows`), the GPUs of
+                the measurements (`gpus`), and whether any measurement was replayed (`replayed`).
         """
         counts: list[dict[str, int]] = [dict.fromkeys(TABLES, 0) for _ in groups]
         with self._segments_opened(groups) as connection:
