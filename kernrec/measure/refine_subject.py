@@ -160,7 +160,7 @@ def _recorded(on_gpu: RequestOnGpu) -> RefineSubject:
     kernels = _kernels([recording for _, recording in recorded], on_gpu.databases)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
-        """Return the recorded configs that the recommender ranks best, or a random sample without predictions."""
+        """Return the recorded configs that the recommender ranks best. Without predictions, return a random sample."""
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)

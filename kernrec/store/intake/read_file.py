@@ -275,8 +275,8 @@ class FileReader:
         connection.execute(f"COPY ({query}) TO {target} (FORMAT parquet, ROW_GROUP_SIZE 20000)")
 
     def read_table(self, most_rows: int) -> None:
-        """Copy a Parquet file with plain column types to `table.parquet`. Raise `UsageError` if the file is too
-        large."""
+        """Copy a Parquet file to `table.parquet`, with its columns in plain types. Raise `UsageError` if the file is
+        too large."""
         path = self.path
         with closing(connect_files([path], self.folder, self.limits)) as connection, one_line(path):
             name = quoted(path.absolute())

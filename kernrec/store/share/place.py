@@ -170,8 +170,8 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def place_at(path: Path) -> Folder | ZipFile:
-    """Return the folder or zip file at a path. A new path that ends in `.zip` becomes a zip file, and any other a
-    folder."""
+    """Return the folder or zip file at a path. If nothing exists there, `.zip` at the end of the path means a zip
+    file."""
     if path.is_dir() or (not path.exists() and path.suffix != ".zip"):
         return Folder(path)
     return ZipFile(path)

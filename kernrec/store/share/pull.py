@@ -23,7 +23,7 @@ from kernrec.util.human import counted
 _Read = TypeVar("_Read")
 
 LARGEST_BUNDLE = 2**28
-"""Maximum size of a bundle at a place in bytes, enough for a million rows."""
+"""Maximum bytes of a bundle at a place, enough for a million rows."""
 BATCH_BYTES = 2**28
 """Maximum total size of the bundles that one child process checks, in bytes. Complete batches stay in the database if a
 pull is interrupted."""
