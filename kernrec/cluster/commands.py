@@ -45,7 +45,6 @@ class SharedProblems(Chooser):
 
     @property
     def results(self) -> tuple[ProblemResult, ...]:
-        """Results so far, one per problem."""
         return tuple(self._results.values())
 
     @property
@@ -79,8 +78,8 @@ def collect_on(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure the requested problems on a cluster as `kernrec.measure.collect.collect` does on one machine. At the end,
-    stop the cluster's actors."""
+    """Measure the requested problems on a cluster, with the arguments and results of
+    `kernrec.measure.collect.collect`."""
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:

@@ -2,9 +2,9 @@
 
     chooser of a GPU model -> visit -> call of a GPU's actor -> journal on disk -> chooser learns
 
-A visit is a batch of measurements of one problem. A block is the measurements between two runs of the reference
-kernels. The chooser learns only from completed blocks. If a GPU is lost, another GPU continues its visit, and repeats
-the measurements that are not in completed blocks.
+A visit is a batch of measurements of one problem. Within a visit, the reference kernels run between blocks of
+measurements. The chooser learns only from completed blocks. If a GPU is lost, another GPU continues its visit, and
+repeats the measurements that are not in completed blocks.
 """
 
 import time
@@ -30,51 +30,47 @@ if TYPE_CHECKING:
 _LOOK_S = 2.0
 """Seconds between two checks for new GPUs."""
 _OPEN_S = 20.0
-"""Seconds to wait for the first GPUs to open before the driver assigns visits."""
+"""Seconds to wait for the first GPUs before the driver assigns visits."""
 _STORE_S = 60.0
-"""Minimum seconds between two transfers of measurements from the journal to the database."""
+"""Minimum seconds between two transfers from the journal to the database."""
 _NO_GPU_S = 60.0
-"""Seconds after which the campaign ends if no GPU responds. Machines may restart in this time."""
+"""Seconds without any GPU after which the campaign ends. Machines may restart in this time."""
 _MOST_LOSSES = 3
-"""Number of successive crashes without a completed visit after which a GPU is excluded."""
+"""Number of crashes in a row after which a GPU is excluded."""
 
 
 @dataclass
 class _Device:
     number: int
     greeted: bool = False
-    """Whether the GPU's actor has replied to `hello`."""
     identity: GpuIdentity | None = None
     """Identity of the GPU, or None until the actor has opened it."""
     busy: bool = True
     visit: PlannedProblem | None = None
     records: list[Mapping[str, Any]] = field(default_factory=list)
-    """Records of the open block of the visit in progress."""
+    """Records of the current block."""
     rows: list[Measurement] = field(default_factory=list)
-    """Measurements in the completed blocks of the visit in progress."""
+    """Measurements in the completed blocks of the current visit."""
     resting: bool = False
-    """Whether the chooser had no visit for this GPU at the last request. The driver resets this when another GPU joins,
-    leaves or ends a visit."""
+    """Whether the chooser had no visit for this GPU. The driver asks again when another GPU joins, leaves or ends a
+    visit."""
     spent: bool = False
-    """Whether the GPU has used up its time budget."""
     losses: int = 0
 
 
 @dataclass
 class _Kind:
-    """A GPU model in the campaign: the limits that all its GPUs must have, and the remaining work."""
+    """A GPU model in the campaign: the limits that all its GPUs must have, and the remaining visits."""
 
     limits: Limits
     chooser: Chooser
     lost: list[PlannedProblem] = field(default_factory=list)
-    """Visits that were interrupted because a GPU was lost. Other GPUs continue them."""
+    """Visits of lost GPUs, which other GPUs continue."""
     over: bool = False
-    """Whether the chooser needs no more measurements, or all GPUs of the model have used up their time."""
+    """Whether nothing is left to measure, or all GPUs of the model have used up their time."""
 
 
 class Driver:
-    """Loop that runs one campaign on a cluster."""
-
     def __init__(
         self,
         cluster: "RayCluster",
@@ -100,7 +96,7 @@ class Driver:
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def run(self) -> CollectResult:
-        """Run the campaign to its end, and return its result. Rows not yet in the database remain in the journal."""
+        """Run the campaign, and return its result. Rows that are not in the database yet stay in the journal."""
         error, stopped = None, False
         try:
             stopped = not self._serve()
@@ -224,7 +220,7 @@ class Driver:
         return request
 
     def _welcome(self, name: str, device: _Device, answer: Answer) -> None:
-        """Add a GPU to the campaign after its actor has opened it, or exclude the GPU with a reason."""
+        """Add a GPU to the campaign after its actor has opened it. Exclude the GPU if that failed."""
         self._heard(name)
         identity = answer.identity
         if identity is None or answer.error is not None:
@@ -264,7 +260,7 @@ class Driver:
         return [identity for identity in identities if gpu in (None, identity.gpu)]
 
     def _refuse(self, name: str, node: str, reason: str) -> None:
-        """Exclude a GPU from the campaign, but keep its actor running, so that Ray starts no new actor on that GPU."""
+        """Exclude a GPU from the campaign. Its actor keeps running, so that Ray starts no other actor there."""
         self._drop(name)
         self._report(Progress(node, "", "", 0, 0, note=f"{node} is excluded: {reason}"))
 
@@ -275,7 +271,7 @@ class Driver:
             self._wake(device.identity.gpu)
 
     def _lose(self, name: str, why: str) -> None:
-        """Queue the unfinished measurements of a crashed GPU for other GPUs. Restart its actor, or exclude the GPU."""
+        """Give the unfinished measurements of a crashed GPU to other GPUs. Restart its actor, or exclude the GPU."""
         device = self._devices[name]
         title = name if device.identity is None else device.identity.title
         if device.identity is not None and (visit := device.visit) is not None:

@@ -35,19 +35,16 @@ _SUFFIXES = (".py", ".cu", ".cuh", ".toml")
 
 @cache
 def sources_hash() -> str:
-    """Return kernrec's version and a hash of its sources and kernels, as one text."""
     files = (path for path in _PACKAGE.rglob("*") if path.suffix in _SUFFIXES)
     return f"{__version__}-{files_hash(_PACKAGE, files)[:12]}"
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """Reply to `hello`. The driver can read it even if the machines have different sources of kernrec."""
+    """Reply to `hello`. The driver can read it even if the machines have different versions of kernrec."""
 
     node: str
-    """Name of the machine."""
     sources: str
-    """Result of `sources_hash` on the machine."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +52,12 @@ class GpuIdentity:
     """Identity of a GPU that an actor has opened, and the software on its machine."""
 
     gpu: str
-    """Name in the GPU catalog."""
     node: str
-    """Name of the machine."""
     uuid_hash: str | None = None
     """Hash of the GPU's UUID, or None if the actor replays a recording."""
     driver: str | None = None
     compiler: str | None = None
-    """Name and version of the compiler, or None if the actor replays a recording, which needs no compiler."""
+    """Name and version of the compiler, or None if the actor replays a recording."""
     measures_energy: bool = True
     limits: Limits = (None, None, None, False)
 
@@ -76,31 +71,27 @@ class Answer:
     """Reply to `open` or `measure`."""
 
     title: str
-    """Name of the GPU and its machine, or only of the machine before the GPU is open."""
+    """Name of the GPU and its machine. Only the machine's name if the GPU is not open yet."""
     identity: GpuIdentity | None = None
     """Identity of the GPU, or None if it could not be opened."""
     notes: list[str] = field(default_factory=list)
-    """Notes for the user, one line each."""
     seconds: float = 0.0
     """Duration of the visit in seconds, on the device's clock."""
     spent: bool = False
-    """Whether the GPU has used up its time budget."""
     error: str | None = None
-    """One-line reason why the GPU leaves the campaign, or None if it stays. The reason is empty if the request is for
-    other GPUs."""
+    """Reason why the GPU leaves the campaign, or None if it stays. Empty if the request is for other GPUs."""
 
 
 class GpuLost(Exception):  # noqa: N818 - the loss of a GPU is not an error in this program
-    """Reply that reports the end of a GPU's process or machine. The message is a one-line reason."""
+    """A GPU's process or machine has ended. The message is a one-line reason."""
 
 
 Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
-"""Reply from a GPU's actor: a greeting, the answer at the end of a call, the loss of the GPU, or one record of a
-visit."""
+"""Reply from a GPU's actor. During a visit, the actor sends records, followed by an `Answer`."""
 
 
 class GpuActor:
-    """Actor that measures on one GPU. Its campaign appends records to the actor, which sends them to the driver."""
+    """Actor that measures on one GPU, and sends the records to the driver."""
 
     def __init__(self) -> None:
         self._answer = Answer(socket.gethostname())
@@ -111,7 +102,7 @@ class GpuActor:
         return Greeting(socket.gethostname(), sources_hash())
 
     def open(self, request: CollectRequest) -> Answer:
-        """Open the GPU, if it is not open yet, with the effort and time of the request."""
+        """Open the GPU, if it is not open yet."""
         opening = self._answer.identity is None
         return self._answered(lambda: self._open(request) if opening else None)
 
@@ -152,7 +143,6 @@ class GpuActor:
         yield item
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Send records to the driver."""
         for record in records:
             self._records.put(record)
 
@@ -172,7 +162,7 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Replace the received `Kernel` objects of a problem by the equal objects of this process, which cache results."""
+    """Replace the kernels in a received problem by this process's own objects, which cache results."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]

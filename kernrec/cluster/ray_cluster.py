@@ -19,7 +19,7 @@ from kernrec.util.optional import import_optional
 CONNECT_S = 10.0
 """Seconds to wait for a server to respond at the cluster's address."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""Bytes that begin an HTTP/2 connection (RFC 9113, 3.4) with empty settings. A head node replies to them."""
+"""First bytes of an HTTP/2 connection (RFC 9113, 3.4), to which a head node replies."""
 _NAMESPACE, _NAME = "kernrec", "campaign"
 
 
@@ -71,7 +71,7 @@ def connect(address: str) -> Any:
 
 
 def check_answers(address: str) -> None:
-    """Raise `UsageError` if an address is not host:port, or if no server responds there within `CONNECT_S`."""
+    """Raise `UsageError` if an address is not host:port, or no server responds within `CONNECT_S`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536 or "/" in host:
         raise UsageError(f"--cluster {address!r}: expected auto or host:port of the head node, such as 10.0.0.1:6379")
@@ -154,14 +154,14 @@ class RayCluster:
         return new
 
     def call(self, device: str, method: str, *arguments: object) -> None:
-        """Call a method of the actor `device`. `wait` later yields the reply."""
+        """Call a method of an actor. `wait` later yields the reply."""
         called = getattr(self._actors[device], method)
         if method == "measure":
             called = called.options(num_returns="streaming")
         self._pending[called.remote(*arguments)] = device
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
-        """Yield (actor name, reply) for each reply within `seconds`. A visit's records come before its `Answer`."""
+        """Yield (actor name, reply) for each reply within `seconds`."""
         if not self._pending:
             time.sleep(seconds)
             return

@@ -1,5 +1,4 @@
-"""Define catalog entries of GPUs, the resource limits of their SMs, and occupancy. Occupancy follows NVIDIA's occupancy
-calculator (`cuda_occupancy.h` in the CUDA toolkit)."""
+"""Define GPUs, the resource limits of their SMs, and occupancy as in NVIDIA's calculator (`cuda_occupancy.h`)."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -10,20 +9,20 @@ import numpy.typing as npt
 
 from kernrec.util.light_dataclass import dataclass
 
+# Source: CUDA C++ Programming Guide 13, family-specific targets
 _CODE_SM = {103: 100, 121: 120}
 _FIRST_COMPILED_SM = 75  # Oldest compute capability that NVRTC 13 can compile for.
 _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability whose compiled code and profiles `sm` uses (100 for 103, 120 for 121). The source
-    is the CUDA C++ Programming Guide 13, family-specific targets."""
+    """Return the compute capability for which to compile code for `sm` (100 for 103, 120 for 121, else `sm`)."""
     return _CODE_SM.get(sm, sm)
 
 
 @dataclass(frozen=True)
 class SmLimits:
-    """Resource limits of an SM, which all GPUs of a compute capability share. Sizes are bytes or 32-bit registers."""
+    """Resource limits of an SM (streaming multiprocessor), in bytes and 32-bit registers."""
 
     sm: int
     max_threads_per_block: int
@@ -35,10 +34,10 @@ class SmLimits:
     register_allocation_unit: int
     """Granularity of a warp's register allocation, in registers."""
     warp_allocation_granularity: int
-    """Granularity of a block's warp allocation, in warps: the number of partitions of the SM."""
+    """Granularity of a block's warp allocation, in warps."""
     smem_per_sm: int
     smem_per_block: int
-    """Maximum shared memory that a block can use if the kernel opts in, in bytes."""
+    """Maximum shared memory of a block, in bytes, if the kernel opts in."""
     smem_reserved_per_block: int
     """Additional shared memory that the driver reserves for each block, in bytes."""
     smem_allocation_unit: int
@@ -52,7 +51,7 @@ class SmLimits:
 
 @dataclass(frozen=True)
 class GPU:
-    """Entry of the GPU catalog, in SI units."""
+    """A GPU in the catalog, in SI units."""
 
     name: str
     """Name in the catalog, such as `a100-sxm4-80gb`."""
@@ -61,12 +60,11 @@ class GPU:
     generation: str
     chip: str
     sm: int
-    """Compute capability, such as 89."""
     sms: int
     base_clock_hz: float
     boost_clock_hz: float
     tensor_clock_hz: float
-    """Clock in Hz of the data sheet's tensor-core peaks. On a few GPUs, it is below the boost clock."""
+    """Clock in Hz at which the data sheet states tensor-core peaks. On a few GPUs, it is below the boost clock."""
     memory_bytes: int
     memory_bandwidth: float
     """Memory bandwidth in bytes per second."""
@@ -79,18 +77,17 @@ class GPU:
     power_max_w: float
     """Highest power limit that users can set, in watts. `power_min_w` is the lowest power limit."""
     idle_w: float | None
-    """Idle power in watts. None if no source states it."""
+    """Idle power in watts, or None if no source states it."""
     datasheet_f32_flops: float
     datasheet_tensor_flops: Mapping[str, float]
     """Dense tensor-core peak in FLOP/s according to the data sheet, keyed by dtype."""
     fma_per_clk_sm: Mapping[str, int]
-    """FMAs per SM and clock outside the tensor cores, keyed by dtype. `i32_add` is the rate of integer additions.
-    Dtypes without hardware support are missing."""
+    """FMAs per SM and clock outside the tensor cores, keyed by dtype. Unsupported dtypes are missing. `i32_add` is the
+    rate of integer additions."""
     tensor_fma_per_clk_sm: Mapping[str, int]
     """Dense FMAs per SM and clock on tensor cores, keyed by dtype. Floats other than f64 accumulate in f32."""
     limits: SmLimits
     sources: Mapping[str, str]
-    """Document that each figure comes from, keyed by field name."""
 
     def __hash__(self) -> int:
         """Hash only the name, because caches hash a GPU many times per query."""
@@ -101,22 +98,21 @@ class GPU:
 
     @property
     def arch(self) -> str:
-        """Return the compiler's name for the architecture, such as `sm_89`."""
         return f"sm_{self.sm}"
 
     @property
     def power_range_assumed(self) -> bool:
-        """Return whether the range of power limits is an assumption, because no source states it."""
+        """Return whether no source states the range of power limits, so that kernrec assumes a range."""
         return self.sources.get("power_min_w", "").startswith("assumption")
 
     @property
     def baselines_only(self) -> bool:
-        """Return whether kernrec predicts only baselines for the GPU, because no kernel can be compiled for it."""
+        """Return whether kernrec predicts only baselines for the GPU, because it cannot compile kernels for the GPU."""
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
-        """Return the peak operations per second at the data sheet's clock, or 0 if the GPU has no hardware for `dtype`.
-        An FMA counts as two operations."""
+        """Return the peak FLOP/s at the data sheet's clock, or 0 if the GPU does not support `dtype`. An FMA counts as
+        two operations."""
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )
@@ -136,7 +132,7 @@ def _rate_name(dtype: str) -> str:
 
 
 LIMITERS = ("warps", "registers", "shared memory", "blocks")
-"""Resources that can limit occupancy. In a tie, the first of them counts as the limit."""
+"""Resources that can limit occupancy. If two resources allow the same number of blocks, the first counts."""
 
 Ints = npt.NDArray[np.integer]
 Count = TypeVar("Count", int, Ints)
@@ -148,10 +144,10 @@ _UNLIMITED = 1 << 20  # Number of blocks if a resource is unused, larger than an
 
 @dataclass(frozen=True)
 class Occupancy(Generic[Count, Share]):
-    """Number of resident blocks and warps per SM, for one launch (numbers) or for many (arrays)."""
+    """Number of resident blocks and warps per SM. Fields are numbers for one launch, and arrays for many launches."""
 
     blocks: Count
-    """Number of resident blocks per SM. It is 0 if the kernel cannot be launched."""
+    """Number of resident blocks per SM, or 0 if the kernel cannot be launched."""
     warps: Count
     fraction: Share
     """Resident warps as a fraction of the SM's maximum."""
@@ -170,8 +166,8 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Return the occupancy of a kernel that uses `smem_bytes` of static and dynamic shared memory per block. If any
-    argument is an array, the result contains arrays."""
+    """Return the occupancy of a kernel with `smem_bytes` of static and dynamic shared memory per block. If any argument
+    is an array, the result contains arrays."""
     by_warps_and_registers, columns, by_smem = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = -(-threads // _WARP)
@@ -190,8 +186,8 @@ def occupancy(
 
 
 def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
-    """Return the bytes of an SM that remain for L1 while `blocks` blocks with `smem_bytes` each are resident. Assume
-    that the driver selects the smallest sufficient size of shared memory."""
+    """Return the bytes of an SM that remain for L1 if `blocks` blocks with `smem_bytes` each are resident. Assume that
+    the driver selects the smallest sufficient size of shared memory."""
     unit = limits.smem_allocation_unit
     per_block = -(-(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0)) // unit) * unit
     sizes = np.array(limits.carveouts)
@@ -201,11 +197,10 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return (table indexed by registers and warps, length of its rows, table indexed by shared memory). Each entry is
-    `blocks * 4 + limiter`, with 0 blocks if a launch is impossible.
+    """Return (table indexed by registers and warps, length of its rows, table indexed by shared memory).
 
-    So the minimum of two entries has the lower number of blocks and, in a tie, the resource that comes first in
-    `LIMITERS`.
+    Each entry is `blocks * 4 + limiter`, with 0 blocks if a launch is impossible. So the minimum of two entries is the
+    entry with fewer blocks.
     """
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)

@@ -49,7 +49,7 @@ _UNSUPPORTED = (
     (r"(sm|compute)\d+", "it is an architecture; name a GPU, such as a100 for sm_80"),
     (r"all$", "name each GPU, such as h100,l40s"),
 )
-"""Names that users try but kernrec does not support: (regular expression for the folded name, reason) pairs."""
+"""Names of unsupported devices that users try: (regular expression for the result of `fold_gpu`, reason) pairs."""
 
 
 class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
@@ -58,8 +58,8 @@ class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
 
 def find_gpu(name: str) -> GPU:
     """Return the GPU with this catalog name, alias or NVML device name. Case, spaces, `-`, `_` and the leading words
-    NVIDIA, GeForce, Tesla and RTX are ignored. A GPU from a file (`gpu_file`) is found only by its exact name. Raise
-    `UnknownGPU`, which suggests similar names, if no GPU has this name."""
+    NVIDIA, GeForce, Tesla and RTX are ignored. A GPU from a file (`gpu_file`) is found only by its exact name. If there
+    is no such GPU, raise `UnknownGPU`, which suggests similar names."""
     if (gpu := catalog_gpu(name)) is not None:
         return gpu
     if name in _added:
@@ -76,7 +76,8 @@ def find_gpu(name: str) -> GPU:
 
 
 def find_gpus(names: str) -> list[GPU]:
-    """Return the distinct GPUs in a comma-separated list. Raise `UsageError` if it is empty, or a name is unknown."""
+    """Return the distinct GPUs in a comma-separated list. Raise `UsageError` if the list is empty or a name is
+    unknown."""
     gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
     if not gpus:
         raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec list gpus` lists them)")
@@ -90,12 +91,11 @@ def catalog_gpu(name: str) -> GPU | None:
 
 
 _added: dict[str, GPU] = {}
-"""GPUs outside the catalog, keyed by name."""
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Register a GPU outside the catalog, so that `find_gpu` finds it in this process. Return the registered GPU. If
-    its name belongs to another GPU, append a hash of the new GPU's figures, because answers are cached by name."""
+    """Register a GPU outside the catalog for `find_gpu`, and return it. If another GPU has the same name, the new name
+    ends in a hash, because answers are cached by name."""
     if catalog_gpu(gpu.name) == gpu:
         return gpu
     if catalog_gpu(gpu.name) is not None or _added.setdefault(gpu.name, gpu) != gpu:
@@ -136,7 +136,6 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 @cache
 def limits(sm: int) -> SmLimits:
-    """Return the resource limits of an SM with this compute capability, such as 89."""
     file = _file("limits")
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])
@@ -145,7 +144,7 @@ def limits(sm: int) -> SmLimits:
 
 
 def arch_rates(sm: int) -> Mapping[str, int]:
-    """Return the number of FMAs per SM and clock outside the tensor cores for a compute capability, keyed by dtype."""
+    """Return the FMAs per SM and clock outside the tensor cores for a compute capability, keyed by dtype."""
     rates: Mapping[str, int] = _file("limits")[f"sm_{sm}"]["fma_per_clk_sm"]
     return rates
 

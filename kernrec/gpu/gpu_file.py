@@ -45,13 +45,12 @@ _OPTIONAL = {
     "tensor_fma_per_clk_sm": TENSOR_RATES, "": ("tensor_tflops", "fma_per_clk_sm", "tensor_fma_per_clk_sm"),
 }  # fmt: skip
 _WHOLE = ("", "bits", _RATE)
-"""Units of the figures that must be integers."""
 _TEXTS = ("name", "title", "chip")
 
 
 def read_gpu_file(path: Path) -> GPU:
-    """Return the GPU that a file describes, and register it so that `find_gpu` finds its name in this process. Raise
-    `UsageError` if the file cannot be read, or a figure is missing, impossible or inconsistent with other figures."""
+    """Return the GPU that a file describes, and register the GPU for `find_gpu` in this process. Raise `UsageError` if
+    the file cannot be read, or a figure is missing, impossible or inconsistent with other figures."""
     with file_errors(path, "read"), open_input(path) as file:
         content = file.read(_LARGEST_BYTES + 1)
     try:
@@ -61,14 +60,14 @@ def read_gpu_file(path: Path) -> GPU:
 
 
 def gpu_name(gpu: str | Path | GPU) -> str:
-    """Return a GPU's name for `find_gpu`. If `gpu` is a GPU file or a `GPU`, register it in this process first."""
+    """Return a GPU's name for `find_gpu`. Register the GPU first if `gpu` is a GPU file or a `GPU`."""
     if isinstance(gpu, Path):
         return read_gpu_file(gpu).name
     return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu
 
 
 def gpu_names(text: str) -> str:
-    """Replace each GPU file in a value of `--gpu` (a comma-separated list) with the name of its GPU."""
+    """Replace each GPU file in a comma-separated list by the name of its GPU."""
     if ".toml" not in text.lower():
         return text
     parts = (part.strip() for part in text.split(","))

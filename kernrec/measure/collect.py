@@ -1,4 +1,4 @@
-"""Run one measuring campaign: choose configs, measure, store, learn from the results, and decide when to stop."""
+"""Run one measuring campaign: choose configs, measure, store, and learn from the results."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -86,7 +86,7 @@ def collect(
 
 
 class _InTurn(Chooser):
-    """Chooser that measures a list of planned problems in turn, each with an equal share of the remaining budget."""
+    """Chooser that measures planned problems in turn, each with an equal share of the remaining budget."""
 
     def __init__(self, on_gpu: RequestOnGpu) -> None:
         self._left = on_gpu.planned()
@@ -120,8 +120,8 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Run a campaign at each operating point of a GPU. Return pairs of a point and its result. Skip the remaining
-    points after a campaign that ends early.
+    """Run a campaign at each operating point of a GPU. Return pairs of a point and its result. Stop early if a campaign
+    does.
 
     Args:
         points: Power limits and clocks, checked before the first campaign. The GPU's settings are restored at the end.
@@ -145,8 +145,7 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every combination of a power limit (W) and a clock (Hz). If the list of power limits or of clocks is
-    empty, that setting stays as it is."""
+    """Return every combination of a power limit (W) and a clock (Hz). An empty list leaves the setting unchanged."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
@@ -166,7 +165,7 @@ def open_journal(database: Path, report: Report) -> Iterator[tuple[Journal, int]
 
 
 def concluded(result: CollectResult, journal: Journal) -> CollectResult:
-    """Move the journal's remaining rows to the database. Return the result with their number, and with any error."""
+    """Move the journal's remaining rows to the database. Return the result with their number and any error."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal)

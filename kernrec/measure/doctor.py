@@ -23,14 +23,11 @@ _PROBE_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class GpuDiagnosis:
-    """Result of checking one GPU of this machine."""
-
     index: int
-    """Index of the GPU in `nvidia-smi`."""
     name: str
     """Name that the driver reports."""
     gpu: str | None
-    """Name in the GPU catalog, or None if it is not there."""
+    """Name in the GPU catalog, or None if the catalog lacks this GPU."""
     latency: bool
     energy: bool
     problems: tuple[str, ...]
@@ -42,8 +39,6 @@ class GpuDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Result of checking this machine."""
-
     compiler: str | None
     """Name and version of the compiler, or None if there is none."""
     database: str

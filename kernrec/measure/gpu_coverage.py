@@ -36,7 +36,7 @@ class GpuCoverage:
     arch: str
     """Architecture of the GPU. Empty if the GPU is not in the catalog."""
     ops: Mapping[str, OpCoverage]
-    """Coverage, keyed by op: first the ops of the standard workloads, then other measured ops, which have no layers."""
+    """Coverage, keyed by op. Ops that are not in the standard workloads come last and have no layers."""
     last_measured: str
     """Day of the last measurement. Empty if there is none."""
 
@@ -65,8 +65,8 @@ _MEASURED = """
 
 
 def gpus_coverage(stack: Stack) -> list[GpuCoverage]:
-    """Return the coverage of each GPU with measurements or recordings, sorted by falling number of measured layers.
-    Raise `UsageError` if a database cannot be read."""
+    """Return the coverage of each GPU with measurements or recordings. GPUs with the most measured layers come
+    first."""
     layers = _standard_layers()
     rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for _, database in stack.databases():
@@ -78,8 +78,7 @@ def gpus_coverage(stack: Stack) -> list[GpuCoverage]:
 
 
 def _of_gpu(name: str, rows: Sequence[tuple[Any, ...]], layers: _Layers) -> GpuCoverage:
-    """Return the coverage of a GPU. `rows` are tuples (op, keys of problems, configs, energies, last day), one for each
-    op."""
+    """Return the coverage of a GPU. Each row is (op, keys of problems, configs, energies, last day)."""
     measured = {key for _, keys, *_ in rows for key in keys}
     gpu = catalog_gpu(name)
     ops = {}

@@ -66,7 +66,6 @@ class Survey:
 
     @property
     def every_kernel(self) -> bool:
-        """Whether every kernel has had at least one turn."""
         return not self._problems or self._begun > 1 or (self._begun == 1 and not self._turns)
 
     def next(self) -> PlannedProblem | None:
@@ -133,15 +132,15 @@ USUAL_BUDGET_S = 600.0
 _FIXED_SHARE = 0.1
 """Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Energies are measured in every visit whose number is a multiple of this number. It is odd, so that the survey and the
-refinement, which alternate, both measure energies."""
+"""Energies are measured in one of this many visits. The number is odd, because the survey and the refinement
+alternate."""
 
 
 class GpuPlan(Chooser):
     """Chooser that measures the fixed part, then one round of the survey, and then alternates refinement and survey."""
 
     def __init__(self, on_gpu: RequestOnGpu) -> None:
-        """Plan the measurements of a GPU. It is a recorded GPU if the request names a recording."""
+        """Plan the measurements of a GPU, or of a recorded GPU if the request names a recording."""
         request, gpu = on_gpu.request, on_gpu.gpu
         self._fixed = fixed_problems(gpu, request.recording)
         self._survey: Survey | None = None
@@ -228,8 +227,7 @@ def fixed_problems(gpu: GPU, recording: Path | None = None) -> list[PlannedProbl
 
 
 def asked_problems(gpu: GPU) -> list[WantedProblem]:
-    """Return the layers of the standard workloads that kernels can run on a GPU. The weights of an op's layers add up
-    to one."""
+    """Return the layers of the standard workloads that a GPU can run. The weights of an op's layers add up to one."""
     layers: dict[Problem, tuple[str, float]] = {}
     for layer in select_layers("all", None, None, None, None) or ():
         if (able := _runnable_problem(layer.problem, gpu)) is not None:
@@ -241,8 +239,7 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _runnable_problem(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return the problem if a kernel can run it on a GPU. If not, but a kernel can run it in f16 instead of bf16,
-    return the f16 problem. Return None if no kernel can run either."""
+    """Return a problem that a kernel can run on a GPU, or None. If bf16 is not supported, return the problem in f16."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)

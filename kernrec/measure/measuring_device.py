@@ -37,7 +37,6 @@ class MeasuringDevice:
     opening: dict[str, Any]
     """Request with which the worker process opens the device."""
     gpu: str
-    """Name in the GPU catalog."""
     sm: int
     uuid_hash: str | None
     """Hash of the GPU's UUID, or None for a replay."""
@@ -46,11 +45,9 @@ class MeasuringDevice:
 
     @property
     def replayed(self) -> bool:
-        """Whether the device replays a recording."""
         return self.uuid_hash is None
 
     def settings(self, request: CollectRequest) -> CampaignSettings:
-        """Return the settings of a new campaign on this device."""
         return CampaignSettings(
             session=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}",
             finals=request.finals,
@@ -100,7 +97,7 @@ def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
 
 
 def inputs_of(kernel: Kernel) -> InputInfo:
-    """Return the description of the input values of a user's kernel, as stored in rows."""
+    """Describe the input values of a user's kernel, as stored in rows."""
     if not kernel.declares_problem:
         return STANDARD_INPUTS
     samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
@@ -145,7 +142,7 @@ class KernelMeasurement:
         return cls(kernel, problem, gpu, request)
 
     def answer(self, query: Query) -> Answer:
-        """Return the recommendation for the kernel, based on the database, which includes the new measurements."""
+        """Return the recommendation for the kernel, which takes the new measurements into account."""
         on_gpu = Recommender([self.request.database]).on(self.gpu, query.conditions)
         return on_gpu.answer_kernel(self.kernel, self.problem, query)
 

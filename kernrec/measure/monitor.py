@@ -1,6 +1,6 @@
 """Record a GPU's sensors at a fixed period while another program runs.
 
-All values are for the whole board, including other processes and idle power. A trace is a list of samples.
+All values are for the whole board, including other processes and idle power.
 """
 
 import csv
@@ -23,7 +23,7 @@ from kernrec.measure.protocol.energy_counter import reason_shares
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """Summary of a trace. Energy and power are for the whole board, including idle power."""
+    """Summary of a list of samples. Energy and power are for the whole board, including idle power."""
 
     duration_s: float
     samples: int
@@ -40,7 +40,7 @@ class TraceSummary:
 
 
 def summarize_trace(samples: Sequence[SensorReading]) -> TraceSummary:
-    """Return the summary of a trace. Raise `UsageError` if it has no samples."""
+    """Return the summary of samples. Raise `UsageError` if there are none."""
     if not samples:
         raise UsageError("the trace has no samples")
     duration = samples[-1].time_s - samples[0].time_s
@@ -73,10 +73,10 @@ def _energy(samples: Sequence[SensorReading], power: Sequence[tuple[float, float
 
 
 class TraceFile:
-    """CSV file for the samples of a trace. Its columns are the fields of `SensorReading`.
+    """CSV file for samples. Its columns are the fields of `SensorReading`.
 
-    Raise `UsageError` at once if the file cannot be created. If writing fails later, raise `UsageError` only at the end
-    of the `with` block, so that the monitored program can continue.
+    If the file cannot be created, raise `UsageError` at once. If writing fails later, raise `UsageError` at the end of
+    the `with` block, so that the monitored program can continue.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,8 +111,6 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses of a shell that cannot s
 
 
 class NvmlReader:
-    """Reader for one GPU of this machine, through NVML."""
-
     def __init__(self) -> None:
         """Find the first GPU that `CUDA_VISIBLE_DEVICES` allows. Raise `KernrecError` if there is none."""
         self.notes: list[str] = []
@@ -145,7 +143,6 @@ class NvmlReader:
         raise UsageError(f"there is no GPU {first}; this machine has {len(present)}, numbered from 0")
 
     def read(self, time_s: float) -> SensorReading:
-        """Read the sensors now, and return the values with `time_s` as their time stamp."""
         return self._sensors.read(time_s, mean_power=True)
 
 

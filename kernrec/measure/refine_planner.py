@@ -25,7 +25,7 @@ from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement, Outcome
 
 FORECAST_S = 600.0
-"""Seconds of further measuring for which `Refined.forecast` predicts the decrease of the regret."""
+"""Seconds of further measuring to which `Refined.forecast` refers."""
 _VISIT_S, _LATENCY_S = 1.0, 0.6
 """Initial estimates of the seconds for preparing a problem and for measuring one latency."""
 _NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
@@ -47,8 +47,6 @@ class ChangedAnswer:
 
 @dataclass(frozen=True)
 class Refined:
-    """Result of a refinement."""
-
     measured: int
     """Number of measured configs."""
     problems: int
@@ -77,7 +75,7 @@ class RefinePlanner(Chooser):
         self._request = request
         self.subject = subject or subject_of(on_gpu)
         self.posterior = posterior = JointPosterior(side_by_side(self.subject.contenders), request.seed)
-        """Joint posterior of the costs of all contenders, updated from stored rows and new measurements."""
+        """Joint posterior of the costs of all contenders."""
         for problem in range(len(self.subject.wanted)):
             self._take_rows(problem, on_gpu.databases.on(on_gpu.gpu))
         posterior.rescale()
@@ -171,9 +169,8 @@ class RefinePlanner(Chooser):
         )
 
     def _measured(self, problem: int, measurement: Measurement) -> Measured | None:
-        """Return the cost in a new measurement, or None if the measurement adds no cost.
+        """Return the cost that a new measurement adds, or None.
 
-        A measurement adds no cost if it failed, lacks the objective's cost, or measured a config that is no contender.
         For latency, only a contender's first measurement adds a cost. A failed config is no longer a contender.
         """
         place = self.subject.contenders[problem].place(key_of(measurement.kernel, measurement.config))
@@ -205,6 +202,5 @@ class RefinePlanner(Chooser):
                 yield ChangedAnswer(self.subject.wanted[problem].name, *texts, better)
 
     def _config_text(self, problem: int, contender: int) -> str:
-        """Return a contender as text: the name of its kernel, followed by its config."""
         kernel, config = self.subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"

@@ -1,7 +1,7 @@
 """Define the subject of a refinement: a GPU model, the candidate configs of each problem, and their posterior.
 
-The candidate configs of a problem are called contenders. They are the configs that the recommender ranks best. If
-kernrec cannot predict the configs of a recording, the contenders are a random sample of these configs.
+The candidate configs of a problem, called contenders, are the configs that the recommender ranks best. If kernrec
+cannot predict the configs of a recording, the contenders are a random sample.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -48,9 +48,9 @@ class SampledKernel:
     table: StaticTable | None
     """Table for predicting the kernel's configs, or None if they cannot be predicted."""
     configs: Sequence[Config] | None = None
-    """Configs that can be measured, or None if all configs that can run the problem can be measured."""
+    """Configs that can be measured, or None for all configs that can run the problem."""
     measured: Collection[Key] = ()
-    """Configs that were measured earlier. They may belong to any kernel that computes the problem."""
+    """Configs of any kernel that were measured earlier."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _recorded(on_gpu: RequestOnGpu) -> RefineSubject:
     kernels = _kernels([recording for _, recording in recorded], on_gpu.databases)
 
     def contenders(wanted: WantedProblem, recording: Recording) -> ProblemContenders:
-        """Return the recorded configs that the recommender ranks best, or a random sample if it cannot predict them."""
+        """Return the recorded configs that the recommender ranks best. Without predictions, return a random sample."""
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         with suppress(KernrecError):
             check_memory(wanted.problem, gpu)

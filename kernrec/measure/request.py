@@ -24,7 +24,8 @@ class Strategy(StrEnum):
     ALL = "all"
     """Measure each problem in turn: screen latencies, measure energy near the Pareto front, then repeat the best."""
     PLAN = "plan"
-    """Measure a fixed set of configs, the same on every GPU, then the configs about which models are most uncertain."""
+    """Measure a fixed set of configs, the same on every GPU. Then measure the configs about which models are most
+    uncertain."""
     REFINE = "refine"
     """Measure the configs that should reduce the regret most per second of measuring."""
     GUIDE = "guide"
@@ -52,8 +53,7 @@ class CollectRequest:
     """Everything that determines a campaign: what to measure, on which device, how, and into which database."""
 
     problems: Sequence[Layer | WantedProblem] | None
-    """Problems to measure. If None, measure all problems of the recording, or the problems that `Strategy.PLAN`
-    chooses."""
+    """Problems to measure. None stands for all problems of the recording, or for the problems of `Strategy.PLAN`."""
     database: Path
     gpu: str = "auto"
     """GPU to measure on: `auto`, `all` (of a cluster or recording), an index, a UUID or the name of a recorded GPU."""
@@ -61,19 +61,16 @@ class CollectRequest:
     """Database with a recording to replay, or None to measure on a GPU."""
     strategy: Strategy = Strategy.ALL
     objective: Objective = Objective.LATENCY
-    """Cost that refinement and searches minimize."""
     effort: MeasuringEffort = EFFORTS["normal"]
     """Effort for `Strategy.ALL`. Other strategies choose the number of configs themselves."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     until: float | None = None
-    """Limit of the weighted mean regret, or None for no limit. Refinement stops when the regret is below this limit
-    with a probability of 95 %."""
+    """Weighted mean regret at which the refinement stops (with a probability of 95 %), or None for no limit."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
-    """Power limit and clock to set before measuring."""
     kernel: Kernel | None = None
-    """User's kernel to measure instead of the library's kernels. If the database has profiles of this kernel, they
-    determine the order of its configs."""
+    """User's kernel to measure instead of the library's kernels. Profiles in the database determine the order of its
+    configs."""
     folder: Path = Path()
     """Folder of the files that the spec of the user's kernel names."""
 
@@ -83,7 +80,7 @@ class CollectRequest:
 
     @property
     def needs_energy(self) -> bool:
-        """Whether the strategy must measure energy, because its objective includes energy."""
+        """Whether the objective includes energy, so that the strategy must measure it."""
         chooses = self.strategy.searches or self.strategy is Strategy.REFINE
         return chooses and self.objective is not Objective.LATENCY
 
@@ -113,15 +110,12 @@ class CollectRequest:
 
 @dataclass(frozen=True)
 class CollectResult:
-    """Result of a campaign."""
-
     results: tuple[ProblemResult, ...] = ()
     stored: int = 0
     """Number of this campaign's measurements that were added to the database."""
     leftover: int = 0
     """Number of added measurements of interrupted earlier campaigns."""
     stopped: bool = False
-    """Whether the caller stopped the campaign."""
     error: str | None = None
     """One-line reason for an early end, or None."""
     outcomes: tuple[tuple[str, object], ...] = ()

@@ -1,4 +1,4 @@
-"""Bind a request to one GPU model: its problems in their layouts or its recordings, and the databases and models."""
+"""Bind a request to one GPU model, and read what the user's files contain about it."""
 
 from functools import cached_property
 
@@ -33,7 +33,7 @@ class RequestOnGpu:
 
     @property
     def problems(self) -> list[WantedProblem]:
-        """Requested problems. If the user named no layout, they have the layout of recommendations for the GPU."""
+        """Requested problems. By default, they have the layout of recommendations for the GPU."""
         wanted = self.request.wanted
         free = [each for each in wanted if isinstance(each, Layer) and each.layout_free]
         moved = {}
@@ -44,8 +44,8 @@ class RequestOnGpu:
 
     @cached_property
     def recordings(self) -> list[tuple[WantedProblem, Recording]]:
-        """(problem, recording) for each requested problem that was recorded on the GPU. If the request names no
-        problems, these are all recorded problems. Raise `UsageError` if none of the requested problems was recorded."""
+        """(problem, recording) for each requested problem that was recorded on the GPU, by default for all recorded
+        problems. Raise `UsageError` if there are none."""
         assert self.request.recording is not None
         keys = {key: each for each in self.request.wanted for key in _recorded_keys(each)}
         by_key = {each.problem.key: each for each in load_recordings(self.request.recording, self.gpu.name)}

@@ -29,15 +29,13 @@ WEIGHTS = {
 }
 """Exponents of latency and energy in the product to minimize, keyed by objective. A Pareto front has no product."""
 _ORDERED = 2
-"""Minimum number of configs that must have run before the cost models choose the configs of another round."""
+"""Number of configs that must have run before cost models can choose the next configs."""
 _LEAST_TOGETHER = 2
-"""Minimum number of configs in a visit, because each visit also costs a run of the reference kernels."""
+"""Minimum number of configs in a visit, because each visit also runs the reference kernels."""
 
 
 @dataclass(frozen=True)
 class SearchedConfig:
-    """A config with its measured costs."""
-
     kernel: str
     config: dict[str, int]
     latency_s: float
@@ -126,7 +124,7 @@ class SearchRounds(Chooser):
         return bool(self._energies)
 
     def _begin_round(self) -> bool:
-        """Begin another round of latency measurements. Return whether it has any configs to measure."""
+        """Begin another round of latency measurements. Return False if there are no configs to measure."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
             return False  # Wait, because more results are needed to choose better configs than in the first round.
         self._latencies = self._steps.latency_round()

@@ -1,15 +1,15 @@
 """Define attention, forward: o = softmax(q k^T / sqrt(head_dim)) v for every head.
 
 Heads h*group to (h+1)*group - 1 of q share head h of k and v, where group = heads / kv_heads. In causal attention, the
-queries are the last tokens of the sequence: the last query attends to every key, the query before it to all but one,
+queries are the last tokens of the sequence. So the last query attends to every key, the query before it to all but one,
 and so on. With a window, each query attends only to the last `window` of these keys.
 
 Layout `bhsd` is (batch, heads, tokens, head_dim). Layout `bshd` is (batch, tokens, heads, head_dim), as linear layers
 store their outputs.
 
-In dtype `f8e4m3`, q, k and v have positive f32 scales: one per tensor, or one per sequence and key/value head, which
-all query heads of the group use (as in FlashAttention-3). Scores are multiplied by the scales of q and k, and results
-by the scale of v. The output is bf16 or f16. A quantized cache (`kv_dtype=1`) has 8-bit k and v with one scale each.
+In dtype `f8e4m3`, q, k and v have positive f32 scales: one per tensor, or one per sequence and key/value head (as in
+FlashAttention-3). Scores are multiplied by the scales of q and k, and results by the scale of v. The output is bf16 or
+f16. A quantized cache (`kv_dtype=1`) has 8-bit k and v with one scale each.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 SCALES = ("q_scale", "k_scale", "v_scale")
-"""Names of the tensors with the scales of 8-bit q, k and v."""
+"""Tensors with the scales of 8-bit q, k and v."""
 
 OUTPUTS = ("bf16", "f16")
 """Types of o for 8-bit q, k and v, indexed by the dimension `output`."""

@@ -43,7 +43,7 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 def _untouched(d: Names) -> dict[str, int]:
-    """Return the number of input elements that no filter tap reads: 3 of 4 for a 1x1 filter with stride 2."""
+    """Return the number of input elements that no output needs: 3 of 4 for a 1x1 filter with stride 2."""
     rows = _reached(d["h"], d["p"], d["r"], d)
     columns = _reached(d["w"], d["q"], d["s"], d)
     return {"x": d["n"] * d["c"] * (d["h"] * d["w"] - rows * columns)}
@@ -52,8 +52,8 @@ def _untouched(d: Names) -> dict[str, int]:
 def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
     """Return the number of positions along an input axis that at least one output reads.
 
-    Output i reads the position i*stride + j*dilation - padding through tap j. The positions of one tap have the same
-    remainder modulo the stride. Among all positions with this remainder, they are consecutive.
+    Output i reads the position i*stride + j*dilation - padding for filter element j. For each j, the positions have the
+    same remainder modulo the stride. Among all positions with this remainder, they are consecutive.
     """
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:

@@ -1,4 +1,4 @@
-"""Create the values of a problem's tensors: seeded inputs in their memory format, and float64 reference outputs.
+"""Create a problem's inputs from a seed, and compute its outputs in float64.
 
 Types that NumPy lacks are stored as bit patterns: uint16 for bf16, uint8 for floats of 8 or 4 bits. A 4-bit element
 takes a byte, because only reference functions read it.
@@ -22,7 +22,8 @@ _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32
 
 
 def encode_elements(values: "Array", dtype: str) -> "Array":
-    """Round values to a data type (to nearest, ties to even), and return them in their memory format.
+    """Round values to a data type (to nearest, ties to even), and return an array of this type as it is stored in
+    memory.
 
     In 8-bit and 4-bit types, values out of range become the largest number of their sign.
     """
@@ -44,7 +45,7 @@ def encode_elements(values: "Array", dtype: str) -> "Array":
 
 
 def decode_elements(stored: "Array", dtype: str) -> "Array":
-    """Return the float64 values of an array in memory format."""
+    """Return the float64 values of an array from `encode_elements`."""
     import numpy as np
 
     if dtype in _SMALL:
@@ -57,11 +58,10 @@ def decode_elements(stored: "Array", dtype: str) -> "Array":
 
 
 def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
-    """Return the problem's inputs in their memory format, normally distributed.
+    """Return random inputs of a problem, as they are stored in memory. They depend only on the problem and the seed.
 
-    The values depend only on the problem and the seed. Activations have standard deviation 1, and weights 1/sqrt(terms
-    of the sum), so that results are of order 1 and one absolute tolerance suits every problem. `Op.values` defines
-    exceptions.
+    Activations have standard deviation 1, and weights 1/sqrt(terms of the sum), so that results are of order 1 and one
+    absolute tolerance suits every problem. `Op.values` defines exceptions.
     """
     import numpy as np
 
@@ -79,9 +79,8 @@ def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
 
 
 def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Array]":
-    """Return the problem's outputs in float64, computed by NumPy. `inputs` contains arrays as the function `inputs`
-    returns them, which may also be flat. Raise `UsageError` if an input is missing or has the wrong number of elements.
-    """
+    """Compute a problem's outputs in float64 with NumPy. `inputs` are like the result of the function `inputs`, and may
+    also be flat. Raise `UsageError` if an input is missing or has the wrong number of elements."""
     values = {}
     for name, tensor in problem.tensors.items():
         if tensor.role == "input":

@@ -1,6 +1,6 @@
 """Define data types of tensors and problems: names, sizes and alternative spellings.
 
-A problem's dtype is the type of its tensors, or one of `FORMATS`, which combine several types.
+The dtype of a problem is the type of its tensors, or a quantization format with several types (`FORMATS`).
 """
 
 from kernrec.util.light_dataclass import dataclass
@@ -12,12 +12,12 @@ ELEMENT_BYTES = {
 """Bytes per element of tensor types. tf32 is stored as f32 and rounded when multiplied."""
 
 _PACKED_BITS = {"i4": 4, "f4e2m1": 4, "e8m0": 8}
-"""Bits per element of types that occur only in quantized tensors (`FORMATS`)."""
+"""Bits per element of types that occur only in quantized tensors."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """Quantization format of a matmul. Groups of neighboring elements along k share a scale."""
+    """Quantization format of a matmul. Neighboring elements along k share a scale."""
 
     weights: str
     group: int
@@ -26,9 +26,9 @@ class Format:
     """Rows (output features) that share a weight scale."""
     scale: str
     activations: str
-    """Type of the multiplied activations. bf16 means that activations are not quantized."""
+    """Type of the activations after quantization. bf16 means that activations are not quantized."""
     activation_group: int
-    """Elements along k that share an activation scale. 0 if all activations share one scale, or have no scale."""
+    """Elements along k that share an activation scale, or 0 for one scale or none."""
     math: str
     """Type whose tensor-core rate limits the multiplication."""
 
@@ -40,13 +40,13 @@ class Format:
 
     @property
     def activation_bytes(self) -> float:
-        """Return the average bytes per multiplied activation, including scales of groups."""
+        """Return the average bytes per activation, including scales of groups."""
         shared = _bits(self.activation_scale) / self.activation_group if self.activation_group else 0.0
         return (_bits(self.activations) + shared) / 8
 
     @property
     def activation_scale(self) -> str:
-        """Return the type of the activation scales: the type of the weight scales if groups have scales, else f32."""
+        """Return the type of the activation scales."""
         return self.scale if self.activation_group else "f32"
 
 
@@ -59,9 +59,8 @@ FORMATS = {
     "mxfp4f8": Format("f4e2m1", 32, 1, "e8m0", "f8e4m3", 32, "f8e4m3"),
     "w4f8": Format("i4", 128, 1, "bf16", "f8e4m3", 0, "f8e4m3"),
 }
-"""Quantization formats by dtype. Sources: `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4` as in
-cuBLAS (documentation, "Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925), `w4a16` with the group size
-of AWQ and GPTQ."""
+"""Quantization formats by dtype: `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4` as in cuBLAS
+("Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925). `w4a16` has the group size of AWQ and GPTQ."""
 
 INSTEAD = {
     "bf16": ("f16", "f32"), "f16": ("bf16", "f32"), "tf32": ("f32",), "f8e4m3": ("i8", "bf16", "f16", "f32"),
@@ -69,7 +68,7 @@ INSTEAD = {
     "nvfp4": ("f8e4m3", "bf16", "f16", "f32"),
     **dict.fromkeys(("w8a16", "w4a16", "mxfp4", "mxfp4f8", "w4f8"), ("bf16", "f16", "f32")),
 }  # fmt: skip
-"""Replacements of data types that an op or a GPU does not support, most similar first."""
+"""Types to use instead of a type that an op or a GPU does not support, most similar first."""
 
 _SPELLINGS = {
     **dict.fromkeys(("double", "fp64", "float64"), "f64"),
@@ -91,7 +90,7 @@ _SPELLINGS = {
 
 
 def canonical_dtype(dtype: str) -> str:
-    """Return the canonical name of a data type, such as `f16` for `half`, or an unknown name in lower case."""
+    """Return the canonical name of a data type, such as `f16` for `half`. Return an unknown name in lower case."""
     folded = str(dtype).strip().lower()
     return _SPELLINGS.get(folded) or _SPELLINGS.get(folded.replace("-", "_"), folded)
 
@@ -107,7 +106,7 @@ def weight_bytes(dtype: str) -> float:
 
 
 def activation_bytes(dtype: str) -> float:
-    """Return the average bytes per multiplied activation, including scales."""
+    """Return the average bytes per activation, including scales."""
     return FORMATS[dtype].activation_bytes if dtype in FORMATS else float(ELEMENT_BYTES[dtype])
 
 

@@ -1,6 +1,6 @@
 """Convert problems that two ops can express: a matvec with n vectors is a matmul with n rows.
 
-Kernels, measurements and baselines of one op also apply to the equivalent problem of the other op.
+Kernels, measurements and baselines of a problem also apply to its equivalent.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,9 @@ _COLUMN = {"a": "a", "x": "b", "y": "c"}
 
 
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
-    """Convert a matvec to the matmul (layout `nt`) of a linear layer, whose rows are the vectors. Return any other
-    problem unchanged.
+    """Convert a matvec to the matmul (layout `nt`) of a linear layer. Return any other problem unchanged.
 
-    `rows` replaces the number of vectors and may exceed `MOST_VECTORS`.
+    The vectors become the rows of the first matrix. `rows` replaces their number, and may exceed `MOST_VECTORS`.
     """
     if problem.op != MATVEC.name or problem.layout == ANY_LAYOUT:
         return problem
@@ -31,7 +30,7 @@ def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
 
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
-    """Return the equivalent problems, one per op, in a fixed order."""
+    """Return the problem and its equivalents, one per op, in a fixed order."""
     if problem.layout == ANY_LAYOUT:  # A spec's own op has no equivalent, even if its name is `matmul` or `matvec`.
         return (problem,)
     if problem.op == MATVEC.name:
@@ -41,14 +40,14 @@ def equivalents(problem: Problem) -> tuple[Problem, ...]:
 
 
 def as_op(problem: Problem, op: str) -> Problem | None:
-    """Return the problem or its equivalent, whichever belongs to `op`, or None if neither does."""
+    """Return the problem as a problem of `op`, or None if `op` cannot express it."""
     if problem.op == op:
         return problem
     return next((form for form in equivalents(problem) if form.op == op), None)
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Map the tensor names of `op` to names of the problem's op. The ops are equal, or are matmul and matvec."""
+    """Map the tensor names of `op` to the tensor names of an equivalent problem."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:

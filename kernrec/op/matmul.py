@@ -124,8 +124,8 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
     {"issue.alu": 1.0, "issue.setp": 1.0},
     *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
 )
-"""Instructions that each activation function needs per 32 results, indexed by the dimension `activation`. Emulating the
-tiled kernels yields these counts (`tests/model/analytical/test_launch_time.py`)."""
+"""Instructions that each activation function needs per 32 results, indexed by the dimension `activation`. Source:
+emulation of the tiled kernels (`tests/model/analytical/test_launch_time.py`)."""
 
 
 def _finishing(d: Names) -> dict[str, float]:

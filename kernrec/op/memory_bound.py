@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, np.ndarray]
 
 EPSILON = 1e-5
-"""Constant under the square root in layernorm and rmsnorm: PyTorch's default."""
+"""Constant under the square root in layernorm and rmsnorm, as in PyTorch."""
 _ROWS = ("m", "batch", "b", "tokens")
 _COLUMNS = ("n", "cols", "hidden", "hidden_size", "dim")
 
@@ -62,7 +62,7 @@ SOFTMAX = _row_op(
 
 
 def _layernorm(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
-    """Compute the variance as the mean squared distance from the mean (Ba et al. 2016, arXiv 1607.06450)."""
+    """The variance is the mean squared distance from the mean (Ba et al. 2016, arXiv 1607.06450)."""
     import numpy as np
 
     centered = tensors["x"] - tensors["x"].mean(axis=1, keepdims=True)
@@ -86,7 +86,7 @@ LAYERNORM = _row_op(
 
 
 def _rmsnorm(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
-    """Compute RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467)."""
+    """RMSNorm is from Zhang and Sennrich 2019, arXiv 1910.07467."""
     import numpy as np
 
     x = tensors["x"]

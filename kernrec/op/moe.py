@@ -4,10 +4,10 @@ y[t] = sum over the selected experts e of g[t, e] down_e (silu(gate_e x[t]) * (u
 the scores of the selected experts. Without gates (`gated=0`), an expert computes down_e relu(up_e x[t])^2, as in
 Nemotron-H.
 
-Each of `tp` x `ep` GPUs has experts / ep experts, and intermediate / tp columns of each. A problem is the work of the
-first GPU for all `tokens`, and y is this GPU's part of the sum over all GPUs. `routing` is the unevenness of the
-router: the experts' numbers of tokens follow a power law with the exponent routing / 100. With 0, they are equal. It
-affects only predicted times, because the scores are inputs.
+Each of `tp` x `ep` GPUs has experts / ep experts, and intermediate / tp columns of each. A problem covers the first of
+these GPUs, and y is this GPU's part of the sum over all GPUs. `routing` describes how unevenly the router selects
+experts: their numbers of tokens follow a power law with the exponent routing / 100. It affects only predicted times,
+because the scores are inputs.
 
 Activations are bf16 (or f16) in every dtype, and the op quantizes them itself. FLOPs count the matmuls of tokens x topk
 / ep passes through an expert, which is the mean number of passes on a GPU.
@@ -84,8 +84,8 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return the mean and standard deviation of each input that is not standard normal. The larger deviation of the
-    scores lets one expert dominate."""
+    """Return the mean and standard deviation of each input that is not standard normal. A large deviation of the scores
+    lets one expert dominate."""
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     import numpy as np
 
 Names = Mapping[str, int]
-"""Value of each dimension, given or derived, keyed by name."""
+"""Value of each dimension of a problem, keyed by name."""
 
 Normal = tuple[float, float]
 """Mean and standard deviation of a tensor's values."""
 
 SPREAD_8BIT = 32.0
-"""Standard deviation of 8-bit inputs. A smaller one would round coarsely, a larger one would saturate more values."""
+"""Standard deviation of 8-bit inputs. Smaller values would be rounded coarsely, and larger values would saturate."""
 
 ANY_LAYOUT = "any"
 """Layout of problems whose op a kernel's spec declares."""
 
 _KINDS = 1024
-"""Maximum size of an op's cache that maps a (dtype, layout) as users spell it to the canonical names."""
+"""Maximum size of an op's cache of (dtype, layout) spellings."""
 
 LARGEST = 2**31 - 1
-"""Maximum of a dimension and of a tensor's elements, because kernels use 32-bit indices."""
+"""Maximum of a dimension and of a tensor's number of elements, because kernels use 32-bit indices."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,13 @@ class Dim:
     meaning: str
     """Description for error messages and `kernrec list ops`."""
     default: int | str | None = None
-    """Default value, or the earlier dimension whose value is the default. None if users must set it."""
+    """Default value, or the name of an earlier dimension whose value is the default. None if users must set the
+    dimension."""
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
-    """Whether the dimension was added after users had stored problems. `Problem.dims` and `Problem.key` omit it if it
-    has its default value (a number), so that stored keys stay valid."""
+    """Whether the dimension is newer than its op. `Problem.dims` and `Problem.key` omit the dimension if it has its
+    default value, so that older keys stay valid."""
     aliases: tuple[str, ...] = ()
     """Other names that users type, such as `seq_len` for `queries`."""
 
@@ -62,7 +63,7 @@ class Tensor:
 
     name: str
     shape: tuple[int, ...]
-    """Elements along each axis, the contiguous axis last."""
+    """Elements along each axis. The last axis is contiguous."""
     dtype: str
     """Key of `ELEMENT_BYTES`, or a type that `FORMATS` uses for weights or scales."""
     role: str
@@ -85,7 +86,7 @@ def _nothing(names: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """Operation such as a matmul, defined by functions of the values of all its dimensions (`Names`)."""
+    """Operation such as a matmul, defined by functions of its dimensions."""
 
     name: str
     title: str
@@ -100,11 +101,11 @@ class Op:
     workload: str
     """Shipped workload for requests without a shape."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
-    """Function that returns the shape of each tensor, inputs first, for dimensions and layout."""
+    """Function that returns the shape of each tensor, inputs first, given the dimensions and the layout."""
     flops: Callable[[Names], int]
     """Function that returns the number of floating-point operations. A multiply-add counts as two."""
     reference: "Callable[[Names, str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]"
-    """Function that returns the float64 outputs for dimensions, layout and float64 inputs."""
+    """Function that computes the float64 outputs from the dimensions, the layout and the float64 inputs."""
     of_dtype: Callable[[str], dict[str, int]] = _nothing
     """Function that returns the derived dimensions that depend only on the data type."""
     derive: Callable[[Names], dict[str, int]] = _nothing
@@ -114,11 +115,12 @@ class Op:
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Function that returns the mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Function that returns the work of the epilogue per 32 results, keyed by emulator metric. Profiles exclude it."""
+    """Function that returns the epilogue's instructions per 32 results, keyed by metric. Static profiles exclude
+    them."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Function that returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
-    """Default layout of each dtype whose default is not the first of `layouts`."""
+    """Default layout of a dtype, if it is not the first of `layouts`."""
 
     @cached_property
     def late(self) -> dict[str, int]:
@@ -144,7 +146,7 @@ class Op:
         return chosen, self._choose("layout", wanted, layout, self.layouts)
 
     def problem(self, /, dtype: str | None = None, layout: str | None = None, **dims: Any) -> "Problem":
-        """Return the problem of this op with these dimensions.
+        """Return a problem of this op.
 
         Args:
             dtype: any spelling of an accepted data type. None selects the default.
@@ -172,16 +174,16 @@ class Op:
         return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
-        """Return `sizes` with the derived dimensions added. Raise `UsageError` if dimensions are inconsistent."""
+        """Add the derived dimensions to `sizes`. Raise `UsageError` if dimensions are inconsistent."""
         names = {**sizes, **self.of_dtype(dtype)}
         names.update(self.derive(names))
         return names
 
     def canonical_dims(self, dims: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values keyed by dimension for values keyed by dimension, alias or position (`"1"` for the first).
+        """Replace aliases and positions in the keys of `dims` by names of dimensions. Unknown names stay as they are.
 
-        A position refers to the op's only dimension, or to one of the leading dimensions without a default. Unknown
-        names stay as they are.
+        A position such as `"1"` stands for the first dimension. Positions are accepted for the leading dimensions
+        without a default, and for an op's only dimension.
 
         Raises:
             UsageError: a dimension has two values, or a position has no dimension.
@@ -274,7 +276,7 @@ class Problem:
 
     @property
     def dim(self) -> dict[str, int]:
-        """Return `dims` as a dictionary for `Op.problem`."""
+        """Return the dimensions as a dictionary for `Op.problem`."""
         return dict(self.dims)
 
     @cached_property
@@ -290,14 +292,14 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """Return the text that identifies the problem, such as `matmul[m=1,n=2,k=3]f32,nn` (see `problem_from_key`)."""
+        """Return the text that identifies the problem, such as `matmul[m=1,n=2,k=3]f32,nn`."""
         dims = ",".join([f"{name}={value}" for name, value in self.dims])
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 
     @property
     def title(self) -> str:
-        """Return a readable form of the key. If a kernel's spec declares the problem, the types of the outputs replace
-        dtype and layout."""
+        """Return a readable form of the key. If a kernel's spec declares the problem, show the types of the outputs
+        instead of dtype and layout."""
         if self.layout != ANY_LAYOUT:
             return self.key
         types = dict.fromkeys(tensor.dtype for tensor in self.tensors.values() if tensor.role != "input")
@@ -309,7 +311,8 @@ class Problem:
 
     @cached_property
     def too_large(self) -> str | None:
-        """Return a description of the first tensor that needs more than 32-bit indices, or None if there is none."""
+        """Describe the first tensor that is too large for 32-bit indices. Return None if all tensors are small
+        enough."""
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
@@ -322,7 +325,8 @@ class Problem:
 
     @cached_property
     def bytes(self) -> int:
-        """Return the compulsory bytes: each needed input element read once, each output written once."""
+        """Return the minimum memory traffic in bytes: read each needed input element once, and write each output
+        once."""
         return self._traffic[1]
 
     @property
@@ -332,7 +336,7 @@ class Problem:
 
     @cached_property
     def _traffic(self) -> tuple[dict[str, float], int]:
-        """Return (`tensor_bytes`, `bytes`). To save time, no `Tensor` objects are created."""
+        """Return (`tensor_bytes`, `bytes`) without creating `Tensor` objects, which takes longer."""
         types, untouched = self.definition.element_types(self.sizes), self.definition.untouched(self.sizes)
         tensor_bytes, touched = {}, 0
         for name, shape in self._shapes.items():

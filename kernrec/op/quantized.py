@@ -1,6 +1,7 @@
 """Define scales, value distributions and dequantization of quantized matmuls (`kernrec.op.dtype.FORMATS`).
 
-Weights and activations have the shape (rows, k). A group of elements along k, in one or several rows, shares a scale.
+Weights and activations have the shape (rows, k). Neighboring elements along k, in one or several rows, share a
+scale.
 """
 
 from typing import TYPE_CHECKING
@@ -15,18 +16,17 @@ _NUMBERS = {dtype: number for number, dtype in enumerate(FORMATS, 1)}
 _BY_NUMBER = dict(enumerate(FORMATS.values(), 1))
 
 _SPREAD = {"f8e4m3": SPREAD_8BIT, "i8": SPREAD_8BIT, "i4": 3.0, "f4e2m1": 2.0}
-"""Standard deviation of random elements, keyed by dtype. It is chosen so that few elements saturate, and is 1 for other
-dtypes."""
+"""Standard deviation of random elements, keyed by dtype (1 for other dtypes), so that few elements saturate."""
 
 
 def format_number(dtype: str) -> dict[str, int]:
-    """Return the derived dimension `format`: the number of a dtype of `FORMATS`. Return an empty dictionary for other
+    """Return the dimension `format`: the number of a quantization format. Return an empty dictionary for other
     dtypes."""
     return {"format": _NUMBERS[dtype]} if dtype in _NUMBERS else {}
 
 
 def format_of(d: Names) -> Format | None:
-    """Return the quantization format of a problem, given its dimensions, or None if it is not quantized."""
+    """Return the quantization format for a problem's dimensions, or None if the problem is not quantized."""
     return _BY_NUMBER.get(d.get("format", 0))
 
 
@@ -38,16 +38,17 @@ def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, 
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of activations (rows, k), keyed by suffix. The result is empty for bf16."""
+    """Return the shape of the scales of activations (rows, k), keyed by the suffix of the scale tensor's name. The
+    result is empty for bf16."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}
 
 
 def operand_values(quantized: Format, activations: str, weights: str, wide: float) -> dict[str, Normal]:
-    """Return mean and standard deviation of both operands and their scales.
+    """Return the mean and standard deviation of both operands and their scales.
 
-    After scaling, activations have the standard deviation 1, and weights have the standard deviation `wide`.
+    Scaled activations have the standard deviation 1, and scaled weights have the standard deviation `wide`.
     """
     types = {activations: quantized.activations, weights: quantized.weights}
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in types.items()}
@@ -60,7 +61,7 @@ def operand_values(quantized: Format, activations: str, weights: str, wide: floa
 
 
 def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, rows: int) -> "np.ndarray":
-    """Return quantized elements multiplied by their scales.
+    """Multiply quantized elements by their scales.
 
     Args:
         values: elements, (..., rows, k).

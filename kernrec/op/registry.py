@@ -26,7 +26,6 @@ _BY_NAME = {fold(name): op for op in _OPS for name in (op.name, *op.aliases)}
 
 
 def all_ops() -> tuple[Op, ...]:
-    """Return all ops, ordered by name."""
     return _OPS
 
 
@@ -45,8 +44,7 @@ def find_op(name: str) -> Op:
 def parse_shape(text: str) -> dict[str, int]:
     """Parse dimensions from `name=value` pairs separated by commas, semicolons or blanks. `4k` is 4096.
 
-    Names become lower case. In a shape without names, such as `4096x4096x4k`, the position is the name, from `"1"` on.
-    The op's dimensions are not checked.
+    Names become lower case. A shape without names, such as `4096x4096x4k`, gets the names `"1"`, `"2"` and so on.
 
     Raises:
         UsageError: the text is not a shape or repeats a dimension.

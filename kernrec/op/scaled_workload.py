@@ -25,23 +25,21 @@ MOST_PARTS = 1024
 
 
 def items_dimension(op: str, batched: bool = False) -> str:
-    """Return the dimension of an op that counts independent items: for a matmul, `batch` if `batched`, else `m`."""
+    """Return the dimension of an op that counts independent items. For a matmul, this is `batch` if `batched`, else
+    `m`."""
     return _ITEMS.get(op) or ("batch" if batched else "m")
 
 
 def padded_dimension(op: str, layout: str, batched: bool = False) -> str | None:
-    """Return the `items_dimension` of an op, or None if this dimension must not be padded.
-
-    Padding the contiguous rows of a transposed first matrix would change their alignment.
-    """
+    """Return the `items_dimension` of an op. Return None if padding this dimension would change the alignment of
+    rows."""
     name = items_dimension(op, batched)
     return None if name == "m" and layout[0] == "t" else name
 
 
 def with_batch(workload: Workload, batch: int) -> Workload:
     """Return a copy of the workload with `batch` items, such as images or sequences, per pass. Raise `UsageError` if
-    the batch is not positive, or the layers cannot be scaled to it.
-    """
+    the batch is not positive, or the layers cannot be scaled to it."""
     if batch < 1:
         raise UsageError(f"batch is {batch}; expected at least 1")
     if batch == workload.batch:
@@ -55,8 +53,7 @@ def with_batch(workload: Workload, batch: int) -> Workload:
 
 def with_context(workload: Workload, context: int) -> Workload:
     """Return a copy of a decode workload in which each token attends to `context` tokens, including itself. Raise
-    `UsageError` if the workload does not generate a token, or the context is not positive.
-    """
+    `UsageError` if the workload does not generate a token, or the context is not positive."""
     decoding = {layer.problem.dim["keys"] for layer in workload.layers if layer.problem.dim.get("queries") == 1}
     if workload.tokens != 1 or len(decoding) != 1:
         raise UsageError(
@@ -98,10 +95,9 @@ def _with(problem: Problem, dimension: str, size: int) -> Problem:
 
 
 def in_parts(layer: Layer) -> Layer:
-    """Split a layer into the smallest number of equal passes whose tensors kernels can index. The items of a pass are
-    rounded up.
+    """Split a layer into the smallest number of equal passes that fit kernels' 32-bit indices.
 
-    Return the layer unchanged if `MOST_PARTS` passes are not enough.
+    The items of a pass are rounded up. Return the layer unchanged if `MOST_PARTS` passes are not enough.
     """
     problem = layer.problem
     if problem.too_large is None:
@@ -125,8 +121,7 @@ def in_one_pass(problem: Problem, layer: Layer) -> Problem:
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
     """Return the part of a workload that one of `gpus` tensor-parallel GPUs runs. Raise `UsageError` if the workload
-    does not define how to split its layers, or a dimension cannot be divided.
-    """
+    does not define how to split its layers, or a dimension cannot be divided."""
     if gpus < 1:
         raise UsageError(f"tp is {gpus}; expected at least 1 GPU")
     if gpus == 1:

@@ -43,7 +43,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Layer:
-    """Layer of a network. Equal layers are one entry with a count."""
+    """Layer of a network, with the number of equal layers."""
 
     name: str
     problem: Problem
@@ -54,15 +54,14 @@ class Layer:
     split: tuple[str, ...] = ()
     """Dimensions that tensor parallelism divides."""
     quantized: bool = False
-    """Whether a quantized network runs the layer in 8 or 4 bits instead of the network's data type."""
+    """Whether a quantized network runs the layer in 8 or 4 bits."""
     shared: tuple[int, int] = (0, 0)
     """(Key/value heads in a matmul, output features per head). A tensor-parallel GPU has at least one of these
     heads."""
     items: str = ""
-    """Dimension that counts independent items, or empty for the op's `items_dimension`."""
+    """Dimension that counts independent items. Empty for the op's `items_dimension`."""
     parts: int = 1
-    """Number of passes into which each occurrence is split. The passes share weights, and `count` counts all of
-    them."""
+    """Number of passes into which each occurrence is split. `count` counts all passes, which share weights."""
     alone: bool = False
     """Whether the layer is an independent problem that shares no tensors and has no weights."""
 
@@ -77,7 +76,7 @@ class Workload:
     batch: int = 1
     """Items, such as images or sequences, per pass."""
     tp: int = 1
-    """Number of tensor-parallel GPUs. `layers` is the work of one of them."""
+    """Number of tensor-parallel GPUs. `layers` is what one of them runs."""
     unknown: tuple[str, ...] = ()
     """One line for each layer whose op kernrec does not support."""
     embedding: int = 0
@@ -87,7 +86,7 @@ class Workload:
     tokens: int = 0
     """Tokens per item in a pass, or 0 if the items are not sequences."""
     one_network: bool = False
-    """Whether each occurrence of a layer has its own weights, because all layers belong to one network."""
+    """Whether all layers belong to one network, so that each occurrence of a layer has its own weights."""
     notes: tuple[str, ...] = ()
     """Notes about the layers for answers."""
 
@@ -98,8 +97,7 @@ class Workload:
 
     def layers_of(self, op: str | Op, dtype: str | None = None, layout: str | None = None) -> tuple[Layer, ...]:
         """Return the layers of one op, by default in the network's data type and layout. Raise `UsageError` if the op,
-        data type or layout is unknown.
-        """
+        data type or layout is unknown."""
         op = op if isinstance(op, Op) else find_op(op)
         return tuple(
             replace(
@@ -126,7 +124,7 @@ def workload(name: str) -> Workload:
 
 
 def default_workload(op: str | Op) -> Workload:
-    """Return the workload that answers a request for an op without a shape. Raise `UsageError` if the op is unknown."""
+    """Return the workload to use if the user names an op without a shape. Raise `UsageError` if the op is unknown."""
     return workload((op if isinstance(op, Op) else find_op(op)).workload)
 
 
@@ -221,6 +219,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the data type most similar to `dtype` that an op supports, or `dtype` if there is none."""
+    """Return the data type most similar to `dtype` that an op supports. Return `dtype` if there is none."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

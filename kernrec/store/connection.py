@@ -1,7 +1,7 @@
-"""Open DuckDB files, and convert DuckDB's errors to one-line errors.
+"""Open DuckDB files.
 
-A file may come from another person. So each connection attaches the file to an empty database in memory, ignores the
-views and macros in the file, locks its settings, and can read no other files except in one private folder.
+Any file may come from another person. So a connection ignores the views and macros in the file, cannot change its own
+settings, and can read other files only in one private folder.
 """
 
 import os
@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 STORAGE_VERSION = "v1.2.0"
 
 _READING_LIMIT, _WRITING_LIMIT = "600MB", "350MB"
-"""DuckDB's memory limits for connections that only read and for connections that write."""
 
 _MOST_THREADS = 4
-"""Maximum number of DuckDB threads of a writing connection."""
 
 WAIT_S = 10.0
-"""Maximum time to wait for another process that has the file open, in seconds."""
+"""Maximum seconds to wait for another process that has the file open."""
 
 # Use one thread unless rows are added, because starting DuckDB's thread pool takes longer than kernrec's small queries.
 # Never download extensions, because kernrec works offline.
@@ -47,18 +45,18 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 _LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
-"""Latest connection to each database file, keyed by (path, whether the connection is read-only). A process opens a file
-only once: on POSIX, closing a second connection would release the lock of the first connection."""
+"""Open connections, keyed by (path, read-only). Each file is opened only once. On POSIX, closing a second connection
+would release the lock of the first."""
 
 
 def connect_memory() -> "DuckDBPyConnection":
-    """Return a connection to a new, empty database in memory, attached as `db`."""
+    """Return a connection to a new, empty database in memory. Its SQL name is `db`."""
     return _locked(f"{_private_folder()}; ATTACH ':memory:' AS db")
 
 
 @contextmanager
 def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
-    """Yield a connection that can read only one Parquet file, and the SQL expression for the file's rows."""
+    """Yield a connection that can read only one Parquet file, and the SQL name of the file's rows."""
     with ExitStack() as stack:
         if any(char in str(path) for char in "*?["):  # DuckDB would read these characters as a pattern.
             import shutil
@@ -74,8 +72,7 @@ def connect_untrusted(path: Path, folder: Path, limits: "Limits", *, filtered: b
 
     Args:
         folder: The only folder in which the connection can access other files.
-        filtered: If true, attach the file as `file` instead of `db`. The caller then creates views in `db` that hide
-            rows.
+        filtered: If true, attach the file as `file` instead of `db`, so that `db` can have views that hide rows.
     """
     with one_line(path):
         return _waiting(
@@ -144,7 +141,7 @@ def _private_folder() -> str:
 
 @contextmanager
 def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
-    """Yield a private folder in which the connection can access files, and delete the folder at the end."""
+    """Yield a private folder in which the connection can access files. It is deleted at the end."""
     query = "SELECT current_setting('allowed_directories')[1], current_setting('temp_directory')"
     exchanged, spilled = map(Path, connection.execute(query).fetchall()[0])
     with scratch_folder(exchanged, beside=spilled) as folder:
@@ -170,11 +167,11 @@ def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
 
 
 def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False) -> "DuckDBPyConnection":
-    """Return a connection to a database file, which is attached as `db`.
+    """Return a connection to a database file. Its SQL name is `db`.
 
     Args:
         create: Whether to create a missing file and its folder. Has no effect if `read_only` is True.
-        filtered: Whether to attach the file as `file` instead of `db`, so that rows can be hidden.
+        filtered: If true, attach the file as `file` instead of `db`, so that `db` can have views that hide rows.
 
     Raises:
         UsageError: The path is not a readable database. Existing files stay unchanged.
@@ -216,7 +213,6 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
-    """Run the `with` block in one transaction."""
     import duckdb
 
     connection.execute("BEGIN")
@@ -234,7 +230,7 @@ _HEADER_BYTES = 3 * 4096
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` if a database file was cut off. DuckDB would notice this only later."""
+    """Raise `UsageError` if a database file is truncated, which DuckDB would notice only later."""
     query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
     sizes = connection.execute(query).fetchone()
     if sizes is not None and path.stat().st_size < _HEADER_BYTES + sizes[0]:
@@ -266,7 +262,7 @@ _MEANINGS = (
 
 @contextmanager
 def one_line(path: Path | str) -> Iterator[None]:
-    """Convert DuckDB's errors in a `with` block to a one-line `UsageError` that names `path`."""
+    """Convert DuckDB's errors to a `UsageError` with one line of text that names `path`."""
     import duckdb
 
     try:

@@ -1,4 +1,4 @@
-"""Summarize the measurements in databases by GPU, op and kernel, with their outcomes and signers."""
+"""Count the measurements in databases by GPU, op and kernel."""
 
 from typing import Any
 
@@ -9,9 +9,7 @@ from kernrec.store.keys import signer_name
 def tally(database: Database) -> list[dict[str, Any]]:
     """Count the measurements for each combination of GPU, op, kernel and outcome.
 
-    Returns:
-        A dictionary for each combination, in sorted order. It counts all measurements, replayed measurements,
-        measurements on MIG slices, configs and problems.
+    Return one dictionary per combination, in sorted order.
     """
     return _grouped(
         database,
@@ -26,7 +24,7 @@ def tally(database: Database) -> list[dict[str, Any]]:
 
 
 def contributed(database: Database) -> list[dict[str, Any]]:
-    """Return a summary of the pulled rows for each combination of GPU, op and kernel, with the signers' names."""
+    """Summarize the pulled rows for each combination of GPU, op and kernel, with the signers' names."""
     signers = "(SELECT measurement_id, list(DISTINCT signer) AS signers FROM db.merged GROUP BY 1)"
     rows = _grouped(
         database,

@@ -1,7 +1,7 @@
 """Open a database file, add rows to it, and hide rows that queries must not use.
 
-To hide rows, kernrec attaches the file as `file`. Then `db` is a database in memory that has a view for each table of
-the file, so all queries work unchanged.
+To hide rows, kernrec attaches the file as `file`, and creates views in an in-memory database `db`. So queries are the
+same for all files.
 """
 
 import json
@@ -55,8 +55,8 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("gpu_scale", "bundle", "withdrawn")},
 }
-"""SQL queries that replace tables of another person's file, keyed by table name. They attribute all rows of the file to
-one unknown contributor."""
+"""SQL queries that replace tables in another person's file, keyed by table name. They set the same unknown contributor
+for all rows."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -66,15 +66,15 @@ ADOPT = (
         if not query.endswith("LIMIT 0")
     ),
 )
-"""SQL statements that store the results of `_OTHERS`, to run before the first write to another person's file."""
+"""SQL statements to run before the first write to another person's file. They store the results of `_OTHERS`."""
 
 
 def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
-    """Create a view for each table of the file that is attached as `file`, and replace earlier views.
+    """Create or replace a view for each table of the file that is attached as `file`.
 
     Args:
         dropped: Keys of the rows to hide, keyed by table name.
-        own: Whether the file is the user's own. In other files, only tables of the schema get a view.
+        own: Whether the file belongs to the user. In other files, only tables of the schema get a view.
     """
     connection.execute("CREATE OR REPLACE TABLE db.left_out (name VARCHAR, id VARCHAR)")
     for table, keys in dropped.items():
@@ -94,29 +94,31 @@ def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequen
 
 
 LONGEST_SOURCE = 2**20
-"""Maximum length of a kernel source in a database, in characters."""
+"""Maximum length of a stored kernel source, in characters."""
 _ATTEMPTS = 5
-"""Maximum number of attempts to check a file and then open it. Another process may replace the file in between."""
+"""Number of attempts to open a file that other processes keep replacing."""
 _CHUNK = 2000
-"""Number of measurements to insert at a time. This avoids a second copy of a large recording in memory."""
+"""Number of measurements to insert at a time, which limits memory."""
 
 
 class Database(DatabaseQueries):
-    """An open database. Use it in one thread, in a `with` statement or until you call `close`. Every method raises a
-    one-line `UsageError` with the file's name if the database cannot be read or written."""
+    """An open database. Use it in only one thread, and call `close` or use a `with` statement.
+
+    Methods raise `UsageError` if the database cannot be read or written.
+    """
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         super().__init__(connection, path, mark)
         self._written = ""  # Device and inode of the file while it is open for writing, or ""
         self.schema = len(schema.migrations())
-        """Number of the last migration that was applied to the schema."""
+        """Number of the last migration of this file's schema."""
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
-        """Open a database, and bring its schema up to date, even for reading.
+        """Open a database. Update its schema if the schema is old, even if the database is opened only for reading.
 
-        A separate process checks the file first, unless kernrec already wrote or checked its present content. In the
-        user's own file, kernrec skips rows with impossible values and lists them in `faults`.
+        A separate process checks a file that kernrec has not checked before. If rows in the user's own file have
+        impossible values, queries skip these rows, and `faults` lists them.
 
         Args:
             create: Whether to create a missing file. Has no effect if `read_only` is True.
@@ -153,8 +155,8 @@ class Database(DatabaseQueries):
         """Open a file that was already checked. `open` describes the other arguments.
 
         Args:
-            mark: Result of the file's check, to be saved in the cache folder (`marks.Mark`). If None, save nothing.
-            state: Result of `marks.file_state` when the file was checked. If empty, the file may have changed since.
+            mark: Result of the check, to be cached (`marks.Mark`). If None, cache nothing.
+            state: Result of `marks.file_state` at the check, or empty if the file may have changed since.
             filtered: Whether to hide the faulty rows in `mark`. Then another person's file also hides who contributed.
         """
         existed = path.exists()
@@ -208,7 +210,7 @@ class Database(DatabaseQueries):
         return cls(connection, "the database in memory")
 
     def close(self) -> None:
-        """Write pending changes, close the file, and update its `Mark` and its query file."""
+        """Write pending changes and close the file."""
         self._connection.close()
         if self._written and self.mark is not None:
             state = file_state(Path(self.path))
@@ -225,12 +227,12 @@ class Database(DatabaseQueries):
         self.close()
 
     def add(self, table: str, rows: Iterable[Row]) -> list[str]:
-        """Add rows to a table, except rows that it already contains. If an error occurs, no row is added.
+        """Add rows to a table. Skip rows that it already contains. Add nothing if an error occurs.
 
         Args:
             table: One of `schema.TABLES`.
-            rows: Values of each row (`db/schema`), keyed by column name, without the key. Absent columns are NULL. A
-                mapping or list in a text column is stored as canonical JSON.
+            rows: Values of each row, keyed by column name, without the key. Absent columns are NULL. A mapping or list
+                in a text column is stored as canonical JSON.
 
         Returns:
             Key of each row, in the order of `rows`.
@@ -241,7 +243,7 @@ class Database(DatabaseQueries):
             return store_rows.insert(self._connection, table, rows)
 
     def add_measurements(self, measurements: "Iterable[Measurement]") -> list[str]:
-        """Add measurements with their configs and problems, and return their keys. Add nothing if an error occurs."""
+        """Add measurements with their configs and problems, and return their keys. If an error occurs, add nothing."""
         keys: list[str] = []
         remaining = iter(measurements)
         with one_line(self.path), transaction(self._connection):
@@ -257,14 +259,14 @@ class Database(DatabaseQueries):
         return keys
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
-        """Add static profiles to the user's own profiles, and return their keys in the order of `rows`."""
+        """Add static profiles of the user, and return their keys in the order of `rows`."""
         keys = self.add("profile", (row.columns() for row in rows))
         self._own_rows(keys)
         return keys
 
     def add_kernel(self, kernel: "Kernel", problem: "Problem") -> None:
-        """Add a user's kernel and one of its problems, so that `Context.kernel` can rebuild both. Skip a kernel whose
-        source is longer than `LONGEST_SOURCE`, because other people's kernrec would refuse the database."""
+        """Add a user's kernel and one of its problems. Skip the kernel if its source is longer than
+        `LONGEST_SOURCE`."""
         row = {
             "name": kernel.name,
             "kernel_hash": kernel.hash,
@@ -288,13 +290,11 @@ class Database(DatabaseQueries):
         then: Callable[[Path], Sequence[str]] | None = None,
         signer: str | None = None,
     ) -> int:
-        """Add checked rows from files, except rows that the database already contains, and return the number of new
-        rows. If an error occurs, no row is added.
+        """Add checked rows from files, and return the number of new rows. If an error occurs, add nothing.
 
         Args:
             checked: Folder with the files of `exchange.add_rows`. This method moves them out of the folder.
-            apart_from: Columns of `measurement` that do not distinguish rows. A new row is skipped if it differs from a
-                stored row only in these columns.
+            apart_from: Columns of `measurement` to ignore when comparing new rows with stored rows.
             then: Function that receives the files' new folder and returns more SQL statements for the same transaction.
             signer: Public key of the rows' owner. Empty if the owner is unknown, and None if the user is the owner.
         """
@@ -312,13 +312,13 @@ class Database(DatabaseQueries):
             update_scales(self._connection)
 
     def change(self, statements: Iterable[str]) -> None:
-        """Execute SQL statements in one transaction. They must name tables in full, such as `db.measurement`."""
+        """Execute SQL statements in one transaction. Table names must begin with `db.`."""
         with one_line(self.path), transaction(self._connection):
             for statement in statements:
                 self._connection.execute(statement)
 
     def remove(self, faults: Faults) -> int:
-        """Delete the rows with the keys in `faults`, and return the number of deleted rows."""
+        """Delete the faulty rows, and return their number."""
         before = sum(self.counts().values())
         with one_line(self.path), transaction(self._connection):
             for table, by in faults.items():
@@ -346,7 +346,7 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
-    """Move a closed database file to `path`, replacing any file there, and record that the user wrote it."""
+    """Move a closed database file to `path`, replacing any file there."""
     # Write a mark that is valid for both files, because the process may be killed during the replacement.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)
@@ -354,7 +354,7 @@ def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
 
 
 class _ReplacedError(UsageError):
-    """The opened file is not the file that was checked, because another process replaced it."""
+    """Another process replaced the file after it was checked."""
 
 
 def _check_opened(path: Path, state: str, read_only: bool) -> None:

@@ -1,7 +1,7 @@
 """Add rows from files to a database, and compute the keys of many rows.
 
-DuckDB computes the keys of millions of rows, but may format a number differently from Python. So if a stored key
-differs from DuckDB's, kernrec computes the key again with `rows.row_key`.
+DuckDB computes keys faster than Python, but may format a number differently. So Python computes each key again that
+seems wrong.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 CHECKED = "checked.duckdb"
-"""Name of a database file with checked measurements. It is read in place, because copying it is slow."""
+"""Name of a database file with checked measurements."""
 SOURCES = "sources.parquet"
-"""Name of a file beside `CHECKED` with the columns `measurement_id` and `number`. Here `number` is the index of a group
-of segments that contains the measurement."""
+"""Name of a file that lists which group of segments contains each measurement (`measurement_id`, `number`)."""
 MEASUREMENTS = "checked.main.measurement"
-"""SQL name of the table of measurements in the file `CHECKED`."""
+"""SQL name of the measurements in the file `CHECKED`."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
 
 
@@ -36,18 +35,17 @@ def add_rows(
     then: Sequence[str] = (),
     signer: str | None = None,
 ) -> int:
-    """Add rows from the files `<table>*.parquet` and `CHECKED` in a folder to a database, except rows that it already
-    contains. If an error occurs, no row is added.
+    """Add rows from the files `<table>*.parquet` and `CHECKED` in a folder. Skip rows that the database already
+    contains. Add nothing if an error occurs.
 
     Args:
         connection: Connection to the database, which is attached as `db`.
-        folder: The connection's `exchange_folder`. Its files must not contain any row twice. If a file lacks a column,
-            the column is NULL.
+        folder: The connection's `exchange_folder`. No row may occur twice. Missing columns are NULL.
         apart_from, signer: See `Database.add_from`.
         then: Additional SQL statements for the same transaction.
 
     Returns:
-        Number of rows that were added.
+        Number of new rows.
 
     Raises:
         UsageError: A new row has the key of a stored row, but different content.
@@ -105,7 +103,7 @@ def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[st
 
 
 def all_columns(kinds: Mapping[str, str], present: Collection[str]) -> str:
-    """Return an SQL list of the columns in `kinds`. Columns that are not `present` are NULL."""
+    """Return an SQL list of the columns in `kinds`, with NULL for columns that are not `present`."""
     return ", ".join(f'"{name}"' if name in present else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
 
 
@@ -128,7 +126,7 @@ _BATCH = 1000
 
 
 def key_expression(table: str, kinds: Mapping[str, str]) -> str:
-    """Return an SQL expression for the key of a row, given its column types. The first column is the key."""
+    """Return an SQL expression for the key of a row. The first column in `kinds` is the key."""
     _, *names = kinds
     required = layout_of().required[table]
     before, after = [], []
@@ -161,12 +159,12 @@ _TEXT = {
         "ELSE strftime({0}, '\"%Y-%m-%dT%H:%M:%S.%f\"') END"
     ),
 }
-"""SQL expressions that format a column's value as canonical JSON, keyed by the column's SQL type."""
+"""SQL expressions that format a value as canonical JSON, keyed by SQL type."""
 
 
 def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the SQL types of the columns to hash: the key, which is the first column, and every column with a value in
-    at least one row. Return all columns if there are no rows."""
+    """Return the SQL types of the key and of all columns that have a value in some row. Without rows, return all
+    columns."""
     columns = ", ".join(f'count("{name}")' for name in kinds)
     ((total, *counts),) = connection.execute(f"SELECT count(*), {columns} FROM {source}").fetchall()
     return {
@@ -179,8 +177,10 @@ def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[s
 def wrong_keys(
     connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (stored key, correct key) for each row whose stored key is not the hash of its content. The first column in
-    `kinds` is the key. `kinds` need not list columns without values."""
+    """Yield (stored key, correct key) for each row whose key does not match its content.
+
+    The first column in `kinds` is the key. `kinds` need not list columns without values.
+    """
     key = next(iter(kinds))
     cursor = connection.cursor()
     cursor.execute(f"SELECT * FROM {source} WHERE {key} IS DISTINCT FROM {key_expression(table, kinds)}")

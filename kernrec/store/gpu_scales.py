@@ -1,13 +1,13 @@
 """Estimate how each contributor's GPU compares with other GPUs of its model.
 
-A throttled laptop, or a board with another power limit, ranks configs correctly, but its times are not typical of its
-model. So `db/schema/views.sql` divides each GPU's costs by a scale before it combines rows of several people. An item
-is one config on one problem, at one power limit and clock setting, with one protocol version. A contributor's cost of
-an item is the median over their GPUs. The reference cost is the median over at least three contributors. The ratio of a
-GPU is the median of (cost / reference cost) over its items. The scale is this ratio, moved towards 1 if the items give
-different ratios.
+A throttled laptop ranks configs correctly, but all its times are too long. So `db/schema/views.sql` divides a GPU's
+costs by a scale before it combines rows of several people.
 
-If there are only two contributors, kernrec scales neither GPU, and answers show how far the two differ.
+An item is a config on a problem, at one power limit and clock setting. The reference cost of an item is the median over
+at least three contributors. The scale of a GPU is the median of (cost / reference cost) over its items. It is moved
+towards 1 if the items give different ratios.
+
+If there are only two contributors, no GPU is scaled, and answers show how far the two differ.
 """
 
 from typing import TYPE_CHECKING
@@ -18,16 +18,15 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 LEAST_CONTRIBUTORS = 3
-"""Minimum number of contributors to an item. With two, it is unclear whose GPU is unusual."""
+"""Minimum number of contributors to an item. If two disagree, nobody knows which GPU is unusual."""
 LEAST_CONFIGS = 3
-"""Minimum number of items that a GPU must have in common with other people's GPUs."""
+"""Minimum number of items that a GPU must share with other people's GPUs."""
 
 _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true"
 
 
 def scales_query(contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """Return an SQL query for the rows of the table `gpu_scale`. It uses only items that at least `contributors` people
-    measured."""
+    """Return an SQL query that computes the scales, from items that at least `contributors` people measured."""
     same = (
         "kernel, kernel_hash, config_id, problem_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,"
         " protocol_version"
@@ -69,18 +68,18 @@ def scales_query(contributors: int = LEAST_CONTRIBUTORS) -> str:
 
 
 def scale_statements() -> list[str]:
-    """Return the SQL statements that estimate the GPUs' scales again. Execute them after other people's rows change."""
+    """Return the SQL statements that update the scales."""
     scales = f"FROM ({scales_query()})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.gpu_scale", f"INSERT INTO db.gpu_scale BY NAME {estimate}"]
 
 
 def scales_among_few() -> str:
-    """Return an SQL subquery that replaces the table `gpu_scale` for training.
+    """Return an SQL subquery with the scales for training, which need only two contributors.
 
-    The subquery scales a GPU even if only two contributors measured an item. Otherwise, a model would mistake a
-    difference between two GPUs for a difference between configs. Scales are relative to the user's own GPUs, or to the
-    median over the contributors if the user has measured nothing.
+    Without these scales, a model would mistake a difference between two GPUs for a difference between configs. Scales
+    are relative to the user's own GPUs. If the user has measured nothing, they are relative to the median over the
+    contributors.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
@@ -90,7 +89,7 @@ def scales_among_few() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Estimate the GPUs' scales again in the caller's transaction, or delete them if there are too few contributors."""
+    """Update the scales in the caller's transaction."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)

@@ -1,8 +1,8 @@
-"""Manage the user's key pair and the list of trusted keys, and sign and verify documents with Ed25519.
+"""Manage the user's key pair and the trusted keys, and sign and verify documents with Ed25519.
 
-~/.config/kernrec/trusted.json     public keys that the user trusts, each with a name that the user chose
-~/.config/kernrec/key              the user's private key, readable only by the user
-~/.config/kernrec/key.pub          the user's public key
+~/.config/kernrec/trusted.json public keys that the user trusts, each with a name that the user chose
+~/.config/kernrec/key the user's private key, readable only by the user ~/.config/kernrec/key.pub the user's public
+key
 """
 
 import json
@@ -29,7 +29,7 @@ _LARGEST_SETTINGS = 16 << 20
 
 
 def trusted() -> dict[str, str]:
-    """Return the user's names for trusted keys, keyed by public key. The user's own key is not included."""
+    """Return the names of the keys that the user trusts, keyed by public key, without the user's own key."""
     path = paths.config() / "trusted.json"
     try:
         values = json.loads(read_input(path, _LARGEST_SETTINGS))
@@ -46,8 +46,8 @@ def trusted() -> dict[str, str]:
 
 
 def trust(key: str, name: str | None) -> None:
-    """Trust all rows signed with a key (hexadecimal digits) from now on. Answers show `name` for the owner of the key.
-    By default, `name` is the first digits of the key."""
+    """Trust all rows that a public key (hexadecimal) signs. By default, the owner's `name` is the first digits of the
+    key."""
     if not is_public_key(key):
         raise UsageError(
             f"{key[:80]!r} is not a public key; expected 64 hexadecimal digits, as printed by `kernrec db trust --own`"
@@ -62,7 +62,7 @@ def trust(key: str, name: str | None) -> None:
 
 
 def distrust(key_or_name: str) -> str:
-    """Stop trusting a key, given by its digits or by the user's name for it, and return the key."""
+    """Stop trusting a key, given as digits or as its owner's name. Return the key."""
     names = trusted()
     for key, name in names.items():
         if key_or_name in (key, name):
@@ -79,12 +79,11 @@ def _write_trusted(names: dict[str, str]) -> None:
 
 
 def trusts(signer: str | None) -> bool:
-    """Return whether kernrec accepts a signer's rows without asking the user. Return False for unsigned rows."""
+    """Return whether the user trusts a signer. Return False if nobody signed."""
     return bool(signer) and (signer in trusted() or signer == own_key())
 
 
 def signer_name(key: str | None) -> str:
-    """Return the name of a signer to show in answers."""
     if not key:
         return "unsigned"
     if key == own_key():
@@ -93,12 +92,10 @@ def signer_name(key: str | None) -> str:
 
 
 def key_file() -> Path:
-    """Return the path of the user's private key, which may not exist."""
     return paths.config() / "key"
 
 
 def own_key() -> str | None:
-    """Return the user's public key, or None if the user has no key."""
     try:
         text = _key_text(paths.config() / "key.pub")
     except (OSError, UnicodeDecodeError):
@@ -107,7 +104,7 @@ def own_key() -> str | None:
 
 
 def make_own_key() -> str:
-    """Return the user's public key. Create a key pair first if there is none."""
+    """Return the user's public key. Create a key pair if there is none."""
     path = key_file()
     key = Signer.of(path).key if path.exists() else make_key(path)
     with file_errors(path.parent, "written"):
@@ -116,7 +113,7 @@ def make_own_key() -> str:
 
 
 def make_key(path: Path) -> str:
-    """Create a private key in a new file that only this user can read, and return the public key."""
+    """Create a private key in a new file, and return the public key."""
     private = _ed25519().Ed25519PrivateKey.generate()
     with file_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,12 +133,11 @@ class Signer:
     """A person or program that signs documents."""
 
     key: str
-    """Public key, as hexadecimal digits."""
+    """Public key, in hexadecimal digits."""
     private: Any
 
     @classmethod
     def of(cls, path: Path) -> "Signer":
-        """Return a signer that uses the private key in a file."""
         try:
             text = _key_text(path)
         except FileNotFoundError:
@@ -154,13 +150,12 @@ class Signer:
         return cls(private.public_key().public_bytes_raw().hex(), private)
 
     def sign(self, content: bytes) -> bytes:
-        """Return the content of the signature file for a document."""
         return json.dumps({"key": self.key, "signature": self.private.sign(content).hex()}).encode() + b"\n"
 
 
 def signer_of(content: bytes, signature: bytes, title: str) -> str:
-    """Return the public key in a signature file, after checking the signature of `content`. Raise `UsageError` if the
-    signature file or the signature is not valid. Messages name the signed file `title`."""
+    """Return the public key in a signature file. Raise `UsageError` if the signature does not match `content`. `title`
+    is the name of the signed file in messages."""
     try:
         document = json.loads(signature)
         key, value = document["key"], document["signature"]
@@ -175,8 +170,7 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
 
 
 def is_public_key(text: str) -> bool:
-    """Return whether a text is a safe public key, in hexadecimal digits. A point of small order is unsafe, because its
-    signatures can be forged (RFC 8032, 5.1.7, leaves this check to the caller). Non-canonical encodings are unsafe."""
+    """Return whether a text is a valid public key, in hexadecimal digits, that is safe against forged signatures."""
     if not _KEY.fullmatch(text):
         return False
     y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # The highest bit is the sign of x.

@@ -1,10 +1,10 @@
-"""Remember for each database file whether kernrec checked or wrote it, and which rows queries must skip.
+"""Remember which database files kernrec has checked or written, and which rows queries must skip.
 
 A mark is a small file in the cache folder. It identifies a database file's content by device, inode, size and change
 times. Only the superuser can set `st_ctime`, so no other user can hide a change.
 
-A file is the user's own if this user's kernrec wrote it, or if it is the user's database or the database of pulled
-rows. kernrec ignores the contributors and scales in other files.
+A file belongs to the user if this user's kernrec wrote it, or if it is the user's database or the database of pulled
+rows.
 """
 
 import json
@@ -21,25 +21,24 @@ from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 _CHECKS = 2
-"""Version of the checks. kernrec checks a file again if it passed only an older version."""
+"""Version of the checks. kernrec repeats the check of a file that only passed an older version."""
 _AGAIN_S = 86_400.0
-"""Seconds until kernrec checks a file again if queries skip some of its rows. A wrong clock may have made these rows
-seem impossible."""
+"""Seconds until kernrec checks a file with faulty rows again. A wrong clock may have caused the faults."""
 
 Faults = Mapping[str, Mapping[str, Sequence[str]]]
-"""Keys of rows with impossible values, keyed by table name and then by description of the fault."""
+"""Keys of rows with impossible values, keyed by table name and then by fault."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Facts about a database file, saved by the last check or the last write."""
+    """Result of the last check or write of a database file."""
 
     state: str
-    """Result of `file_state` after the last check or write. Empty if kernrec never checked or wrote the file."""
+    """Result of `file_state` at the last check or write, or empty if there was none."""
     own: bool
     """Whether this user's kernrec wrote the file."""
     writing: str = ""
-    """Device and inode of the file that kernrec is writing, or was writing when it was killed."""
+    """Device and inode of a file that kernrec has begun to write."""
     faults: Faults = field(default_factory=dict)
     checked_at: float = 0.0
     """Time of the last check, in seconds since 1970."""
@@ -50,14 +49,13 @@ class Mark:
         return {table: sorted({key for keys in by.values() for key in keys}) for table, by in self.faults.items()}
 
     def holds(self, state: str) -> bool:
-        """Return whether the mark is still valid. It is invalid if `state` differs from the mark's, or if the file
-        needs another check (`_AGAIN_S`)."""
+        """Return whether the file needs no new check. `state` is its present `file_state`."""
         recent = 0 <= time.time() - self.checked_at < _AGAIN_S
         return bool(state) and self.state == state and (recent or not self.faults)
 
 
 def file_state(path: Path) -> str:
-    """Return a text that identifies the content of a file and its write-ahead log. It is empty if there is no file."""
+    """Return a text that changes with the content of a file. Empty if there is no file."""
     texts = []
     for name in (path, f"{path}.wal"):
         try:
@@ -74,7 +72,7 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has opened the file with this `file_state`. Return True if that is unknown."""
+    """Return whether this process has opened the file with this `file_state`, or may have opened it."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:
@@ -88,7 +86,6 @@ def has_open(state: str) -> bool:
 
 
 def read_mark(path: Path) -> Mark:
-    """Return the mark of a file, or an empty mark if there is none."""
     try:
         return Mark(**json.loads(mark_path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -96,8 +93,8 @@ def read_mark(path: Path) -> Mark:
 
 
 def write_mark(path: Path, mark: Mark) -> None:
-    """Save a mark if the cache folder is writable. Never create a home folder."""
-    if not paths.cache().parent.parent.is_dir():
+    """Save a mark if the cache folder is writable."""
+    if not paths.cache().parent.parent.is_dir():  # Never create a home folder.
         return
     with suppress(OSError):
         place = mark_path(path)
@@ -106,7 +103,7 @@ def write_mark(path: Path, mark: Mark) -> None:
 
 
 def is_own(path: Path, mark: Mark | None = None) -> bool:
-    """Return whether a file is the user's own (see the module's docstring) or does not exist yet."""
+    """Return whether a file belongs to the user or does not exist yet."""
     state, mark = file_state(path), mark or read_mark(path)
     if not state or (mark.own and state == mark.state) or (mark.writing and mark.writing == inode_of(state)):
         return True

@@ -1,6 +1,6 @@
 """Define `Measurement`: the outcome of one config of a kernel on one device.
 
-Its fields are the columns of the table `measurement` (`db/schema`). Groups of them are base classes.
+Its fields are the columns of the table `measurement` (`db/schema`).
 """
 
 import json
@@ -18,7 +18,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class LatencyReport:
-    """Latency of one launch sequence in a burst of launches. All fields are None if nothing was timed."""
+    """Latency of one computation of the problem. All fields are None if nothing was timed."""
 
     latency_s: float | None = None
     latency_samples_s: tuple[float, ...] | None = None
@@ -33,20 +33,18 @@ class LatencyReport:
     latency_outliers: int | None = None
     """Number of samples more than 5 median absolute deviations from the median."""
     latency_converged: bool | None = None
-    """Whether the 90 % interval became as narrow as the protocol requires."""
+    """Whether the 90 % interval became narrow enough."""
     latency_window_s: float | None = None
-    """Length of the time in which samples were taken, in seconds."""
     l2_policy: str | None = None
     """Treatment of the L2 cache between launches, such as `flushed`."""
 
 
 @dataclass(frozen=True)
 class EnergyReport:
-    """Energy of one launch sequence under sustained load, idle power included. A field is None if it was not
-    measured."""
+    """Energy of one computation of the problem, including idle power. A field is None if it was not measured."""
 
     sustained_latency_s: float | None = None
-    """Latency during the energy window, in seconds."""
+    """Latency in seconds while energy was measured."""
     energy_j: float | None = None
     energy_low_j: float | None = None
     """Lower end of the 90 % interval, in joules."""
@@ -54,11 +52,11 @@ class EnergyReport:
     power_w: float | None = None
     energy_method: str | None = None
     energy_ticks: int | None = None
-    """Number of updates of the energy counter in the window."""
+    """Number of updates of the energy counter."""
     energy_tick_s: float | None = None
-    """Time between two updates of the energy counter, in seconds."""
+    """Seconds between two updates of the energy counter."""
     energy_counter_ratio: float | None = None
-    """Energy according to the counter, divided by the integral of the power sensor's readings."""
+    """Energy from the counter, divided by energy from the power sensor."""
     energy_window_s: float | None = None
 
 
@@ -72,31 +70,31 @@ class GpuState:
     sm_clock_min_hz: float | None = None
     memory_clock_hz: float | None = None
     event_reasons: Mapping[str, float] | None = None
-    """Fraction of sensor readings in which each clock event reason of the driver was active."""
+    """Fraction of sensor readings with each clock event reason, such as `SwPowerCap`."""
 
 
 @dataclass(frozen=True)
 class NumericCheck:
-    """Result of comparing a kernel's output with the reference output."""
+    """Comparison of a kernel's output with the reference output."""
 
     numeric_error: float | None = None
     """Largest error of the output, relative to its RMS."""
     tolerance: float | None = None
-    """Largest error that still counts as correct, or None if the outputs must be equal."""
+    """Largest error that counts as correct, or None if the outputs must be equal."""
     checked_against: str | None = None
 
 
 @dataclass(frozen=True)
 class DeviceReport(LatencyReport, EnergyReport, GpuState, NumericCheck):
-    """Results that only the measuring process knows: costs, state of the GPU and numeric errors."""
+    """Everything that the measuring process reports: costs, state of the GPU and numeric errors."""
 
     launches: int | None = None
-    """Number of launches in the last measuring window."""
+    """Number of launches in the last timed window."""
     input_footprint: float | None = None
     """Size of all inputs and outputs, divided by the size of the L2 cache."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the columns that are not None, as JSON values keyed by column name."""
+        """Return the columns that are not None, keyed by column name."""
         values = {name: value for name, value in vars(self).items() if value is not None}
         for name in values.keys() & {"config", "event_reasons"}:
             values[name] = dict(values[name])
@@ -112,7 +110,7 @@ class DeviceReport(LatencyReport, EnergyReport, GpuState, NumericCheck):
 
 
 def report_value(name: str, value: Any) -> Any:
-    """Convert a column's value to the type of its field. Return a wrong value unchanged, for a later check."""
+    """Convert a column's value to the type of its field. Return a value of a wrong type unchanged."""
     if name == "latency_samples_s" and isinstance(value, list):
         return tuple(value)
     if name == "event_reasons" and isinstance(value, str):
@@ -124,7 +122,7 @@ def report_value(name: str, value: Any) -> Any:
 
 
 NEWEST_PROTOCOL = 1
-"""Newest supported version of the measuring protocol (docs/protocol.md), also in `db/schema/views.sql`."""
+"""Newest supported version of the measuring protocol (docs/protocol.md). Keep it equal to `db/schema/views.sql`."""
 
 
 class Outcome(StrEnum):
@@ -135,7 +133,7 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     CRASH = "crash"
     INCORRECT = "incorrect"
-    """The result differs from the reference by more than rounding errors explain. The config is not timed."""
+    """The result is wrong. The config is not timed."""
     QUARANTINED = "quarantined"
     """The GPU was disturbed during the measurement, so the result is not valid."""
 
@@ -144,17 +142,15 @@ class Tier(StrEnum):
     """Thoroughness of a measurement, in ascending order."""
 
     SCREEN = "screen"
-    """Only latency."""
+    """Latency only."""
     COARSE = "coarse"
-    """Latency, and energy over a short window."""
+    """Latency, and energy over a few seconds."""
     FINAL = "final"
-    """Latency and energy over long windows, in several interleaved rounds."""
+    """Latency and energy over a longer time, repeated several times."""
 
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """A row of the table `problem`. It can be read without the definition of its op."""
-
     key: str
     """Canonical name of the problem, such as `matmul[m=1,n=2,k=3]f32,nn`."""
     op: str
@@ -169,7 +165,7 @@ class ProblemRecord:
 
 @dataclass(frozen=True)
 class CodeInfo:
-    """Properties of the compiled code that ran, and the compiler that produced it."""
+    """The compiled code that ran, and its compiler."""
 
     cubin_hash: str | None = None
     compiler: str | None = None
@@ -182,24 +178,22 @@ class CodeInfo:
 
 @dataclass(frozen=True)
 class InputInfo:
-    """Description of the values in the input tensors."""
-
     input_generator: str | None = None
     input_seed: int | None = None
     input_distribution: str | None = None
 
 
 Limits = tuple[float | None, float | None, float | None, bool]
-"""Power limit in W, locked core and memory clock in Hz (None if not set), and whether MIG divides the GPU."""
+"""(Power limit in W, core clock in Hz, memory clock in Hz, whether MIG is enabled). Clocks that are not locked are
+None."""
 
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """Settings of a GPU that another program may change during a campaign. None means unknown or default."""
+    """Settings of a GPU that another program may change. None means unknown or default."""
 
     power_limit_w: float | None = None
-    """Power limit in watts, or None for the default. `locked_sm_clock_hz` and `locked_memory_clock_hz` are None if the
-    clock was not locked."""
+    """Power limit in watts."""
     locked_sm_clock_hz: float | None = None
     locked_memory_clock_hz: float | None = None
     ecc: bool | None = None
@@ -209,10 +203,7 @@ class GpuSettings:
 
 @dataclass(frozen=True)
 class MeasuredDevice(GpuSettings):
-    """GPU, software and settings with which a config was measured."""
-
     device: str | None = None
-    """Name of the GPU according to the driver."""
     device_uuid_hash: str | None = None
     vbios: str | None = None
     driver: str | None = None
@@ -230,8 +221,6 @@ class MeasuredDevice(GpuSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(DeviceReport, MeasuredDevice, InputInfo, CodeInfo):
-    """One row of the measurement log."""
-
     gpu: str
     """Name of the GPU in the GPU catalog."""
     kernel: str
@@ -244,14 +233,13 @@ class Measurement(DeviceReport, MeasuredDevice, InputInfo, CodeInfo):
     """Version of kernrec's protocol, or 0 if another program measured."""
     tier: Tier
     selection_probability: float | None = None
-    """Probability with which the config was selected for this tier, or None if it was not selected at random."""
+    """Probability with which the config was selected, or None if it was not selected at random."""
     session: str
     measured_at: datetime
-    """Time in UTC without a time zone."""
+    """Time in UTC, without a time zone."""
     measured_by: str | None = None
-    """Program that measured."""
     block: int | None = None
-    """Number of the block in the session. A block lies between two runs of the reference kernels."""
+    """Number of the block in the session. The reference kernels run between blocks."""
     position: int | None = None
     reference_age_s: float | None = None
     """Seconds since the last run of the reference kernels."""
@@ -260,9 +248,9 @@ class Measurement(DeviceReport, MeasuredDevice, InputInfo, CodeInfo):
     reference_energy: float | None = None
     """Energy of the reference kernels, relative to the start of the session."""
     block_open: bool | None = None
-    """True if the session ended before the block's second reference run, so that drift is unknown. Else None."""
+    """True if the session ended within the block, so that drift is unknown. Else None."""
     replayed: bool | None = None
-    """True if the row comes from replaying a recording, else None."""
+    """True if the row comes from a replayed recording, else None."""
 
     @property
     def config_key(self) -> tuple[str, str, str]:
@@ -275,10 +263,10 @@ class Measurement(DeviceReport, MeasuredDevice, InputInfo, CodeInfo):
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> "Measurement":
-        """Build a measurement from values keyed by column name, like the result of `columns`. Absent columns are None.
+        """Build a measurement from the result of `columns`. Absent columns are None.
 
-        `problem` may also be a `Problem` or the result of `Problem.as_dict`. Raise `UsageError` if a column is unknown.
-        `config` and `problem` are required and must have the right type. The database checks other values later.
+        `problem` may also be a `Problem` or the result of `Problem.as_dict`. Raise `UsageError` if a column is unknown,
+        or if `config` or `problem` is missing. The database checks other values later.
         """
         if unknown_names := columns.keys() - set(_NAMES):
             raise unknown("column of measurement", sorted(unknown_names)[0], list(_NAMES))

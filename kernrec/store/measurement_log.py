@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasuredAnswer:
-    """Measured costs of one config for one GPU and problem, at one power limit and one setting of the clocks.
+    """Measured costs of one config for one GPU and problem, at one power limit and clock setting.
 
-    The costs combine all matching rows of a database (`db/schema/views.sql`), except rows from MIG slices. The user's
-    own rows take precedence over other people's, and rows of the newest protocol version over older rows. Other
-    people's rows are scaled to the typical speed of their GPU's model. The cost of a session is the median of its most
-    thorough tier. The cost of a contributor is the median over their sessions, and the result is the median over the
-    contributors.
+    The costs are medians over contributors, of the median over each contributor's sessions (`db/schema/views.sql`). The
+    user's own rows take precedence over other people's, and rows of the newest protocol over older rows. Rows from MIG
+    slices do not count.
 
     The 90 % intervals include the differences between sessions and between contributors. They are None if only one
     session measured the config and stored no interval.
@@ -34,7 +32,7 @@ class MeasuredAnswer:
     config: dict[str, int]
     latency_s: float
     energy_j: float | None
-    """Joules per launch sequence, or None if energy was not measured."""
+    """Joules for one computation of the problem, or None if energy was not measured."""
     power_w: float | None
     sessions: int
     protocol_version: int
@@ -42,8 +40,7 @@ class MeasuredAnswer:
     device: str | None
     """Name of the GPU according to the driver."""
     power_limit_w: float | None
-    """Power limit in watts, or None for the default. `locked_sm_clock_hz` and `locked_memory_clock_hz` are None if the
-    clock was not locked."""
+    """Power limit in watts, or None for the default. The clocks below are None if they were not locked."""
     locked_sm_clock_hz: float | None
     locked_memory_clock_hz: float | None = None
     latency_low_s: float | None = None
@@ -51,13 +48,13 @@ class MeasuredAnswer:
     energy_low_j: float | None = None
     energy_high_j: float | None = None
     measured_by: str | None = None
-    """Program that measured. For an imported row: the tool, and the person or project that recorded."""
+    """Program that measured. For an imported row, also the person or project that recorded."""
     replayed: bool = False
-    """Whether the rows come from replaying a recording. kernrec uses such rows only if nothing was measured."""
+    """Whether the rows come from a replayed recording."""
     merged: bool = False
     """Whether the rows came from other people."""
     signers: tuple[str, ...] = ()
-    """Public keys of the people who signed the pulled rows. An empty key stands for unsigned rows."""
+    """Public keys of the people who signed the rows. An empty key stands for unsigned rows."""
     database: str = ""
     """Database with the rows: `own`, `pulled`, or the path of a file."""
     contributors: int = 1
@@ -68,12 +65,12 @@ class MeasuredAnswer:
     rescaled: int = 0
     """Number of contributors whose rows were scaled to the typical speed of their GPU's model."""
     others_s: float | None = None
-    """Median latency in seconds that other people measured for this config. None if the rows are not the user's own."""
+    """Other people's median latency for this config, in seconds. None if the rows are not the user's own."""
 
 
 @dataclass(frozen=True)
 class FailedConfig:
-    """A config of a kernel that failed for one problem on one GPU."""
+    """A config that failed for one problem on one GPU."""
 
     kernel: str
     kernel_hash: str
@@ -84,16 +81,13 @@ class FailedConfig:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements and failures for one GPU and problem, from one or more databases."""
-
     measured: tuple[MeasuredAnswer, ...] = ()
-    """Measured costs of configs of the requested kernels, fastest first."""
+    """Measured configs of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
-    """Configs of the requested kernels that failed and did not succeed later. A config that gave an incorrect result is
-    included even if it succeeded later, because races are intermittent. The user's own successes outweigh other
-    people's failures."""
+    """Configs of the requested kernels that failed and did not succeed later. An incorrect config stays in this list
+    even if it succeeded later, because races are intermittent."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """Fastest config of any kernel that was not requested, for each power limit and setting of the clocks."""
+    """Fastest config of the other kernels, for each power limit and clock setting."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
         """Combine the evidence for one problem that was stored under two keys."""
@@ -110,10 +104,10 @@ NO_EVIDENCE = Evidence()
 
 
 _LONG_NUMBER = re.compile(r":-?\d{16}")
-"""Matches an integer of 16 or more digits. No tunable has such a value."""
+"""Matches an integer of 16 or more digits, which no tunable has."""
 
 _Row = tuple[Any, ...]
-"""A row for `MeasuredAnswer` or `FailedConfig`: kernel, kernel hash, config as canonical JSON, and the other fields."""
+"""Kernel, kernel hash, config as canonical JSON, and the other fields of a `MeasuredAnswer` or `FailedConfig`."""
 
 ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
@@ -165,7 +159,7 @@ _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 @dataclass(frozen=True, eq=False)
 class MeasurementLog:
-    """Measured costs and failures of configs on one GPU, in one database, keyed by problem key."""
+    """Measured costs and failures on one GPU, in one database, keyed by problem key."""
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
@@ -174,8 +168,7 @@ class MeasurementLog:
 def read_log(
     connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False
 ) -> MeasurementLog:
-    """Read the measured costs and the failures of configs for some problems on a GPU. If `signed` is True, also read
-    the signers of pulled rows."""
+    """Read the measured costs and the failures on a GPU. If `signed` is True, also read the signers."""
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
         return MeasurementLog({}, {})
@@ -190,7 +183,7 @@ def read_log(
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
     def by_config(wanted: bool, query: str) -> dict[_Row, Any]:
-        """Return a query's last column, keyed by the other columns, or an empty dictionary if `wanted` is False."""
+        """Return a query's last column, keyed by the other columns. Return an empty dictionary if `wanted` is False."""
         rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if wanted else []
         return {row[:-1]: row[-1] for row in rows}
 
@@ -213,10 +206,10 @@ def read_log(
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """Combine several databases' costs and failures of kernels on a problem. `logs` are in order of precedence.
+    """Combine several databases' evidence for kernels on a problem. `logs` are in order of precedence.
 
-    For each config, only the first database with measurements counts. Replayed rows count only if no database has
-    measurements of the config.
+    For each config, only the first database with measurements counts. Replayed rows count only if no database has a
+    measurement of the config.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return NO_EVIDENCE

@@ -1,6 +1,6 @@
-"""Read and write static profiles, as rows in Parquet files and databases, and as arrays.
+"""Read and write static profiles.
 
-Importing DuckDB takes longer than the rest of a query, so the arrays of shipped profiles are cached.
+Importing DuckDB takes longer than the rest of a query, so shipped profiles are cached as arrays.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ProfileRow:
-    """Static profile of one launch of one compiled variant of a kernel on one architecture."""
+    """Static profile of one launch of a compiled kernel variant on one architecture."""
 
     kernel: str
     kernel_hash: str
@@ -30,7 +30,7 @@ class ProfileRow:
     launch: int
     entry: str
     variant: Mapping[str, int | str]
-    """Values of the compile-time tunables, the dtype and the layout of the variant."""
+    """Compile-time tunables, dtype and layout."""
     registers: int
     spill_bytes: int
     stack_bytes: int
@@ -40,8 +40,7 @@ class ProfileRow:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Numbers of events, as float64 of shape (metrics, terms). The first term counts events per block. Each other term
-    counts events per iteration of a loop."""
+    """Numbers of events per block (column 0) and per iteration of each loop (other columns). The rows are metrics."""
 
     def columns(self) -> dict[str, object]:
         """Return the values for the table `profile`, keyed by column name."""
@@ -58,37 +57,37 @@ class ProfileRow:
 
 
 COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
-"""Column names of fields that have another name in Python, keyed by field name. The column names never change, because
-the key of a row depends on them."""
+"""Column names of fields that have another name in Python. Column names never change, because row keys depend on
+them."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProfileTable:
-    """Static profiles of all compiled variants of one launch of a kernel on one architecture, one per row."""
+    """Static profiles of all compiled variants of one launch of a kernel on one architecture."""
 
     launch: int
     entry: str
     variant_keys: tuple[str, ...]
     """Key of each row's variant, in ascending order."""
     registers: np.ndarray
-    """Registers per thread, as int64 of shape (rows,). So are `spill_bytes`, `stack_bytes` and `static_smem_bytes`."""
+    """Registers per thread, as int64 of shape (rows,). The next three fields have the same shape."""
     spill_bytes: np.ndarray
     stack_bytes: np.ndarray
     static_smem_bytes: np.ndarray
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Numbers of events, as float64 of shape (rows, metrics, terms). Metrics that a profile lacks are 0."""
+    """Numbers of events, as float64 of shape (rows, metrics, terms). Missing metrics are 0."""
 
     def column(self, metric: str) -> np.ndarray:
-        """Return a metric of each row per block, (rows,), without loops; 0 if no profile has the metric."""
+        """Return a metric of each row per block, (rows,), without loops."""
         if metric not in self.metrics:
             return np.zeros(len(self.variant_keys))
         return self.counts[:, self.metrics.index(metric), 0]
 
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return the shipped static profiles for this version of a kernel's source, keyed by launch number."""
+    """Return the shipped static profiles for a kernel's source, keyed by launch number."""
     path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
     try:
         content = path.read_bytes()
@@ -103,7 +102,7 @@ def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, Profil
 
 
 def tables_of_arrays(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[int, ProfileTable]:
-    """Rebuild the profile tables, keyed by launch number, from the result of `arrays_of_tables`."""
+    """Convert the result of `arrays_of_tables` back to profile tables, keyed by launch number."""
     tables = {}
     for table in facts["tables"]:
         launch = table["launch"]
@@ -127,7 +126,8 @@ def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
 
 
 def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return a kernel's static profiles in a Parquet file, keyed by launch. Raise `UsageError` for a bad file."""
+    """Return a kernel's static profiles in a Parquet file, keyed by launch number. Raise `UsageError` if the file is
+    damaged."""
     with one_line(path), parquet_rows(path) as (connection, source):
         return query_profiles(connection, source, kernel, kernel_hash, sm)
 
@@ -135,8 +135,7 @@ def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[in
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """Return a kernel's static profiles in an SQL table, keyed by launch. For each variant, use the profile from the
-    newest compiler."""
+    """Return a kernel's static profiles in an SQL table, keyed by launch number."""
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
     # A second query with the same row order returns all `counts` as one flat array. `ends` has the end of each row.

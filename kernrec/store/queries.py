@@ -1,4 +1,4 @@
-"""Query a database file with SQL, or read its measurements, kernels, profiles and faulty rows."""
+"""Query a database file."""
 
 import json
 import os
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class DatabaseQueries:
-    """Methods of `Database` that read. They raise a one-line `UsageError` if the database cannot be read."""
+    """Methods of `Database` that read. They raise `UsageError` if the database cannot be read."""
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection
         self.path = path
         self.mark = mark
-        """Facts about the file from its last check or write, or None if the file was not checked."""
+        """Result of the file's last check or write, or None if kernrec has not checked the file."""
 
     # Queries in SQL must name tables in full (`db.measurement`).
 
@@ -40,10 +40,11 @@ class DatabaseQueries:
             return self._connection.execute(query, values).fetchall()
 
     def keep(self, name: str, query: str, file: Path) -> None:
-        """Store the result of a query in a temporary table of this connection, replacing a table of the same name.
+        """Store the result of a query in a temporary table, replacing a table of the same name.
 
         Args:
-            query: SQL query. `{rows}` stands for the rows of the Parquet file `file`, which this method moves away.
+            query: SQL query. `{rows}` stands for the rows of the Parquet file `file`.
+            file: Parquet file, which this method moves away.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
             move(file, folder / file.name)
@@ -61,7 +62,7 @@ class DatabaseQueries:
         return target, int(rows)
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """Return the rows of a table or view (`db/schema/views.sql`) that match the column values in `equal`."""
+        """Return the rows of a table or view that match the column values in `equal`."""
         if table not in (*TABLES, *derived()):
             raise unknown("table", table, (*TABLES, *derived()))
         with one_line(self.path):
@@ -77,7 +78,7 @@ class DatabaseQueries:
             return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
 
     def columns(self, table: str) -> dict[str, str]:
-        """Return the SQL types of the columns of a table or view, keyed by column name, in order."""
+        """Return the SQL types of a table's columns, in order, keyed by column name."""
         if table in derived():
             described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
             return {name: kind for name, kind, *_ in described}
@@ -100,8 +101,8 @@ class DatabaseQueries:
         return measurements
 
     def kernels(self) -> list[tuple[str, str, str, str | None]]:
-        """Return (name, spec, source, signer) of stored kernels, newest first. The signer is None if the kernel is the
-        user's own, and empty if nobody signed it."""
+        """Return (name, spec, source, signer) of stored kernels, newest first. The signer is None for the user's own
+        kernels, and empty if unknown."""
         return self.query(
             "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
             "FROM db.kernel ORDER BY rowid DESC"
@@ -110,8 +111,8 @@ class DatabaseQueries:
     def session_rows(
         self, gpu: str, kernel: str, session: str
     ) -> list[tuple[str, dict[str, int], float | None, float | None]]:
-        """Return (session, config, latency in s, energy in J) of each measurement whose session begins with `session`.
-        A cost is None if it was not measured."""
+        """Return (session, config, latency in s, energy in J) for all sessions whose name begins with `session`. A cost
+        is None if it was not measured."""
         query = """
             SELECT session, tunables, latency_s, energy_j
             FROM db.measurement AS row JOIN db.config AS config USING (config_id)
@@ -121,8 +122,7 @@ class DatabaseQueries:
         return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
     def log(self, gpu: str, problems: Sequence[str], *, signed: bool = False) -> MeasurementLog:
-        """Return the measured costs and the failures of configs on a GPU, for problems given by key. If `signed` is
-        true, also return the signers of pulled rows."""
+        """Return the measured costs and the failures on a GPU, for problems given by key. `signed` adds the signers."""
         with one_line(self.path):
             return read_log(self._connection, gpu, problems, signed)
 
@@ -130,8 +130,8 @@ class DatabaseQueries:
         return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
-        """Return the static profiles of a kernel's source on one architecture, keyed by launch number. If `own` is
-        False, other people's profiles replace missing ones."""
+        """Return the static profiles of a kernel's source, keyed by launch number. `own` excludes other people's
+        profiles."""
         with one_line(self.path):
             source = "db.profile"
             if self.query("SELECT EXISTS (FROM db.merged_row SEMI JOIN db.profile ON row_id = profile_id)")[0][0]:
@@ -143,12 +143,12 @@ class DatabaseQueries:
 
     @property
     def faults(self) -> Faults:
-        """Keys of the rows with impossible values, which queries skip, keyed by table name and then by fault."""
+        """Keys of the rows that queries skip, keyed by table name and then by fault."""
         return self.mark.faults if self.mark else {}
 
     @property
     def left_out(self) -> int:
-        """Number of rows with impossible values, which queries skip."""
+        """Number of rows that queries skip because they have impossible values."""
         return sum(map(len, self.mark.dropped.values())) if self.mark else 0
 
     def counts(self) -> dict[str, int]:
@@ -156,7 +156,7 @@ class DatabaseQueries:
         return dict(zip(TABLES, counts, strict=True))
 
     def content_hash(self) -> str:
-        """Return a hash of the content of all rows that does not depend on their order."""
+        """Return a hash of all rows that does not depend on their order."""
         keys = {}
         with one_line(self.path):
             for table in TABLES:
@@ -175,10 +175,10 @@ class DatabaseQueries:
         return wrong_keys(self._connection, table, f"db.{table}", kinds)
 
     def conflicts(self) -> list[str]:
-        """Return the keys of measurements that queries skip because two rows of one contributor contradict each other.
+        """Return the keys of measurements that contradict another measurement of the same contributor. Queries skip
+        them.
 
-        Such rows have the same position in the same session but different values. If only other people's rows
-        contradict a row of the user, queries use the user's row.
+        Two measurements contradict each other if their positions in a session are equal, but their values are not.
         """
         query = f"""
             SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM sourced_rows

@@ -1,14 +1,11 @@
-"""Cache everything that queries read from a database in a memory-mapped file, the database's query file.
+"""Cache everything that queries read from a database in a memory-mapped file, the query file.
 
-Importing DuckDB and opening a database takes longer than the rest of a query and doubles its memory. The query file
-holds the costs and failures (`MeasurementLog`) for each GPU and problem, the static profiles of each kernel and
-architecture by launch (`ProfileTable`), the analyzed kernels, and the lowest and highest measurement key. An index at
-the end of the file lists a hash of each entry's name, and the state of the database.
+Importing DuckDB and opening a database takes longer than the rest of a query. The query file holds the measured costs
+and failures for each GPU and problem, the static profiles, and the analyzed kernels.
 
-Deriving all entries from 1,000,000 rows takes several seconds, so an entry may be empty at first. The first query that
-needs an empty entry derives it. This query also derives other empty entries, as long as this takes few rows. The file
-is written again if the state of the database differs or the file is damaged. So if a process is killed after a commit
-and before it writes this file, the next query is only slower. If no file can be written, the entries stay in memory.
+An entry may be empty at first, because deriving all entries from 1,000,000 rows takes several seconds. The first query
+that needs an empty entry derives it. The file is written again if the database has changed or the file is damaged. If
+no file can be written, the entries stay in memory.
 
 The query file of the user's own database is called `NAME.query` and is beside the database. The query files of all
 other databases are in the cache folder.
@@ -46,14 +43,13 @@ if TYPE_CHECKING:
 
 _FORM = 2
 _TOGETHER = 20_000
-"""Maximum number of rows from which one query derives several entries. Deriving them takes up to half a second."""
+"""Maximum number of rows from which one query derives several entries, which takes up to half a second."""
 _TAIL = 8
-"""Number of bytes at the end of the file that hold the length of the index."""
+"""Bytes at the end of the file that hold the length of the index."""
 _INDEX = ("keys", "starts", "stops")
 """Arrays of the index: hashes of the entries' names (ascending), and the start and end of each entry in bytes."""
 _TITLE = 21
-"""Position of the database's title among the columns of an answer. The title is not stored. `QueryFile.log` fills it
-in."""
+"""Position of the database's title in an answer. The title is not stored, and `QueryFile.log` fills it in."""
 _ANSWER, _FAILURE, _KERNEL = "SSSFffIITsfffffffsBBLSIffIf", "SSSSTB", "SSSs"
 """Types of the columns of an answer, a failure and a kernel. Each letter is a key of `_TYPES`."""
 _TYPES: Mapping[str, set[type]] = {
@@ -69,7 +65,7 @@ _KERNELS, _ENDS, _NAMES = ("kernels",), ("ends",), ("names",)
 
 
 class QueryFile:
-    """The content of a query file. Every method raises `ValueError` if an entry that it reads is damaged.
+    """The content of a query file. Methods raise `ValueError` if an entry is damaged.
 
     Args:
         data: Content of the file, mapped into memory.
@@ -89,23 +85,22 @@ class QueryFile:
         self._entries_end = max(0, len(data) - _TAIL - size)
         self._facts, index = unpack(data[self._entries_end : -_TAIL])
         self.made_of: list[str] = self._facts["made_of"]
-        """Result of `_made_of` when the file was written. If the result is different now, the file is outdated."""
+        """Texts that identify the inputs of the file. If `_made_of` now returns other texts, the file is outdated."""
         self.measurements: int = self._facts["measurements"]
         """Number of measurements in the database, except withdrawn measurements."""
         self.left_out: int = self._facts["left_out"]
-        """Number of rows of the database with impossible values, which queries skip."""
+        """Number of rows that queries skip because they have impossible values."""
         self._data, (self._keys, *self._bytes) = data, (index[name] for name in _INDEX)
 
     @property
     def ends(self) -> list[str]:
-        """The lowest and the highest key of all measurements in the database. The list is empty if there are no
-        measurements."""
+        """The lowest and the highest key of all measurements. Empty if there are no measurements."""
         entry = self._entry(_ENDS)
         return [] if entry is None else [end for end in entry[0]["ends"] if end is not None]
 
     def log(self, gpu: str, problem: str, title: str) -> MeasurementLog:
-        """Return the measured costs and the failures of configs for one GPU and problem. The returned costs contain
-        `title` as the name of the database."""
+        """Return the measured costs and the failures for one GPU and problem. `title` is the database's name in the
+        result."""
         if (entry := self._entry(("log", gpu, problem))) is None:
             return MeasurementLog({}, {})
         answers, failures = entry[0]["answers"], entry[0]["failures"]
@@ -115,25 +110,22 @@ class QueryFile:
         return MeasurementLog(*({key: rows for key, rows in log.items() if rows} for log in logs))
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """Return the static profiles of a kernel's source on one architecture, keyed by launch number. The result is
-        empty if the database has no such profiles."""
+        """Return the static profiles of a kernel's source on one architecture, keyed by launch number."""
         entry = self._entry(("profiles", kernel, kernel_hash, str(sm)))
         return {} if entry is None else tables_of_arrays(*entry)
 
     def kernels(self) -> list[tuple[Any, ...]]:
-        """Return the rows that `Database.kernels` returned for the database."""
         entry = self._entry(_KERNELS)
         return [] if entry is None else _rows(entry[0]["kernels"], _KERNEL)
 
     def names(self) -> dict[_Name, int]:
-        """Return the number of database rows from which each entry is derived, keyed by the entry's name. Entries that
-        are never empty are not included."""
+        """Return the number of database rows from which each entry is derived, keyed by entry name."""
         entry = self._entry(_NAMES)
         return {} if entry is None else {tuple(name): count for name, count in entry[0]["counts"]}
 
     def content(self, name: _Name) -> bytes | None:
-        """Return the bytes of an entry. Return `b""` if the entry was not derived yet, and None if the file has no
-        entry of this name."""
+        """Return the bytes of an entry. Return `b""` if the entry is still empty, and None if there is no such
+        entry."""
         key = _key(name)
         place = int(self._keys.searchsorted(np.uint64(key)))
         if place == len(self._keys) or self._keys.item(place) != key:
@@ -142,8 +134,7 @@ class QueryFile:
         return self._data[start:stop]
 
     def with_entries(self, contents: Iterable[tuple[_Name, bytes]]) -> Iterator[bytes]:
-        """Yield the bytes of a new query file in pieces. It contains the entries of this file and the entries of
-        `contents`. Each item of `contents` is (name, bytes)."""
+        """Yield a new query file in pieces: the entries of this file and the (name, bytes) pairs in `contents`."""
         starts, stops = (column.copy() for column in self._bytes)
         yield self._data[: (offset := self._entries_end)]
         for name, content in contents:
@@ -163,12 +154,11 @@ class QueryFile:
 
 
 def query_file(path: Path, open_database: "Opener", anew: bool = False) -> QueryFile:
-    """Return the query file of a database, which contains everything that queries read. Write the file again if it is
-    outdated.
+    """Return the query file of a database. Write the file again if it is outdated.
 
     Args:
-        open_database: The function `Database.open`. It is called only if the query file lacks an entry or is outdated.
-        anew: Whether to write the query file again even if it is not outdated, because it is damaged.
+        open_database: The function `Database.open`.
+        anew: Whether to write the query file again in any case, because it is damaged.
 
     Raises:
         UsageError: The database cannot be read.
@@ -186,7 +176,8 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
 
 
 def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
-    """Update a database's query file after rows were added or removed. A failure only makes the next query slower.
+    """Update a database's query file after rows were added or removed. Ignore errors, because the next query updates
+    the file, too.
 
     Args:
         create: Whether to write a query file even if the database has none yet.
@@ -197,8 +188,7 @@ def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
 
 
 def wrong_entries(path: Path, open_database: "Opener") -> int:
-    """Count the entries of a query file that do not match the rows of the database. If there are any, delete the query
-    file. Return 0 if the database has no query file for its present state."""
+    """Count the entries of a query file that do not match the database. Delete the query file if there are any."""
     mark = read_mark(path)
     stored = _stored(path, mark)
     if stored is None or not mark.holds(file_state(path)) or stored.made_of != _made_of(path, mark):
@@ -230,8 +220,8 @@ def _stored(path: Path, mark: Mark, fill: _Fill | None = None) -> QueryFile | No
 
 
 def _made_of(path: Path, mark: Mark) -> list[str]:
-    """Return texts that identify the inputs of a query file: the rule for combining rows, and the database's owner,
-    state and faulty rows."""
+    """Return texts that identify the inputs of a query file: the rules, and the database's owner, state and faulty
+    rows."""
     own, faults = is_own(path, mark), json.dumps(mark.faults, sort_keys=True)
     return [_rule(), str(_is_pulled(path)), str(own), mark.state, sha256(faults.encode()).hexdigest()]
 
@@ -250,12 +240,12 @@ _LOGS = """
 _PROFILES = "SELECT 'profiles', kernel, kernel_hash, sm::VARCHAR, count(*) FROM db.profile GROUP BY ALL ORDER BY ALL"
 _MEASUREMENTS = f"SELECT count(*), ({RETRACTED}) FROM db.measurement"
 _ENDS_PER_ROW = 10
-"""Number of keys that kernrec can compare in the time that deriving an answer from one row takes."""
+"""Number of keys to compare in the time that deriving an answer takes per row."""
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
-    """Write a query file that contains the entry `name` for the present state of a database, and return its content. If
-    the file `old` was written for the same state, copy its entries, too."""
+    """Write a query file that contains the entry `name`, and return its content. Copy the other entries from the file
+    `old` if it is not outdated."""
     opened = is_open(path)
     with open_database(path) as database:
         mark = database.mark or read_mark(path)
@@ -276,8 +266,7 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
 
 
 def _empty(database: "DatabaseQueries", made_of: list[str]) -> Iterator[bytes]:
-    """Yield the bytes of a new query file in pieces. All entries are empty except the analyzed kernels and the list of
-    the entries' names."""
+    """Yield a new query file in pieces. All entries are empty except the analyzed kernels and the list of names."""
     ((measurements, retracted),) = database.query(_MEASUREMENTS)
     counts: list[tuple[Sequence[str], int]] = [(_ENDS, measurements // _ENDS_PER_ROW)]
     counts += [(name, count) for query in (_LOGS, _PROFILES) for *name, count in database.query(query)]
@@ -295,12 +284,11 @@ def _index(facts: Mapping[str, Any], *arrays: np.ndarray) -> Iterator[bytes]:
 
 
 def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
-    """Return the names of the entries to derive now. The first is `name`. Other empty entries follow, as long as all
-    entries together are derived from at most `_TOGETHER` rows. Entries for the same GPU come before entries for other
-    GPUs."""
+    """Return the names of the entries to derive now: first `name`, then other empty entries from few rows."""
     counts = file.names()
     rows = counts.get(name, 0) if name else 0
     names = [name] if name in counts else []
+    # Entries for the same GPU come first.
     for other in sorted(counts, key=lambda other: name is not None and other[:2] != name[:2]):
         if other != name and rows + counts[other] <= _TOGETHER and file.content(other) == b"":
             names.append(other)
@@ -329,8 +317,7 @@ def _key(name: Sequence[str]) -> int:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Convert rows to columns of JSON values. If all values of a column are equal, the column only contains the first
-    value."""
+    """Convert rows to columns of JSON values. A column of equal values only contains the first value."""
     columns: list[list[Any]] = []
     for column in zip(*rows, strict=True):
         first = column[0]
@@ -341,7 +328,7 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def _rows(columns: Sequence[Sequence[Any]], types: str) -> list[tuple[Any, ...]]:
-    """Convert the result of `_columns` back to rows. Raise `ValueError` if the columns do not have the given types."""
+    """Convert the result of `_columns` back to rows. Raise `ValueError` if a value has the wrong type."""
     if not columns:
         return []
     if len(columns) != len(types):

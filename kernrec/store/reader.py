@@ -1,9 +1,8 @@
 """Read untrusted files in a separate process with resource limits.
 
-A malformed file can crash DuckDB, and its rows may be false. The child process (`kernrec.store.intake.read_file`)
-checks every row. If a file makes DuckDB crash, hang or exhaust memory, only the child ends, and the user gets a
-one-line error. After a check, kernrec stores a mark (`kernrec.store.marks`) that identifies the content, so that it
-need not check the same file again.
+A malformed file can crash DuckDB, and its rows may be false. So a child process (`kernrec.store.intake.read_file`)
+checks every row. If the child crashes, hangs or exhausts its memory, the user gets a one-line error. A mark
+(`kernrec.store.marks`) records a successful check, so that kernrec need not repeat it.
 """
 
 import json
@@ -20,7 +19,7 @@ from kernrec.util.files import check_input, scratch_folder
 from kernrec.util.light_dataclass import dataclass
 
 READER = "kernrec.store.intake.read_file"
-"""Module that reads databases and Parquet files of bundles."""
+"""Module that the child process runs."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +29,19 @@ class Limits:
     cpu_s: float
     wall_s: float
     database_bytes: int
-    """Memory limit of DuckDB in bytes, beyond which it uses temporary files."""
+    """Memory limit of DuckDB in bytes. Above the limit, DuckDB uses temporary files."""
     address_bytes: int
     """Maximum address space of the process in bytes."""
     file_bytes: int
     """Maximum size in bytes of a file that the process writes."""
     rows: int
-    """Maximum number of rows in one table. A row takes at least the 8 bytes of its key."""
+    """Maximum number of rows in one table."""
     threads: int = 1
-    """Number of DuckDB's threads. The limit of CPU time applies to all threads together."""
+    """Number of DuckDB's threads, which share the limit of CPU time."""
 
     @classmethod
     def of(cls, size: int) -> "Limits":
-        """Return the limits for a file of `size` bytes. Checking 9.7 MB took 1.7 s of CPU time."""
+        """Return the limits for a file of `size` bytes."""
         cpu_s = 20 + 1.5 * size / 2**20
         return cls(
             cpu_s=cpu_s,
@@ -56,8 +55,6 @@ class Limits:
         )
 
     def apply(self) -> None:
-        """Apply the limits to this process. On Windows, do nothing, so that only the parent process's time limit
-        applies."""
         from kernrec.util.process import limit_resources
 
         cpu_s = math.ceil(self.cpu_s)
@@ -65,8 +62,10 @@ class Limits:
 
 
 def serve_request(answer: Callable[[Mapping[str, Any], Limits], dict[str, Any]]) -> int:
-    """Read a request from standard input, apply its limits to this child process, and print the result of `answer`,
-    which receives the request and the limits. Return the exit status."""
+    """Answer one request in a child process, and return the exit status.
+
+    `answer` receives the request from standard input and its limits. Its result is printed as JSON.
+    """
     from kernrec.util.process import end_with_parent
 
     request = json.loads(sys.stdin.read())
@@ -85,7 +84,7 @@ def read_apart(
     Args:
         request: Arguments of the task.
         title: Name of the file, for messages.
-        size: Size of the file in bytes. It determines the resource limits.
+        size: Size of the file in bytes, which determines the resource limits.
         folder: Private folder to which only the child process writes.
 
     Raises:
@@ -164,16 +163,13 @@ def read_untrusted(task: str, path: Path, folder: Path | None = None, **request:
 
 
 def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str) -> list[dict[str, Any]]:
-    """Check all rows of groups of untrusted Parquet files, and write them to a folder like `FileReader.read_database`.
+    """Check groups of untrusted Parquet files, and return the result of `FileReader.read_segments`.
 
     Args:
-        groups: For each group, the paths of its files, keyed by table name. Nobody else may write to the folders of
-            these files.
-        folder: Folder for the checked rows. Nobody else may write to it.
+        groups: For each group, the paths of its files, keyed by table name. Other users must not be able to write to
+            these folders.
+        folder: Folder for the checked rows, to which only this user can write.
         title: Name of the files, for messages.
-
-    Returns:
-        The result of `FileReader.read_segments`. The file `exchange.SOURCES` lists the groups of each measurement.
 
     Raises:
         UsageError: A file cannot be read, or a row is refused.

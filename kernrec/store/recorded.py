@@ -1,8 +1,8 @@
-"""Look up published times of backends for a problem and GPU, in Parquet files that ship with kernrec.
+"""Look up published times of backends, such as vLLM, in Parquet files that ship with kernrec.
 
-One dimension of a problem counts its items, such as the images of a convolution (`padded_dimension`). The first query
-about an op stores its rows in the user's cache, in one file of arrays for each GPU and data type. The arrays are sorted
-by a hash of all dimensions except the number of items. Later queries map the file that they need into memory.
+The first query about an op copies its rows to the user's cache, in one file of arrays for each GPU and data type. Later
+queries map the file that they need into memory. The arrays are sorted by a hash of all dimensions except one, which
+counts the problem's items, such as images (`padded_dimension`).
 """
 
 import json
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
-"""Columns that describe a row and its source, in the order by which the files are sorted."""
+"""Columns that describe a row and its source, in the sort order of the files."""
 WIDTHS = ("fastest", "slowest", "power_error")
-"""Columns that define the 90 % intervals of a recording. The time multiplied by `fastest` and by `slowest` gives the
-ends of the interval of the time. The relative half-width of the interval of the power is `power_error`. All rows of one
-GPU, backend and data type have the same values."""
+"""Columns that define 90 % intervals. The interval of the time is from `fastest` to `slowest` times the recorded time.
+`power_error` is the relative half-width of the interval of the power."""
 
 
 @dataclass(frozen=True)
@@ -43,28 +42,26 @@ class RecordedBaseline:
     variant: str
     """Text that distinguishes recordings of one backend and dtype, such as `static scales`. May be empty."""
     kernel: str
-    """Kernel or library that ran, or empty if unknown."""
+    """Kernel or library that ran. Empty if unknown."""
     latency_s: float
     power_w: float | None
-    """Mean power in watts of calls in a loop at the default power limit, or None if it was not recorded."""
+    """Mean power in watts while calls run in a loop. None if it was not recorded."""
     latency_interval_s: tuple[float, float]
     """90 % interval, in seconds, for a repeated recording, possibly with a later version of the backend."""
     power_interval_w: tuple[float, float] | None
     source: str
-    """Repository that published the recording."""
     licence: str
     recorded: str
     """Date and method of the recording, in words."""
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Publisher and license of the recording, its date and method, and the kernel that ran."""
+        """Publisher, license, date and method of the recording, and the kernel that ran."""
         return {name: getattr(self, name) for name in ("source", "licence", "recorded", "kernel")}
 
 
 def recorded_baselines(problem: Problem, gpu: GPU) -> tuple[RecordedBaseline, ...]:
-    """Return the published times of backends for this problem and GPU, fastest first. Damaged files raise
-    `KernrecError`."""
+    """Return the published times of backends for this problem and GPU, fastest first."""
     items, rows = rows_beside(problem, gpu)
     baselines = [recorded_baseline(problem, row, gpu) for _, number, _, row in rows if number == items]
     return tuple(sorted(baselines, key=lambda baseline: baseline.latency_s))
@@ -75,7 +72,7 @@ def has_recorded(op: str, gpu: GPU) -> bool:
 
 
 def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, str, str], int, float, int]]]:
-    """Return the recordings on a GPU whose problems differ from `problem` at most in their number of items.
+    """Return the recordings of problems that differ from `problem` at most in their number of items, such as images.
 
     Returns:
         (number of items of the problem, recordings). Each recording is ((backend, version, variant), number of items,
@@ -137,10 +134,10 @@ def _row_keys(
 
 
 def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
-    """Return (hash of the GPU and problem, item count). The hash ignores the item count, which is 0 if no dimension
-    counts items. For attention with a single query, it also ignores `causal`, because the query attends to all keys."""
+    """Return (hash of the GPU and problem, number of items). The hash does not depend on the number of items."""
     sizes = problem.sizes
     counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
+    # A single query attends to all keys, whether the attention is causal or not.
     single = problem.op == "attention" and sizes["queries"] == 1
     key = _seed(problem.op, gpu, problem.dtype, problem.layout)
     for dim in problem.definition.dims:
@@ -155,9 +152,8 @@ def _seed(*names: str) -> int:
 
 _WORD = (1 << 64) - 1
 _FACTOR = 0xD1342543DE82EF95
-"""Multiplier for the hash of a problem. For each dimension, the hash is multiplied by this number, the size of the
-dimension is added, and the result is taken modulo 2^64. The number is from Steele and Vigna, "Computationally Easy,
-Spectrally Good Multipliers". A test checks that no two shipped problems have the same hash."""
+"""Multiplier for the hash of a problem, from Steele and Vigna, "Computationally Easy, Spectrally Good Multipliers". A
+test checks that no two shipped problems have the same hash."""
 
 
 _COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"}
@@ -168,15 +164,15 @@ class _Table:
     """Recordings of an op on a GPU in a data type, one per row, sorted by key and then by number of items."""
 
     origins: tuple[Mapping[str, Any], ...]
-    """Distinct combinations of values of the columns `ORIGIN` and `WIDTHS`."""
+    """Distinct combinations of values in the columns `ORIGIN` and `WIDTHS`."""
     keys: "np.ndarray"
     items: "np.ndarray"
     """Number of items of each recording's problem, or 0 if no dimension counts items."""
     latency_s: "np.ndarray"
     power_w: "np.ndarray"
-    """Power of each recording in watts, or 0 if it was not recorded."""
+    """Watts, or 0 if the power was not recorded."""
     origin: "np.ndarray"
-    """Index of each recording's entry in `origins`."""
+    """Index of each recording in `origins`."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Check the columns of rows, make their values canonical, compute their keys, and insert them."""
+"""Compute the keys of rows, and insert rows."""
 
 import json
 import math
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 Row = Mapping[str, object]
 
 KEY_DIGITS = {"gpu": 16, "kernel": 16, "config": 16, "problem": 16, "profile": 16, "measurement": 32, "retraction": 32}
-"""Number of hexadecimal digits of a row's key, keyed by table name."""
 
 
 def canonical_json(value: object) -> str:
@@ -30,19 +29,19 @@ def canonical_json(value: object) -> str:
 
 
 def content_hash(value: object, digits: int = 16) -> str:
-    """Return the first `digits` hexadecimal digits of the SHA-256 of a value's canonical JSON."""
+    """Return the first hexadecimal digits of the SHA-256 of a value's canonical JSON."""
     return sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
 def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
-    """Return the SQL types of a table's columns, keyed by column name, in order. The first column is the key."""
+    """Return the SQL types of a table's columns, in order, keyed by column name. The first column is the key."""
     described = connection.execute(f"DESCRIBE db.{table}").fetchall()
     return {name: kind for name, kind, *_ in described}
 
 
 def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
-    """Add rows to a table, except rows that it already contains. Return the keys of all rows in the order of `rows`.
-    Raise `UsageError`, and add nothing, if a column is unknown or a value does not fit its column."""
+    """Add rows to a table and return their keys. Skip rows that the table already contains. Raise `UsageError`, and add
+    nothing, if a column is unknown or a value does not fit its column."""
     kinds = columns(connection, table)
     key, *names = kinds
     keys: list[str] = []
@@ -76,7 +75,7 @@ def rewrite_keys(connection: "DuckDBPyConnection", condition: str) -> None:
 
 
 def row_key(table: str, values: Row) -> str:
-    """Return the key of a row: a hash of the table's name and of all values that are not NULL, except the key."""
+    """Return the key of a row: a hash of the table's name and of all values that are not NULL."""
     content = {name: _plain(value) for name, value in values.items() if value is not None}
     return content_hash({"table": table, **content}, digits=KEY_DIGITS[table])
 
@@ -148,7 +147,6 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 
 
 def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
-    """Return up to `most` further rows of a query's result, as dictionaries."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
     return [dict(zip(names, row, strict=True)) for row in rows]

@@ -1,8 +1,8 @@
 """Define the schema of a database file: its migrations, views and tables (`db/schema`).
 
-A file may come from another person, so kernrec runs no code from it. It includes the text of `views.sql` in its
-queries, and refuses tables with computed columns or default expressions. A write also evaluates checks and indexes. So
-before kernrec writes to a file, it refuses checks and indexes that differ from the schema.
+A file may come from another person, so kernrec runs no code from it. Views come from `views.sql`, not from the file.
+kernrec refuses tables with computed columns or default expressions. Before it writes to a file, it also refuses unknown
+checks and indexes.
 """
 
 import os
@@ -29,7 +29,7 @@ TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retra
 """Tables whose keys are hashes of the rows' content. Other tables are derived, or record the origin of rows."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
-"""SQL condition on the rows of `measurement` whose keys a migration changes, keyed by the number of the migration."""
+"""SQL condition for the measurements whose keys a migration changes, keyed by the number of the migration."""
 
 _VIEWS_APART = 5
 """Number of the migration that moved the views to `views.sql`."""
@@ -37,8 +37,6 @@ _VIEWS_APART = 5
 
 @dataclass(frozen=True)
 class Migration:
-    """A change of the schema, in a file `NNN_name.sql`."""
-
     number: int
     name: str
     sql: str
@@ -46,7 +44,6 @@ class Migration:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Return the shipped migrations, numbered from 1 without gaps."""
     files = sorted(paths.shipped("db/schema").glob("[0-9][0-9][0-9]_*.sql"))
     return tuple(Migration(int(file.name[:3]), file.stem[4:], file.read_text(encoding="utf-8")) for file in files)
 
@@ -90,7 +87,7 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
 
     Raises:
         UsageError: The database belongs to another program or to a newer kernrec, or its tables differ from the schema.
-            If `writing` is True, code in the file that a write would run is an error, too.
+            If `writing` is True, also raised for unknown checks and indexes.
     """
     statements = tables(connection)
     if not statements:
@@ -114,8 +111,7 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
 
 
 def make_file(path: Path) -> None:
-    """Create an empty database file atomically. Keep the existing file if another process has created it in the
-    meantime. Raise `UsageError` if the file cannot be created."""
+    """Create an empty database file atomically. Keep a file that another process creates at the same time."""
     import duckdb
 
     path = path.absolute()
@@ -192,13 +188,12 @@ def views_sql() -> str:
 
 @cache
 def derived() -> dict[str, str]:
-    """Return the SQL queries of the views, keyed by view name. A query may use views that come before it."""
+    """Return the SQL queries of the views, keyed by view name. Each query may use earlier views."""
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
 def with_derived(name: str, query: str, condition: str = "", scales: str = "db.gpu_scale") -> str:
-    """Return an SQL query that begins with definitions of the view `name` and of all earlier views, followed by
-    `query`.
+    """Put definitions of the view `name` and of all earlier views in front of an SQL query.
 
     Args:
         condition: SQL condition on the measurements, applied while the log is scanned.
@@ -231,7 +226,7 @@ class Layout:
 
     statements: Mapping[str, str]
     columns: Mapping[str, Mapping[str, str]]
-    """SQL types of the columns, keyed by column name, in order. The first column is the key."""
+    """SQL types of the columns, in order, keyed by column name. The first column is the key."""
     checks: Mapping[str, list[str]]
     """SQL conditions that the rows must meet."""
     required: Mapping[str, list[str]]
@@ -239,7 +234,7 @@ class Layout:
 
 
 def layout_of(step: int | None = None) -> Layout:
-    """Return the cached layout of the tables after migration number `step`, by default the last."""
+    """Return the layout of the tables after migration number `step`, by default the last."""
     import duckdb
 
     number = len(migrations()) if step is None else step

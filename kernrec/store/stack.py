@@ -1,4 +1,4 @@
-"""Query several databases as one. The user's own database comes first, then the database of pulled rows."""
+"""Query several databases as one."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,17 +20,18 @@ _Read = TypeVar("_Read")
 
 
 class Stack:
-    """Read-only view of several databases, which are closed between queries so that a collector can write to them."""
+    """Read-only view of several databases. They are closed between queries, so that other programs can write to
+    them."""
 
     def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
         """Create a view of the databases. Raise `UsageError` if a database cannot be read.
 
         Args:
-            databases: Files of the databases. By default, the user's database (`KERNREC_DB`) and the database of pulled
-                rows.
+            databases: Files of the databases. By default, the user's own database (`KERNREC_DB`) and the database of
+                pulled rows.
         """
         self.missing: Path | None = None
-        """Path in `KERNREC_DB` if it leads to no database, else None."""
+        """Path in `KERNREC_DB` if the file does not exist, else None."""
         self.notes: tuple[str, ...] = ()
         """One note for each database in which queries skip rows."""
         self._pulled: Path | None = None
@@ -57,7 +58,8 @@ class Stack:
         return not self._paths
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
-        """Yield the title (`own`, `pulled` or the path) and an open connection of each database, one at a time."""
+        """Open one database after another. Yield (title, connection), where the title is `own`, `pulled` or the
+        path."""
         for path in self._paths:
             with _open(path) as database:
                 yield self._titles[path], database
@@ -77,7 +79,7 @@ class Stack:
             self._read = version
 
     def _of_each(self, read: Callable[[Path, QueryFile], _Read]) -> "Iterator[_Read]":
-        """Call `read` for each query file and yield the results. Rewrite a damaged query file and call `read` again."""
+        """Call `read` for each query file and yield the results. Rewrite a damaged query file and try again."""
         for path, file in self._files.items():
             try:
                 yield read(path, file)
@@ -88,8 +90,8 @@ class Stack:
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """Return the static profiles of a kernel's source on one architecture, keyed by launch number.
 
-        Use the shipped profiles, or else the profiles of the first database that has some. If none has, use the
-        profiles of another architecture whose code can run on this architecture (`code_sm`).
+        Use the shipped profiles, or else the profiles of the first database that has some. If there are none, use the
+        profiles of an architecture whose code also runs on this architecture (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):
@@ -107,7 +109,6 @@ class Stack:
                 yield path, row
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
-        """Return what the databases contain about a GPU and problem (see `measurement_log.evidence`)."""
         if not self._paths:
             return NO_EVIDENCE
         self._refresh()
@@ -117,7 +118,7 @@ class Stack:
         return evidence(logs, kernels, problem_key)
 
     def measurements(self) -> int:
-        """Return the number of measurements in all databases, except pulled rows, which train no model."""
+        """Return the number of measurements, except pulled rows, which train no model."""
         self._refresh()
         return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 

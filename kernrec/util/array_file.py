@@ -1,4 +1,4 @@
-"""Store JSON values and NumPy arrays in one file that loads fast: a checksum, a line of JSON, and the raw bytes.
+"""Store JSON values and NumPy arrays in one file that loads fast.
 
 NumPy's `.npz` parses Python literals for every array, which takes longer than a query. Nothing is pickled.
 """
@@ -30,7 +30,7 @@ class Digest(Protocol):
 
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Encode JSON values, and arrays of numbers or booleans, both keyed by name, for `unpack`."""
+    """Encode JSON values and arrays, both keyed by name, as bytes for `unpack`."""
     heads, parts, offset = [], [], 0
     for name, array in arrays.items():
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -50,7 +50,7 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
 
     Args:
         data: content of a file, or the result of `mapped`. If mapped, the system reads only the pages that are used.
-        intact: whether to skip the checksum, because a larger checksum already covered these bytes.
+        intact: whether to skip the checksum, because the caller has already checked the data.
 
     Raises:
         ValueError: the bytes do not come from `pack`, or are damaged.
@@ -73,19 +73,19 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
 
 
 def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
-    """Map a file into memory that processes share. Programs may replace the file, but must not change it in place.
+    """Map a file into memory. Other programs may replace the file, but must not change it in place.
 
     Windows reads the file instead, because it cannot replace a mapped file.
 
     Args:
-        digest: hash to update with the content. Reads in pieces keep unused pages out of memory.
+        digest: hash to update with the content.
 
     Raises:
         OSError: the file cannot be opened or mapped.
         ValueError: the file is empty.
     """
     with open_input(path) as file:
-        if digest is not None:
+        if digest is not None:  # Read instead of mapping, which keeps unused pages out of memory.
             while piece := file.read(_PIECE):
                 digest.update(piece)
         if sys.platform == "win32":

@@ -1,4 +1,4 @@
-"""Cache results that are derived from kernrec's files. If the user's cache folder is not writable, cache nothing.
+"""Cache results that are derived from kernrec's files, if the user's cache folder is writable.
 
 A result is derived again if the hash of its inputs has changed, or if its cache file cannot be read.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 CacheEntry = tuple[Mapping[str, Any], Mapping[str, "np.ndarray"]]
-"""(JSON values, arrays), each keyed by name, as for `array_file.pack`."""
+"""JSON values and arrays, each keyed by name, for `array_file.pack`."""
 
 
 def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEntry:
@@ -47,7 +47,7 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
 
 
 def shipped_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file of kernrec, cached as JSON, which is faster to parse."""
+    """Return the content of one of kernrec's TOML files, cached as JSON, which is faster to parse."""
     content = path.read_bytes()
 
     def parse() -> CacheEntry:

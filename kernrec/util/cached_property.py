@@ -1,4 +1,4 @@
-"""Provide `cached_property` without the lock that Python 3.11 takes whenever it computes a value."""
+"""Provide `cached_property` without the slow lock of Python 3.11."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -15,7 +15,7 @@ _REMEDY = "install kernrec again (`pip install .` in a checkout) to compile it"
 
 @cache
 def module() -> Any:
-    """Return `kernrec._engine`. Raise `KernrecError` if it is missing, or was compiled from other sources."""
+    """Return the module `kernrec._engine`. Raise `KernrecError` if it is missing or outdated."""
     if (path := find()) is None:
         other = any(PACKAGE.glob(PATTERN))
         raise KernrecError(f"kernrec's engine is {'of another version' if other else 'not compiled'}: {_REMEDY}")
@@ -31,7 +31,7 @@ def module() -> Any:
 
 
 def state() -> str:
-    """Return one line about the compiler that built the engine, or the reason why the engine is missing."""
+    """Return the compiler that built the engine, or the reason why the engine is missing."""
     try:
         version = module().COMPILER
         return f"compiled by {'GCC ' * version[0].isdigit()}{version}"

@@ -10,21 +10,21 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 PATTERN = "_engine.*"
-"""File name pattern of compiled engines for any sources and Python version."""
+"""File name pattern of all compiled engines."""
 
 STABLE_ABI = sys.version_info >= (3, 12) and ".abi3.so" in importlib.machinery.EXTENSION_SUFFIXES
-"""Whether one compiled engine works with all Python versions from 3.12 on (nanobind, on Linux and macOS)."""
+"""Whether one compiled engine works with all Python versions from 3.12 on."""
 
 _SUFFIX = ".abi3.so" if STABLE_ABI else importlib.machinery.EXTENSION_SUFFIXES[0]
 
 
 def sources(root: Path) -> list[Path]:
-    """Return the engine's C++ files in a checkout, or nothing in an installed package."""
+    """Return the engine's C++ files in a checkout. An installed package has none."""
     return sorted(path for path in (root / "engine").rglob("*") if path.suffix in (".cpp", ".h"))
 
 
 def file_name(root: Path) -> str:
-    """Return the file name of an engine for the running Python, compiled from a checkout's sources."""
+    """Return the file name of an engine for the running Python and a checkout's sources."""
     digest, start = hashlib.sha256(), len((root / "engine").as_posix()) - len("engine")
     for path in sources(root):
         # Every command in a checkout computes this hash, so avoid slower calls such as `path.relative_to`.
@@ -38,7 +38,7 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the path of the compiled engine, or None if no engine matches the checkout's C++ files."""
+    """Return the path of the compiled engine, or None if it is missing or outdated."""
     root = PACKAGE.parent
     if any((root / "engine").glob("*.cpp")):
         path = PACKAGE / file_name(root)

@@ -1,8 +1,8 @@
-"""Read untrusted files, write files atomically, lock them, and create private folders for temporary files.
+"""Read untrusted files, write files atomically, lock files, and create private folders.
 
-Only regular files of limited size are read, because a named pipe or a device might never end. kernrec checks the type
-of a file after opening it, so nobody can replace the file in between. The operating system releases a lock when its
-process ends. Windows locks ranges of bytes, so kernrec locks a byte far beyond the end of any file.
+A named pipe or a device might never end, so only regular files of limited size are read. kernrec checks the type of a
+file after opening it, so nobody can replace the file in between. The operating system releases a lock when its process
+ends. Windows locks ranges of bytes, so kernrec locks a byte far beyond the end of any file.
 """
 
 import os
@@ -64,9 +64,10 @@ def check_kind(mode: int, title: object) -> None:
 
 
 def check_input(path: Path, title: object = None) -> None:
-    """Raise `UsageError` if a path leads to a pipe, a device, a socket or a link to itself.
+    """Raise `UsageError` if a path leads to a pipe, a device, a socket or a link to itself. Accept a folder or a
+    missing file.
 
-    Call this before another library opens the path. A missing file or a folder is accepted.
+    Call this before another library opens the path.
 
     Args:
         title: name in messages, by default the path.
@@ -83,10 +84,10 @@ def check_input(path: Path, title: object = None) -> None:
 def write_whole(
     path: Path, data: bytes | Callable[[BinaryIO], object], *, shared: bool = False, mode: int | None = None
 ) -> None:
-    """Write a file atomically, without leaving a temporary file after an error.
+    """Write a file atomically. No temporary file is left after an error.
 
     Args:
-        data: content, or a function that writes it to an open file.
+        data: content, or a function that writes the content to an open file.
         shared: whether other users read the file. If so, the content is written to disk before the file appears.
         mode: permission bits. By default, the umask sets them for a shared file, and other files are private.
 
@@ -123,7 +124,8 @@ _RETRY_S = 0.05
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file without waiting, and return whether that worked. Closing the file releases the lock."""
+    """Lock an open file without waiting. Return False if another process holds the lock. Closing the file releases the
+    lock."""
     if fcntl is None:
         return _try_lock_byte(descriptor)
     try:
@@ -175,7 +177,7 @@ _IN_USE = ".in-use"
 
 
 def new_scratch_path() -> Path:
-    """Return a new path for temporary files that nobody can guess."""
+    """Return a new, unpredictable path for temporary files."""
     from tempfile import gettempdir  # This import is slow, and queries do not need it.
 
     return Path(gettempdir(), f"{_PREFIX}{os.urandom(16).hex()}")
@@ -185,8 +187,7 @@ def new_scratch_path() -> Path:
 def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iterator[Path]:
     """Yield a folder that only this user can access, and delete it at the end.
 
-    If this program is killed, `remove_abandoned` in a later program deletes the folder. It recognizes the folder by a
-    file that no running program has locked.
+    If this program is killed, the next program that calls `remove_abandoned` deletes the folder.
 
     Args:
         path: path of the folder, by default from `new_scratch_path`.
@@ -207,7 +208,7 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
 
 
 def remove_abandoned() -> None:
-    """Delete this user's scratch folders of programs that were killed."""
+    """Delete the scratch folders of killed programs."""
     from tempfile import gettempdir
 
     temporary = Path(gettempdir())
@@ -242,7 +243,7 @@ def _remove(folder: Path) -> None:
 
 
 def files_hash(root: Path, files: Iterable[Path]) -> str:
-    """Return the SHA-256 hash (hexadecimal) of files and their paths relative to `root`, in any order."""
+    """Return the SHA-256 hash (hexadecimal) of files and of their paths relative to `root`."""
     digest = sha256()
     for path in sorted(files):
         content = path.read_bytes()

@@ -7,7 +7,6 @@ from typing import Any
 PREFIXES = tuple(
     zip((1e12, 1e9, 1e6, 1e3, 1.0, 1e-3, 1e-6, 1e-9), ("T", "G", "M", "k", "", "m", "u", "n"), strict=True)
 )
-"""SI prefixes with their factors, the largest first."""
 
 
 def human(value: float, unit: str) -> str:
@@ -33,7 +32,6 @@ def counted(count: int, noun: str) -> str:
 
 
 NOTHING_TO_TUNE = "(nothing to tune)"
-"""Text for the only config of a kernel without tunables."""
 
 
 def config_text(config: Mapping[str, object]) -> str:
@@ -41,7 +39,7 @@ def config_text(config: Mapping[str, object]) -> str:
 
 
 def short(value: object) -> str:
-    """Format a value for a message, on one line and truncated. A string is quoted."""
+    """Format a value for a message, in one line that may be truncated. Quote a string."""
     try:
         shown = repr(value)
     except ValueError:  # Python refuses to print integers with thousands of digits.
@@ -61,7 +59,7 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""Groups (prefix, tunables) that a short config prints together, joined by x. A config must have the whole group."""
+"""Groups of tunables that a short config prints together, joined by x: (prefix, tunables)."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),
@@ -105,12 +103,13 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""Prefix of each tunable outside `SIZES`, and the value that is not printed. A switch prints only its prefix."""
+"""Prefix of each other tunable in a short config, and the value that is not printed. A switch prints only its
+prefix."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 
 def short_config(config: Mapping[str, int]) -> str:
-    """Format a config in its short form, such as `128x128x32 w64x32 s3 k4`, without neutral values."""
+    """Format a config in its short form, such as `128x128x32 w64x32 s3 k4`. Omit default values."""
     parts: list[str] = []
     left = dict(config)
     for letter, names in SIZES:
@@ -141,16 +140,17 @@ def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Apply `flat` to each row, and add missing columns with the value None, so that all rows have the same columns."""
+    """Apply `flat` to each row. Add None for missing columns, so that all rows have the same columns."""
     cells = [flat(row) for row in rows]
     none = dict.fromkeys(name for row in cells for name in row)
     return [none | row for row in cells]
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Convert a row of nested mappings to plain values, with `prefix` before each key.
+    """Convert a row of nested mappings to plain values. Each key begins with `prefix`.
 
-    Nested keys become `outer.inner`. Intervals become columns with `_low_` and `_high_`. Configs and lists become text.
+    Nested keys become `outer.inner`. Intervals become columns with `_low_` and `_high_`. Configs and lists become
+    text.
     """
     cells: dict[str, Any] = {}
     for name, value in row.items():
@@ -173,10 +173,9 @@ def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class Note(str):
-    """Note in one line with an optional explanation. Notes with equal texts are equal."""
+    """One-line note with an optional explanation. Notes with the same text are equal."""
 
     why: str
-    """Explanation that `--why` prints, or an empty string."""
 
     def __new__(cls, text: str, why: str = "") -> "Note":
         note = super().__new__(cls, text)

@@ -1,8 +1,8 @@
-"""Provide `dataclass(frozen=True)` without the code that the standard library generates.
+"""Provide `dataclass(frozen=True)` without generated code, which would slow down the start of a command.
 
-The standard decorator compiles six functions per class, which slows down the start of a command. Here, classes share
-their methods, and a class with many instances gets its own `__init__`. The standard decorator processes a class when
-`fields`, `replace` or `asdict` need it. Slots and annotations such as `ClassVar` are not supported.
+The standard decorator compiles six functions per class. Here, classes share their methods, and a class with many
+instances gets its own `__init__`. The standard decorator processes a class only when `fields`, `replace` or `asdict`
+need it. Slots and annotations such as `ClassVar` are not supported.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 _Class = TypeVar("_Class", bound=type)
 
 _MANY = 64
-"""Number of instances after which a class gets its own `__init__`, which is worth it from about 100 on."""
+"""Number of instances after which a class gets its own, faster `__init__`."""
 
 
 def _light(*, frozen: bool, eq: bool = True, kw_only: bool = False) -> Callable[[_Class], _Class]:
@@ -52,10 +52,10 @@ _MISSING = dataclasses.MISSING
 
 
 class _LaterFields:
-    """Fields of a class that the standard decorator creates on first use."""
+    """Placeholder for the fields of a class, which the standard decorator creates on first use."""
 
     def __init__(self, cls: type, described: Mapping[str, "dataclasses.Field[Any]"]) -> None:
-        """Create the placeholder. `described` contains the fields of `cls` that are defined with `field(...)`."""
+        """Create the placeholder. `described` contains the fields that are defined with `field(...)`."""
         self.cls, self.described = cls, described
         for name, field in described.items():
             if field.default is dataclasses.MISSING:
@@ -114,7 +114,7 @@ def _init(
 
 
 def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool, kw_only: bool) -> Callable[..., None]:
-    """Return a generated `__init__` for these fields, which is faster than the shared one."""
+    """Generate an `__init__` for these fields."""
     scope: dict[str, Any] = {"_MISSING": dataclasses.MISSING}
     taken, lines = ["self", *["*"] * kw_only], ["_fields = self.__dict__"]
     for name, field in fields.items():
@@ -139,7 +139,7 @@ def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool, kw_o
 def _defaults(
     cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasses.Field[Any]"], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the defaults of the fields that are not in `arguments`, except fields without a default."""
+    """Return the defaults of the fields that are not in `arguments`."""
     values: dict[str, Any] = {}
     for name in names:
         field = described.get(name)

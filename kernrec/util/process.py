@@ -1,8 +1,8 @@
 """Start, confine and kill child processes on every platform, and decide whether to fork them.
 
-A forked child inherits all imports but only one thread, so a lock that another thread holds is never released. A
-process with threads that may hold a lock spawns its children instead. Landlock (Linux since 5.13) permanently denies
-access to files and the network (https://docs.kernel.org/userspace-api/landlock.html).
+A forked child inherits all imports but only one thread, so a lock that another thread holds is never released. So a
+process with other threads spawns its children instead. Landlock (Linux since 5.13) permanently denies access to files
+and the network (https://docs.kernel.org/userspace-api/landlock.html).
 """
 
 import ctypes
@@ -28,12 +28,12 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a kernrec module in a child process that imports nothing from the working folder."""
+    """Return the command that runs a kernrec module in a child process, which imports nothing from the working
+    folder."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def module_environment() -> dict[str, str]:
-    """Return the environment in which a child process of `module_command` imports this package."""
     root = str(Path(__file__).resolve().parents[2])
     # Drop empty paths, which would mean the working folder.
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -41,14 +41,15 @@ def module_environment() -> dict[str, str]:
 
 
 def own_group() -> dict[str, Any]:
-    """Return the arguments of `subprocess.Popen` for a child in its own process group, safe from Ctrl-C."""
+    """Return the arguments of `subprocess.Popen` for a child in its own process group. Ctrl-C does not reach the
+    child."""
     if os.name == "nt":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
     return {"start_new_session": True}
 
 
 def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process that was started with `own_group` and, on POSIX, all processes that it started."""
+    """Kill a process that was started with `own_group`. On POSIX, also kill its children."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -61,10 +62,10 @@ def run_in_group(
 ) -> "subprocess.CompletedProcess[bytes]":
     """Run a command in its own process group, with `request` as standard input, and return its outputs.
 
-    All processes that the command started are killed at its end, and on POSIX also at its time limit.
+    At the end, all processes that the command started are killed.
 
     Raises:
-        subprocess.TimeoutExpired: the command runs for more than `limit_s` seconds.
+        subprocess.TimeoutExpired: the command runs for more than `limit_s` seconds. Its processes are killed.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **own_group()) as process:
@@ -76,13 +77,12 @@ def run_in_group(
 
 
 def end_with_parent() -> None:
-    """Let Linux kill this process when its parent process ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def limit_resources(**limits: tuple[int, int]) -> None:
-    """Limit resources of this process and its children, as far as the system allows. On Windows, do nothing.
+    """Limit resources of this process and its children, except on Windows.
 
     Args:
         limits: soft and hard limit of each resource, keyed by its name without `RLIMIT_`.
@@ -104,7 +104,7 @@ _not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
 
 
 def holds_no_lock(thread: threading.Thread) -> None:
-    """Declare that `thread` holds no lock during a fork, for example because a fork hook waits for the lock."""
+    """Declare that `thread` holds no lock during a fork, so that `can_fork` ignores this thread."""
     _lockless.add(thread)
 
 
@@ -128,12 +128,12 @@ def can_fork() -> bool:
 
 
 def start_context() -> "ForkContext | SpawnContext":
-    """Return the multiprocessing context for children: fork if forking is safe, else spawn."""
+    """Return the multiprocessing context for child processes."""
     return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
 
 
 def settle() -> None:
-    """Prepare a child process: end it with its parent, reset signal handlers, close inherited connections."""
+    """Prepare a new child process: end it with its parent, reset signal handlers, and close inherited connections."""
     parent = multiprocessing.parent_process()
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return
@@ -153,16 +153,16 @@ _Result = TypeVar("_Result")
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
-"""Landlock rights that a rule can grant for a single file."""
+"""Landlock rights that apply to single files, not only to folders."""
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
-"""Bit mask of all file rights of each Landlock version. Version 5 also controls devices, which kernrec does not use."""
+"""Bit mask of all file rights of each Landlock version, without rights for devices."""
 _NETWORK = 0b11  # Landlock controls binding and connecting TCP sockets since version 4.
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # Numbers of the system calls on both x86-64 and aarch64.
 _PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Permanently deny this thread TCP connections, and access to all files except the given ones.
+    """Permanently deny this thread TCP connections, and access to all files except the given files.
 
     Args:
         readable: files, and folders with all their content, that stay readable.
@@ -210,8 +210,8 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable
     Without Landlock, the function runs without restrictions.
 
     Args:
-        readable: files and folders that it can read.
-        writable: files and folders that it can read and write.
+        readable: files and folders that the function can read.
+        writable: files and folders that the function can read and write.
     """
     if sys.platform != "linux":
         return work()
@@ -248,7 +248,7 @@ def collect_rarely() -> None:
 
 @once
 def keep_freed() -> None:
-    """Make the GNU C library keep freed memory, which NVRTC would otherwise request again for every config."""
+    """Make the GNU C library keep freed memory. Otherwise, NVRTC requests the same memory again for every config."""
     if sys.platform != "linux":
         return
     with suppress(OSError, AttributeError):

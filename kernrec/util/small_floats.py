@@ -1,4 +1,4 @@
-"""Convert between floating-point numbers and their codes (uint8) in formats of 8 and 4 bits.
+"""Convert between numbers and their codes (uint8) in floating-point formats of 8 and 4 bits.
 
 `f8e4m3` has no infinity, and its largest number is 448. An `f8e5m2` code is the upper byte of an f16. `f4e2m1` and
 `e8m0` are defined in the "OCP Microscaling Formats (MX) Specification", version 1.0. A 4-bit code takes a byte here.

@@ -2,8 +2,8 @@
 
     for each problem:  screen configs  ->  coarse energy near the Pareto front  ->  final measurements on the front
 
-Screening measures only latency. The reference kernels run between blocks of measurements. If they show that the GPU
-drifted during a block, the campaign repeats the block's measurements.
+Screening measures only latency. The reference kernels run between blocks of measurements. If the GPU drifted during a
+block, the campaign repeats the block's measurements.
 """
 
 import math
@@ -29,9 +29,9 @@ from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.store.measurement import CodeInfo, Measurement, Outcome, ProblemRecord, Tier
 
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
-"""Fractions of a problem's time at which screening ends and at which coarse energy measurements end."""
+"""Fractions of a problem's time at which screening and coarse energy measurements end."""
 _LOOKAHEAD = 128
-"""Number of scheduled configs to search for one that is already compiled."""
+"""Number of scheduled configs among which to look for a compiled config."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class _ProblemRun:
 
 
 class Campaign:
-    """Campaign on one device. Call `run` at most once. `results` grows during the run."""
+    """Campaign on one device. Call `run` at most once."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Campaign:
         self._end_s = math.inf
         self._began = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
         self._results: dict[tuple[str, str], ProblemResult] = {}
-        """Results so far, keyed by name and key of the problem. Later visits to a problem add to its result."""
+        """Results so far, keyed by the problem's name and key."""
 
     def run(self, problems: Iterable[PlannedProblem]) -> None:
         """Measure problems until all are done or the budget is used up.
@@ -95,7 +95,6 @@ class Campaign:
 
     @property
     def results(self) -> list[ProblemResult]:
-        """Results so far, one for each problem."""
         return list(self._results.values())
 
     @property
@@ -109,7 +108,6 @@ class Campaign:
             self._compile_queue.stop()
 
     def begin(self) -> None:
-        """Open the device and begin the first block. Raise the same errors as `run`."""
         notes = self.session.open()
         if self._settings.budget.seconds is not None:
             self._end_s = self.session.clock() + self._settings.budget.seconds
@@ -164,8 +162,7 @@ class Campaign:
         return _ProblemRun(planned, configs, Schedule(planned, history, draw), history, result)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
-        """Screen up to `most` configs before the time `until_s`. Return the measurements to repeat because the GPU
-        drifted."""
+        """Screen up to `most` configs before the time `until_s`. Return the measurements to repeat because of drift."""
         run = self._present_run
         again = list[ScheduledMeasurement]()
         done, total = 0, run.configs - run.schedule.screened
@@ -193,10 +190,10 @@ class Campaign:
         total: int | None = None,
         count: int | None = None,
     ) -> list[ScheduledMeasurement]:
-        """Make scheduled measurements, and return the measurements to repeat because the GPU drifted.
+        """Make scheduled measurements, and return the measurements to repeat because of drift.
 
         Args:
-            items: Measurements in order. All are compiled in advance, and compiled configs are measured first.
+            items: Measurements in order. Configs that are already compiled come first.
             until_s: Time at which to stop, on the campaign's clock.
             done: Number of earlier measurements in this tier, for reports.
             total: Total number of measurements in this tier, for reports. By default, the number of `items`.
@@ -228,7 +225,8 @@ class Campaign:
     ) -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
         """Remove the first waiting measurement whose code is compiled. Return (measurement, compiled variant).
 
-        If no code is compiled yet, wait at most 0.2 seconds and return None. The variant is None if no code is needed.
+        If no code is compiled yet, wait at most 0.2 seconds and return None. The variant is None if no code is
+        needed.
         """
         if self._compile_queue is None:
             return waiting.popleft(), None

@@ -1,4 +1,4 @@
-"""Compile configs in advance in separate processes, so that the GPU need not wait for the compiler."""
+"""Compile configs in separate processes before the GPU needs them."""
 
 import threading
 import time
@@ -16,24 +16,20 @@ from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import CodeInfo, Outcome
 
 VARIANTS_AHEAD = 64
-"""Maximum number of compiled variants that wait to be measured. Variants that still wait at the end are wasted."""
+"""Maximum number of compiled variants that wait to be measured."""
 _STOP_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
 class CompiledVariant:
-    """Properties of a compiled kernel variant, or its compile error."""
-
     code: CodeInfo
     smem_bytes: int = 0
     """Static shared memory per block, in bytes."""
     error: str | None = None
-    """Message of the compile error, or None."""
 
 
 class CompileQueue:
-    """Queue that compiles the tasks of the latest call of `want` in order. Each compiling process has its own
-    thread."""
+    """Queue of configs to compile. Each compiling process has its own thread."""
 
     def __init__(self, sm: int, processes: int) -> None:
         self._sm = sm
@@ -49,7 +45,7 @@ class CompileQueue:
             thread.start()
 
     def want(self, tasks: Iterable[Task]) -> None:
-        """Replace the list of tasks to compile."""
+        """Replace the list of tasks to compile, in order."""
         named = {task.code: task for task in tasks}
         with self._changed:
             self._pending = deque((name, task) for name, task in named.items() if name not in self._started)
@@ -68,7 +64,7 @@ class CompileQueue:
             return variant
 
     def wait(self, seconds: float) -> None:
-        """Wait at most `seconds` until another variant is ready."""
+        """Wait at most `seconds` until another variant is compiled."""
         with self._changed:
             self._changed.wait(seconds)
 
@@ -111,8 +107,8 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code, including the largest dynamic shared memory of its launches. Raise
-    `MeasurementFailure` if the code did not compile or cannot be launched with this config."""
+    """Return the properties of a task's code. Raise `MeasurementFailure` if it did not compile or cannot be
+    launched."""
     if variant.error is not None:
         raise MeasurementFailure(Outcome.COMPILE, variant.error)
     if task.kernel is None:

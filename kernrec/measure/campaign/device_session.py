@@ -1,11 +1,11 @@
-"""Manage one device during a campaign: the worker process and its restarts, the prepared problem, and the blocks.
+"""Manage one device during a campaign: the worker process, the prepared problem, and the blocks of measurements.
 
     references -- measurements of block 0 -- references -- measurements of block 1 -- references
 
-The references are two kernels that are measured between blocks. If their costs changed during a block, the GPU has
-drifted, and the block's measurements are invalid. A block ends with its problem or with the worker process. It also
-ends after a quarter of the session's time so far, but not before four seconds, and after a minute at the latest. So
-after a kill, the next run repeats at most about a quarter of the measurements.
+The references are two kernels that are measured between blocks. If their costs change during a block, the GPU has
+drifted, and the block's measurements are invalid. A block ends with its problem, with the worker process, or after a
+minute. It also ends after a quarter of the session's time so far, but not before four seconds. So after a kill, the
+next run repeats at most about a quarter of the measurements.
 """
 
 import math
@@ -26,7 +26,7 @@ from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import DeviceReport, GpuSettings, Measurement, Tier
 
 LATENCY_DRIFT = 0.01
-"""Relative change of a reference kernel's latency above which the GPU counts as drifted."""
+"""Relative change of a reference kernel's latency that counts as drift."""
 ENERGY_DRIFT = 0.02
 
 References = Mapping[str, Mapping[str, float]]
@@ -34,19 +34,19 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Monitor that compares the reference kernels' costs with baseline costs. The baseline is from the session's start
-    or, if the GPU drifted, from the end of the last drift."""
+    """Monitor that compares the reference kernels' costs with a baseline. The baseline is the start of the session, or
+    the end of the last drift."""
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
         self._baseline: dict[str, dict[str, float]] = {}
         self.latency: float | None = None
-        """Latest latency divided by baseline latency, for the reference kernel whose latency changed most."""
+        """Latest latency divided by baseline latency, for the reference kernel that changed most."""
         self.energy: float | None = None
-        """Latest energy divided by baseline energy, for the reference kernel whose energy changed most."""
+        """Latest energy divided by baseline energy, for the reference kernel that changed most."""
 
     def drifted(self, costs: References) -> str | None:
-        """Return a description of the cost changes that exceed the limits for drift, or None if there are none."""
+        """Describe changes of the costs that count as drift. Return None if there are none."""
         changes = [
             (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
             for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
@@ -81,7 +81,6 @@ def _largest_change(costs: References, base: References, cost: str) -> float | N
 
 
 def describe_changes(before: GpuSettings, after: GpuSettings) -> str:
-    """Describe the settings that differ, such as `power_limit_w 700 -> 500`."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
     return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)
 
@@ -91,17 +90,17 @@ def _shown(value: object) -> str:
 
 
 LEAST_LIMIT_S = 5.0
-"""Minimum of the time limit for measuring a config, in seconds."""
+"""Minimum time limit for measuring a config, in seconds."""
 LIMIT_BESTS = 20.0
 """Maximum time for measuring a config, as a multiple of the best latency so far."""
 IDLE_EVERY_S = 600.0
 """Seconds after which idle power is measured again."""
 PREPARE_LIMIT_S = 900.0
-"""Time limit in seconds for creating a problem's inputs and its float64 reference, which the CPU computes."""
+"""Time limit in seconds for computing a problem's inputs and reference outputs on the CPU."""
 _CONTROL_LIMIT_S = 60.0
 """Time limit in seconds for all other requests to the worker."""
 _ATTEMPTS = 3
-"""Maximum number of attempts to answer a request. If the worker is lost in each of them, the campaign ends."""
+"""Maximum number of attempts at a request that crashes the worker."""
 
 
 class DeviceSession:
@@ -125,7 +124,7 @@ class DeviceSession:
         return self.info
 
     def open(self) -> list[str]:
-        """Start the worker and open the device. Probe its sensors if no probe is cached. Return notes for the user."""
+        """Start the worker, open the device, and probe its sensors if no probe is cached. Return notes for the user."""
         self.client.start()
         self.info = DeviceInfo.from_dict(self.client.info)
         if self.info.energy is None:
@@ -150,18 +149,17 @@ class DeviceSession:
         self._planned, self._prepared = planned, False
 
     def ensure_prepared(self) -> None:
-        """Prepare the current problem's inputs and reference in the worker, unless they are prepared already."""
         if not self._prepared:
             assert self._planned is not None
             self.request(PREPARE_LIMIT_S, "prepare", **self._planned.preparation)
             self._prepared = True
 
     def request(self, limit_s: float, do: str, **items: Any) -> Any:
-        """Send a request to the worker and return the answer. If the worker is lost, start another.
+        """Send a request to the worker and return the answer. If the worker crashes, start another.
 
         Raises:
             MeasurementFailure: The request failed, but the worker is alive.
-            KernrecError: The worker was lost in every attempt.
+            KernrecError: The worker crashed in every attempt.
         """
         error: KernrecError | None = None
         for _ in range(_ATTEMPTS):
@@ -182,23 +180,24 @@ class DeviceSession:
         raise KernrecError(f"the device failed {_ATTEMPTS} times: {error}")
 
     def measure_references(self, with_energy: bool) -> tuple[References, GpuSettings]:
-        """Measure the reference kernels, and return their costs and the current settings of the GPU."""
+        """Measure the reference kernels. Return their costs and the current settings of the GPU."""
         answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy, probe=vars(self.probe))
         return answer["references"], GpuSettings(**answer["settings"])
 
     def refresh_idle_power(self) -> None:
-        """Measure idle power again if the last measurement is old."""
         if self.probe.measures_energy and self.clock() - self._idle_measured_s >= IDLE_EVERY_S:
             self.idle_w = self.request(_CONTROL_LIMIT_S, "idle")
             self._idle_measured_s = self.clock()
 
     def is_present(self, measurement: Measurement) -> bool:
-        """Return whether the GPU still has the power limit, clock limits and MIG mode of a measurement."""
+        """Return whether the GPU still has the power limit, clocks and MIG mode of a measurement."""
         return measurement.limits == self.opened_info.measured_device().limits
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
-        """Measure a config in the worker. `best_s` is the lowest latency in seconds on this problem so far, or None if
-        there is none. Raise `MeasurementFailure` if the config fails or crashes the worker."""
+        """Measure a config in the worker. Raise `MeasurementFailure` if the config fails or crashes the worker.
+
+        `best_s` is the lowest latency in seconds on this problem so far, or None.
+        """
         answer = self.client.request(
             self._limit_s(tier, best_s), "measure", kernel=task.kernel_name, config=task.config,
             problem=task.problem.key, tier=tier, best_s=best_s, probe=vars(self.probe),
@@ -217,7 +216,7 @@ class DeviceSession:
 REFERENCE_S = 60.0
 """Maximum duration of a block in seconds."""
 _FIRST_S, _SHARE = 4.0, 0.25
-"""Minimum duration of a block in seconds, and its usual duration as a fraction of the session's time so far."""
+"""Minimum duration of a block in seconds, and its usual fraction of the session's time so far."""
 
 
 @dataclass(frozen=True)
@@ -228,11 +227,10 @@ class Block:
     since_s: float
     """Time at which the block began, on the campaign's clock."""
     items: list[ScheduledMeasurement] = field(default_factory=list)
-    """Measurements made in this block so far."""
 
 
 class BlockControl:
-    """Controller that begins each block of a campaign, and ends it when it is due."""
+    """Controller that begins and ends the blocks of a campaign."""
 
     def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
         self._session = session
@@ -270,7 +268,7 @@ class BlockControl:
 
     @property
     def is_due(self) -> bool:
-        """Whether the block must end now, because it reached its maximum duration or the worker has ended."""
+        """Whether the block must end now."""
         since_s = self.present.since_s
         session_s = since_s - (since_s if self._started_s is None else self._started_s)
         due_s = min(REFERENCE_S, max(_FIRST_S, _SHARE * session_s))

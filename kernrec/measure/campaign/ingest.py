@@ -1,8 +1,8 @@
 """Move measurements from the journal to the database, a few thousand rows per transaction.
 
-After a kill, the next campaign completes the move. The key of a row is the hash of its content, so no row is added
-twice. Measurements of blocks during which the GPU drifted are stored as quarantined. Measurements of blocks that never
-ended are marked `block_open`, and the next run repeats them.
+After a kill, the next campaign completes the move. No row is added twice, because a row's key is a hash of its content.
+Measurements are stored as quarantined if the GPU drifted during their block. They are marked `block_open` if their
+block never ended, and the next run repeats them.
 """
 
 import json
@@ -22,7 +22,7 @@ from kernrec.store.intake.row_checks import is_possible
 from kernrec.store.measurement import Measurement, Outcome
 
 _AHEAD = timedelta(days=1)
-"""Maximum time by which the newest row may be ahead of this machine's clock, because clocks of machines differ."""
+"""Maximum time by which the newest row may be ahead of this machine's clock."""
 _TOGETHER = 5000
 """Maximum number of rows per transaction."""
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
@@ -48,8 +48,8 @@ def check_takes_rows(database: Path) -> None:
 
 
 def ingest(journal: Journal, note: Callable[[str], None] = lambda text: None, ended_only: bool = False) -> int:
-    """Move a journal's measurements to its database, and return the number of new rows. Create the database if needed.
-    If `ended_only`, move only the measurements of blocks that have ended.
+    """Move a journal's measurements to its database, and return the number of new rows. If `ended_only`, skip blocks
+    that have not ended.
 
     Invalid records are appended to `<journal>.damaged`, and `note` receives a message. If the database cannot store the
     measurements, raise `UsageError`, and leave the measurements in the journal.
@@ -89,8 +89,7 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return a problem's valid measurements on a GPU model, or an empty list if the database does not exist. A
-    measurement is valid if it used the current protocol or a replay, and is not quarantined."""
+    """Return a problem's valid measurements on a GPU model from a database, which may not exist."""
     if not database.exists():
         return []
     with Database.open(database) as opened:
@@ -139,7 +138,6 @@ def _readable(
 
 
 def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
-    """Return (session, block) if a record ends a block, or None. `how` is `closed` or, if the GPU drifted,
-    `drifted`."""
+    """Return (session, block) if a record ends a block in the way `how` (`closed` or `drifted`), else None."""
     session, block = record.get("session"), record.get(how)
     return (session, block) if isinstance(session, str) and type(block) is int else None

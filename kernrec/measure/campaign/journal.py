@@ -1,7 +1,8 @@
-"""Write measurements to a journal before they are reported as done, so that a crash loses none of them.
+"""Write measurements to a journal, so that a crash loses none of them.
 
 The journal is a SQLite database beside the user's database (`<database>.journal.sqlite`), in WAL mode with an fsync per
-commit. A campaign locks the file `<database>.journal.lock`, so that only one campaign at a time writes to a database.
+commit. A campaign locks the file `<database>.journal.lock`, so that only one campaign at a time writes to a
+database.
 """
 
 import json
@@ -32,18 +33,17 @@ CREATE INDEX IF NOT EXISTS record_of_block ON record (session, block);
 _SAME_BLOCK = "other.session = record.session AND other.block = record.block"
 _SUFFIX = ".journal.sqlite"
 _WAIT_S = 1.0
-"""Seconds to wait for the lock. Waiting is needed because a process also takes the lock for a moment to check who holds
-it."""
+"""Seconds to wait for the lock. Other processes take it for a moment to find out who holds it."""
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
-"""Exceptions that a damaged file causes. Python may also fail to decode its names or to represent its numbers."""
+"""Exceptions that a damaged file may cause."""
 
 
 class JournalError(KernrecError):
-    """Raised if the journal cannot be written. It keeps all records that were reported as done."""
+    """The journal cannot be written. Earlier records are safe."""
 
 
 class JournalInUseError(UsageError):
-    """Raised if another campaign has locked the journal."""
+    """Another campaign has locked the journal."""
 
 
 class Records(Protocol):
@@ -57,7 +57,7 @@ class Journal:
     """Journal of one campaign. Several threads may use it."""
 
     def __init__(self, database: Path) -> None:
-        """Open or create the journal of a database, keeping the records of a killed campaign.
+        """Open or create the journal of a database. Keep the records of a killed campaign.
 
         Raises:
             JournalInUseError: Another campaign has locked the journal.
@@ -98,14 +98,12 @@ class Journal:
             connection.executemany("INSERT INTO record (session, block, measured, content) VALUES (?, ?, ?, ?)", rows)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return all records in the order in which they were appended."""
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return (numbers, records) of the `most` oldest measurements, or of all if there are fewer.
+        """Return (numbers, records) of the `most` oldest measurements. Records of the ends of blocks follow.
 
-        The records of measurements come first, followed by records that state how blocks ended. If `ended_only` is
-        True, include only measurements of blocks that have ended.
+        If `ended_only` is True, include only measurements of blocks that have ended.
         """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
@@ -122,8 +120,7 @@ class Journal:
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete the measurements with the given numbers. Also delete the record of a block's end if the journal has no
-        other measurement of this block."""
+        """Delete the measurements with the given numbers, and the records that nothing refers to any more."""
         with self._transaction() as connection:
             connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
             connection.execute(
@@ -132,7 +129,7 @@ class Journal:
             )
 
     def close(self) -> None:
-        """Close the journal. If it has no records left, delete its files."""
+        """Close the journal. Delete its files if it is empty."""
         with self._lock:
             empty = False
             with suppress(*_FAULTS):
@@ -184,8 +181,8 @@ class Waiting:
 
 
 def waiting_measurements(database: Path) -> Waiting:
-    """Return the number of measurements that wait in a database's journal, without changing the journal. Raise
-    `OSError` if the journal cannot be read."""
+    """Return the number of measurements that wait in a database's journal. Raise `OSError` if the journal cannot be
+    read."""
     path = journal_path(database)
     if not path.exists():
         return Waiting(0, None)
@@ -226,7 +223,7 @@ def _check_schema(connection: sqlite3.Connection) -> None:
 
 
 def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
-    """Return (session, block, whether the record is a measurement). Session and block may be None if the record is
+    """Return (session, block, whether the record is a measurement). Session and block are None if the record is
     damaged."""
     row = record.get("row")
     place = row if isinstance(row, dict) else record
@@ -237,7 +234,7 @@ def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
 
 
 def _record(content: object) -> dict[str, Any]:
-    """Parse a stored record. If it is damaged, return an invalid measurement in its place."""
+    """Parse a stored record. Return an invalid measurement if the record is damaged."""
     with suppress(ValueError, RecursionError, TypeError):
         if isinstance(record := json.loads(content), dict):  # type: ignore[arg-type]
             return record

@@ -1,4 +1,4 @@
-"""Plan a campaign: for each problem, list the configs of every kernel that computes it, most promising first.
+"""Plan a campaign: for each problem, list the configs to measure, most promising first.
 
 The analytical model or a trained model ranks the configs. A search updates the ranking from measurements.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import GpuContext
 
 _MEMORY_SHARE = 0.5
-"""Maximum fraction of the GPU's memory for a problem's tensors. Copies and expected outputs need the rest."""
+"""Maximum fraction of the GPU's memory for a problem's tensors. The rest is for copies and expected outputs."""
 
 _UNPREDICTED = 1e9  # No launch takes so many seconds, so configs without a prediction rank last.
 
@@ -50,7 +50,7 @@ class Task:
 
     @property
     def code(self) -> str:
-        """Key of the compiled code. Tasks share compiled code if they differ only in run-time tunables."""
+        """Key of the compiled code. Tasks that differ only in run-time tunables share it."""
         kernel = self.kernel
         assert kernel is not None
         problem = kernel.form(self.problem)
@@ -75,12 +75,10 @@ class PlannedProblem:
 
     Args:
         name: Name of the layer, or of the problem.
-        probability: Probability with which each config was selected as a task, or None if the tasks are not a random
-            sample.
+        probability: Probability with which each task was selected, or None if the tasks are not a random sample.
         most: Maximum number of tasks to measure, or None for all.
         search: Search that chooses the next tasks from measurements, or None to keep the order of `tasks`.
-        baseline: Config whose output all other configs must reproduce. None if the expected output follows from the op
-            or the spec.
+        baseline: Config that computes the expected output. None if the expected output follows from the op or the spec.
         energy: Rule that selects the tasks whose energy is measured.
         finals: Whether to measure configs near the Pareto front in the final tier.
         share: Maximum fraction of the remaining time to spend on this problem.
@@ -123,7 +121,7 @@ def plan_library(
     Args:
         problems: Names and problems, in measuring order.
         context: GPU, profiles for predictions, and models that correct the predictions.
-        most: Maximum number of configs per problem, or None for the whole space.
+        most: Maximum number of configs per problem, or None for all.
         drawn: Whether to select configs at random instead of letting a search choose them.
         seed: Seed of the random selection and of the search.
         kernel: Only kernel to measure, or None for every kernel of the library that computes the problem.
@@ -152,7 +150,7 @@ def plan_library(
 
 
 def check_memory(problem: Problem, gpu: GPU) -> None:
-    """Raise `UsageError` if a problem's tensors need more than `_MEMORY_SHARE` of the GPU's memory."""
+    """Raise `UsageError` if a problem's tensors need too much of the GPU's memory."""
     needed, most = sum(tensor.bytes for tensor in problem.tensors.values()), _MEMORY_SHARE * gpu.memory_bytes
     if needed > most:
         raise UsageError(
@@ -195,8 +193,7 @@ def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
 
 
 def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
-    """Replace missing predictions (NaN) by estimates. Return the predicted seconds, of shape (tasks,), or None if there
-    is no prediction at all."""
+    """Replace missing predictions (NaN) by estimates. Return None if there is no prediction at all."""
     if not np.isfinite(predicted_s).any():
         return None
     for kernel in np.unique(columns[:, 0]):
@@ -212,8 +209,8 @@ def _ranked_tasks(
 ) -> tuple[list[tuple[float, Task]], dict[str, int] | None]:
     """Return (ranked configs, baseline) for a problem. Raise `UsageError` if no config can run.
 
-    Each ranked config is a pair (predicted seconds, task). The fastest comes first. Configs without a prediction (NaN)
-    come last, in random order. `baseline` is the config that computes the expected output, or None if none is needed.
+    Each ranked config is a pair (predicted seconds, task), fastest first. Configs without a prediction (NaN) come last,
+    in random order. `baseline` is the config that computes the expected output, or None.
 
     Args:
         only: Kernel whose configs to rank, or None for all kernels that compute the problem.
@@ -263,7 +260,7 @@ def _ranked_tasks(
 
 
 class Chooser:
-    """Base class for classes that decide what the GPUs of one model measure next, one visit at a time.
+    """Base class of the strategies that decide what the GPUs of one model measure next.
 
     A visit is a planned problem that a GPU measures without interruption.
     """

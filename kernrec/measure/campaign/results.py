@@ -1,4 +1,4 @@
-"""Define the effort and the budget of a campaign, its progress reports, and its results per problem."""
+"""Define the effort and the budget of a campaign, and its reports and results."""
 
 from dataclasses import dataclass, field
 from statistics import median
@@ -18,7 +18,7 @@ class MeasuringEffort:
     finals: int
     """Number of configs to measure in the final tier."""
     drawn: bool = False
-    """Whether to measure a random sample of the space instead of the most promising configs, for use as a test set."""
+    """Whether to measure a random sample for use as a test set, instead of the most promising configs."""
 
 
 EFFORTS = {
@@ -53,7 +53,6 @@ class CampaignSettings:
     """Budget of a campaign, and the origin that is stored with each of its measurements."""
 
     session: str
-    """Name of the campaign in its rows."""
     finals: int = 0
     """Number of configs per problem to measure in the final tier."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
@@ -61,7 +60,6 @@ class CampaignSettings:
     measured_by: str | None = None
     protocol_version: int = measure_config.VERSION
     replayed: bool = False
-    """Whether the device replays a recording."""
     inputs: InputInfo = field(default_factory=InputInfo)
 
 
@@ -71,7 +69,6 @@ class Progress:
 
     device: str
     target: str
-    """Name of the problem."""
     tier: str
     done: int
     """Number of finished measurements of this problem and tier."""
@@ -79,7 +76,6 @@ class Progress:
     left_s: float | None = None
     """Seconds left of the budget, or None if there is no time limit."""
     measurement: Measurement | None = None
-    """New measurement, or None for a note."""
     note: str | None = None
 
 
@@ -91,7 +87,7 @@ class ProblemResult:
     problem: str
     """Key of the problem."""
     configs: int = 0
-    """Number of planned configs, in all visits to the problem."""
+    """Number of planned configs."""
     measured: int = 0
     """Number of measurements by this campaign."""
     earlier: int = 0
@@ -146,14 +142,13 @@ class ProblemHistory:
         self._length += 1
 
     def has(self, key: ConfigKey) -> bool:
-        """Return whether a config has any measurement, even a failed one."""
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Return how many of a config's measurements in the given tiers (default: all) need not be repeated.
+        """Count a config's measurements in the given tiers (default: all) that need not be repeated.
 
-        Measurements in blocks that never ended do not count, so the config is measured again. They do count once a
-        second session has measured the config, so that a series of interrupted runs makes progress.
+        Measurements in blocks that never ended must be repeated, unless two sessions have measured the config. So a
+        series of interrupted runs makes progress.
         """
         measurements = self._measurements.get(key, ())
         alone = len({measurement.session for measurement in measurements}) < 2
@@ -163,8 +158,8 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return the median `latency_s` or `energy_j` of a config's successful measurements in the given tiers
-        (default: all). Return None if there are none with this cost."""
+        """Return the median `latency_s` or `energy_j` of a config in the given tiers (default: all), or None if
+        unknown."""
         values = [
             value
             for measurement in self._measurements.get(key, ())

@@ -1,4 +1,4 @@
-"""Schedule the remaining measurements of a problem: which configs to screen, and which to measure with energy.
+"""Schedule the remaining measurements of a problem.
 
 Each choice depends only on the plan and on measurements at lower tiers, so a resumed run makes the same choices as the
 interrupted run.
@@ -19,12 +19,10 @@ from kernrec.store.measurement import Tier
 
 @dataclass(frozen=True)
 class ScheduledMeasurement:
-    """One measurement to make."""
-
     task: Task
     tier: Tier
     probability: float | None = None
-    """Probability with which the config was selected for its tier, or None if it was not selected at random."""
+    """Probability with which the config was selected, or None if it was not selected at random."""
     again: bool = False
     """Whether this repeats an earlier measurement because the GPU drifted."""
 
@@ -48,8 +46,8 @@ class Schedule:
     def screen(self) -> tuple[list[ScheduledMeasurement], int]:
         """Return (measurements, count) for the configs that remain to be screened.
 
-        Configs from unfinished blocks come first. Make only the first `count` measurements. Then call this method
-        again, because the search may choose other configs.
+        Make only the first `count` measurements. Then call this method again, because the search may choose other
+        configs.
         """
         most = len(self._keys) if self._planned.most is None else self._planned.most
         left = most - self.screened
@@ -62,8 +60,7 @@ class Schedule:
         return items, max(0, min(left, len(items), len(of_open_blocks) + step))
 
     def _order(self) -> tuple[list[int], int]:
-        """Return (unmeasured configs as indices in measuring order, number of configs to measure before the next
-        call)."""
+        """Return (indices of unmeasured configs, number of configs to measure before the next call)."""
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
         if self._planned.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)
@@ -73,8 +70,7 @@ class Schedule:
         return self._planned.search.order(tried, latency_s).tolist(), self._planned.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
-        """Return the next measurements in the coarse tier. If the rule is `EnergyRule.GUIDE`, return only a few at a
-        time."""
+        """Return the next measurements in the coarse tier, which may not be all."""
         medians = (
             self._history.median(key, "latency_s", Tier.SCREEN) or self._history.median(key, "latency_s")
             for key in self._keys
@@ -103,9 +99,9 @@ class Schedule:
         return guide.energy_round()
 
     def finals(self, count: int, with_energy: bool) -> list[ScheduledMeasurement]:
-        """Return the final-tier measurements of at most `count` configs near the Pareto front of latency and energy.
+        """Return the final-tier measurements of at most `count` configs near the Pareto front, in several rounds.
 
-        Each config is measured in several rounds. If no energies are known, the fastest configs are measured.
+        If no energies are known, measure the fastest configs.
         """
         positions, first, second = self._costs("latency_s", "energy_j") if with_energy else ([], [], [])
         if not positions:
@@ -142,9 +138,8 @@ class Schedule:
 def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], count: int) -> list[int]:
     """Return the indices of at most `count` configs near the Pareto front of latency and energy, nearest first.
 
-    A config's distance from the front is the factor by which both its latency and its energy must fall until no other
-    config is better in both. If the front has more than `count` configs, return `count` configs of the front, spread
-    evenly over it.
+    A config's distance from the front is the factor by which both costs must fall until the config is on the front. If
+    the front is larger than `count`, return configs that are spread evenly over it.
     """
     t, e = np.log(np.asarray(latency_s, dtype=np.float64)), np.log(np.asarray(energy_j, dtype=np.float64))
     if not len(t):

@@ -1,1 +1,1 @@
-"""Provide devices to measure on: CUDA GPUs, replayed recordings and simulated GPUs, all with one interface."""
+"""Provide devices to measure on: CUDA GPUs and simulated GPUs, all with one interface."""

@@ -1,6 +1,7 @@
 """Compare a config's outputs with a reference, and hold a problem's tensors and expected outputs in GPU memory.
 
-The error of an element is divided by the RMS of the whole output, or by the element itself if the element is larger.
+The error of an element is relative to the RMS of the whole output, or to the element itself if the element is
+larger.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,8 +23,8 @@ from kernrec.store.measurement import Outcome
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Unit roundoff of each term of a sum, keyed by dtype of the output. If the dtype is f16 or bf16, each term is a
-rounded value, such as a weight. If it is tf32, each term is a product of two rounded factors."""
+"""Unit roundoff of each term of a sum, keyed by dtype of the output. Terms are rounded values (such as weights) in f16
+and bf16, and products of two rounded factors in tf32."""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
 """Unit roundoff of attention weights that are less precise than the output, keyed by dtype of the inputs."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
@@ -32,7 +33,7 @@ from arXiv 2412.19437, section 3.3.2."""
 _LARGEST_DEVIATIONS = 8.0
 """Largest tolerated error, in standard deviations. The largest of 10^9 normally distributed errors is about 6."""
 _OTHER_ROUNDINGS = 16
-"""Number of roundings outside of sums, for example of an exponential, a root or a subtracted mean."""
+"""Number of roundings outside of sums, for example of an exponential or a root."""
 _UNSTATED_TERMS = 4096.0
 """Number of terms per sum to assume if the spec of a kernel does not state FLOPs."""
 _PIECE = 1 << 22
@@ -52,8 +53,8 @@ def tolerance(problem: Problem) -> float:
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
     """Return the largest error that counts as correct for each output, or 0 if the output must be exact.
 
-    If the kernel's spec has a tolerance, return it. By default, integers must be equal, and floating-point numbers may
-    differ by rounding errors. These include errors of the expected output if another config computed it.
+    By default, integers must be equal, and floating-point numbers may differ by rounding errors. A kernel's spec can
+    state another tolerance.
 
     Args:
         kernel: Kernel whose spec declares the problem, or None for the problem of an op.
@@ -79,10 +80,10 @@ def rounding(dtype: str, terms: float) -> float:
 
     The result is the sum of three errors. First, the output is rounded to its dtype, with an error of at most the
     dtype's unit roundoff u. Second, 16-bit kernels may round each term, such as a weight of attention. This error is
-    0.42 u on average if errors and mantissas are uniform, and errors add up in a sum just as the terms do. Third,
-    partial sums are rounded to f32, or to f64 if the dtype is f64. After k terms of random sign, the standard deviation
-    of this error is u sqrt(k / 2) times that of the result, in any order of addition (Higham, Accuracy and Stability of
-    Numerical Algorithms, section 4.2). If all terms have the same sign, the relative error is not larger.
+    0.42 u on average if errors and mantissas are uniform. Third, partial sums are rounded to f32, or to f64 if the
+    dtype is f64. After k terms of random sign, the standard deviation of this error is u sqrt(k / 2) times that of the
+    result (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2). If all terms have the same sign, the
+    relative error is not larger.
     """
     rounded = _UNIT_ROUNDOFF[dtype]
     inner = _of_terms(_INNER_ROUNDOFF.get(dtype, 0.0))
@@ -103,8 +104,7 @@ def values(stored: Any, dtype: str) -> Any:
 
 
 def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> OutputError:
-    """Return the error of one output. Compare the output piece by piece, because all of it in float64 may not fit in
-    memory.
+    """Return the error of one output.
 
     Args:
         stored: Output as a kernel stored it in memory, as a flat array of the module `xp`.
@@ -115,6 +115,7 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
         reference: Source of `expected`, as stored in rows.
     """
     expected = expected.reshape(-1)
+    # The whole output in float64 may not fit in memory.
     pieces = [slice(start, start + _PIECE) for start in range(0, expected.size, _PIECE)]
     finite = sum(int(xp.count_nonzero(xp.isfinite(expected[piece]))) for piece in pieces)
     squares = sum(float((_finite(expected[piece], xp) ** 2.0).sum()) for piece in pieces)
@@ -171,7 +172,7 @@ class ProblemBuffers:
         self._reference = ""
 
     def expect(self, results: Mapping[str, np.ndarray]) -> None:
-        """Set the expected outputs. They must have the form that `values` returns."""
+        """Set the expected outputs, in the form that `values` returns."""
         self._results = results
         self._expected = {name: cupy.asarray(array) for name, array in results.items()}
         missing = sum(int(np.count_nonzero(array != array)) for array in results.values())
@@ -180,7 +181,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue copies that restore the tensors of the first set that a launch both reads and overwrites."""
+        """Queue the restoration of the first copy's tensors that a launch both reads and changes."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -196,8 +197,8 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue the preparation of a launch to check. Fill outputs and workspaces with values that show which elements
-        were not written, and restore tensors as `renew` does."""
+        """Queue the preparation of a launch whose results are checked. Outputs and workspaces get values that show
+        which elements the launch did not write."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:
@@ -207,8 +208,8 @@ class ProblemBuffers:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """Return the values of the outputs in the first copy of the tensors. Raise `MeasurementFailure` if every
-        element of an output is NaN or was not written."""
+        """Return the outputs in the first copy of the tensors. Raise `MeasurementFailure` if an output has no
+        number."""
         results = {}
         for name, stored in self._outputs().items():
             results[name] = values(stored, self.prepared.problem.tensors[name].dtype).get()
@@ -217,8 +218,8 @@ class ProblemBuffers:
         return results
 
     def errors(self) -> OutputError:
-        """Return the error of the worst output in the first copy of the tensors. If this output is wrong, restore all
-        tensors."""
+        """Return the error of the worst output in the first copy of the tensors. Restore all tensors if this output is
+        wrong."""
         allowed = tolerances(self.prepared.problem, self.prepared.kernel)
         dtypes = {name: tensor.dtype for name, tensor in self.prepared.problem.tensors.items()}
         errors = [
@@ -246,7 +247,7 @@ def initial_tensors(prepared: PreparedProblem) -> dict[str, np.ndarray]:
 
 
 def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the outputs that a correct launch produces, according to the op or the kernel's spec."""
+    """Return the outputs of a correct launch, according to the op or the kernel's spec."""
     if prepared.kernel is None:
         return reference(prepared.problem, initial)
     tensors = prepared.problem.tensors
@@ -257,8 +258,7 @@ def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray
 def cached_outputs(
     folder: Path, prepared: PreparedProblem, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return the expected outputs from the cache in `folder`. If they are not cached, compute them with `make`, which
-    is slow."""
+    """Return the expected outputs from the cache in `folder`. If they are not cached, compute them with `make`."""
     path = folder / f"{sha256(f'{prepared.problem.key} {prepared.reference}'.encode()).hexdigest()[:16]}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as cached:

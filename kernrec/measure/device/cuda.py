@@ -1,4 +1,4 @@
-"""Implement `Device` for a real GPU, whose settings it never changes: CuPy runs kernels, and NVML reads sensors."""
+"""Implement `Device` for a real GPU, whose settings never change: CuPy runs kernels, and NVML reads sensors."""
 
 import ctypes
 import time

@@ -6,8 +6,8 @@ killed:
     python -m kernrec.measure.device.gpu_limits '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
 
 The guard prints one JSON line: `{"set": true}`, or `{"refused": reason}` before it ends. It then waits until its
-standard input is closed, its parent has ended or a signal asks it to end. Before the guard sets a limit, it writes the
-earlier limits to disk (`nvml.write_limits`). If the guard is killed, too, the next start of kernrec restores them.
+standard input is closed, its parent has ended or a signal asks it to end. The guard writes the earlier limits to disk
+first (`nvml.write_limits`). If the guard is killed, too, the next start of kernrec restores them.
 """
 
 import json
@@ -27,8 +27,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.util.process import module_command, module_environment, own_group
 
 _POLL_S = 0.2
-"""Seconds between checks that the parent is alive. POSIX needs them because forks of a dead parent may keep standard
-input open."""
+"""Seconds between checks that the parent is alive. Forks of a dead parent may keep standard input open."""
 
 
 def main() -> int:
@@ -73,8 +72,7 @@ def _refuse(reason: str) -> int:
 
 
 def _set(wanted: dict[str, Any], locked: int) -> str | None:
-    """Set the wanted limits, and return None. If that fails, restore the earlier limits and return the reason for the
-    failure."""
+    """Set the wanted limits. If that fails, restore the earlier limits and return the reason. Else return None."""
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(wanted["uuid"])
     limit_w, clock_hz = wanted["power_limit_w"], wanted["clock_hz"]
@@ -156,7 +154,6 @@ def check_limits(gpu: LocalGpu, points: Iterable[OperatingPoint]) -> None:
 
 @contextmanager
 def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
-    """Set the GPU's power limit and clock in a `with` block. Raise `UsageError` if the limits cannot be set."""
     if point == DEFAULT_POINT:
         yield
         return
@@ -184,8 +181,8 @@ def limits_set(gpu: LocalGpu, point: OperatingPoint) -> Iterator[None]:
 
 
 def restore_abandoned(gpu: LocalGpu) -> None:
-    """Restore a GPU's limits if both the run that set them and its guard were killed. Do nothing if the run is alive.
-    Raise `KernrecError` if the driver refuses to restore the limits."""
+    """Restore a GPU's limits if the run that set them was killed together with its guard. Raise `KernrecError` if the
+    driver refuses."""
     # If the file is locked, the run that set the limits is still alive.
     if present_limits(gpu.uuid) is None or (locked := lock_limits(gpu.uuid)) is None:
         return

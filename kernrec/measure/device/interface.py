@@ -1,7 +1,6 @@
-"""Define the interface between the measuring protocol and a device.
+"""Define the interface of a device that the measuring protocol uses.
 
-The same protocol measures real GPUs (cuda.py) and simulated GPUs with recorded times (replay.py), whose clock advances
-only with use.
+The same protocol measures real GPUs (cuda.py) and simulated GPUs (simulated.py), whose clock advances only with use.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from kernrec.store.measurement import DeviceReport, GpuSettings, MeasuredDevice,
 
 
 class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a defect of this program
-    """Raised if a config cannot be measured. The message is stored in the row."""
+    """Failure to measure a config. The message is stored in the row."""
 
     def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
         """Create a failure. If `lost` is True, the process can no longer use the device."""
@@ -47,8 +46,7 @@ class PreparedProblem:
     folder: Path | None = None
     """Folder of the files that the kernel's spec names."""
     baseline: Mapping[str, int] | None = None
-    """Config whose output all other configs must reproduce. None if the expected output follows from the op or the
-    spec."""
+    """Config that computes the expected output. None if the expected output follows from the op or the spec."""
 
     @property
     def reference(self) -> str:
@@ -62,8 +60,6 @@ class PreparedProblem:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """Name, properties, software and settings of a device."""
-
     gpu: str
     """Name in the GPU catalog."""
     name: str
@@ -74,7 +70,7 @@ class DeviceInfo:
     memory_bytes: int
     generation: str
     energy: str | None = None
-    """One-line reason why energy cannot be measured, or None if it can."""
+    """Reason why energy cannot be measured, or None if it can."""
     virtual: bool = False
     """Whether the device is simulated and has its own clock."""
     uuid_hash: str | None = None
@@ -94,7 +90,7 @@ class DeviceInfo:
         return cls(**{**values, "settings": GpuSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
-        """Return the row columns that describe the device. `idle_w` is the idle power in watts, if it was measured."""
+        """Return the row columns that describe the device. `idle_w` is the idle power in watts, or None."""
         same = ("vbios", "driver", "cuda", "cupy", "nvml", "other_processes")
         return MeasuredDevice(
             device=self.name,
@@ -111,7 +107,7 @@ class SensorReading(NamedTuple):
     time_s: float
     """Time of the reading in seconds, on the device's clock."""
     energy_j: float | None
-    """Energy counter in joules. Only differences are meaningful, because the counter's start is arbitrary."""
+    """Energy counter in joules, with an arbitrary start."""
     power_w: float | None
     sm_clock_hz: float | None
     memory_clock_hz: float | None
@@ -122,10 +118,7 @@ class SensorReading(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputError:
-    """Result of comparing a config's outputs with the expected outputs."""
-
     largest: float
-    """Largest error of any output element."""
     unwritten: int
     """Number of output elements that were not written or are not finite."""
     tolerance: float
@@ -148,13 +141,13 @@ class LoadedConfig(Protocol):
     launch, and energy is not measured."""
 
     def errors(self) -> OutputError | None:
-        """Launch once, and compare the outputs with the expected ones. Return None for a recorded config."""
+        """Launch once, and compare the outputs with the expected outputs. Return None for a recorded config."""
 
     def times(self, launches: int) -> list[float]:
-        """Return the seconds that each of several launches takes. L2 is flushed before each launch."""
+        """Return the seconds of each of several launches. L2 is flushed before each launch."""
 
     def back_to_back(self, launches: int) -> float:
-        """Return the mean seconds per launch if launches follow each other without gaps.
+        """Return the mean seconds per launch without gaps between launches.
 
         Successive launches use different copies of the buffers, which together exceed L2.
         """
@@ -163,13 +156,14 @@ class LoadedConfig(Protocol):
         """Queue launches, which use copies of the buffers in turn."""
 
     def outstanding(self) -> int:
-        """Return the number of launches queued by `submit` that have not finished yet."""
+        """Return the number of queued launches that have not finished."""
 
     def mark(self) -> None:
         """Queue a time stamp after all launches queued so far."""
 
     def between_marks(self) -> float:
-        """Wait for queued launches, and return the seconds from the first to the last time stamp. Delete the stamps."""
+        """Wait for queued launches. Return the seconds from the first to the last time stamp, and delete the time
+        stamps."""
 
     def close(self) -> None:
         """Free the config's memory."""
@@ -187,8 +181,7 @@ class Device(Protocol):
         """Create the inputs and expected outputs of a problem for `load`, and delete those of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config. Prepare its problem first if an op declares it. Before loading a config of any other problem,
-        call `prepare`."""
+        """Load a config. If no op declares its problem, the caller must call `prepare` first."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
         """Load the two reference kernels: `compute`, limited by arithmetic, and `memory`, limited by DRAM."""
@@ -197,7 +190,7 @@ class Device(Protocol):
         """Read all sensors."""
 
     def sm_clock_hz(self) -> float | None:
-        """Return the SM clock in Hz, measured by a kernel after all queued launches, or None if that is impossible."""
+        """Measure the SM clock in Hz after all queued launches. Return None if that is impossible."""
 
     def now(self) -> float:
         """Return the time in seconds on the device's clock, as in `SensorReading.time_s`."""

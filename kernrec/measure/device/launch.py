@@ -26,8 +26,7 @@ _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
 def loaded_module(compiled: Compiled) -> Module:
-    """Load compiled code on the device. If it contains no machine code, the driver compiles the PTX. Raise
-    `MeasurementFailure` if the driver refuses the code."""
+    """Load compiled code on the device. Raise `MeasurementFailure` if the driver refuses the code."""
     module = Module()
     try:
         module.load(compiled.cubin or compiled.ptx.encode() + b"\0")
@@ -37,16 +36,19 @@ def loaded_module(compiled: Compiled) -> Module:
 
 
 def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[BoundLaunch]) -> None:
-    """Raise `MeasurementFailure` if a launch passes fewer arguments than its kernel has, because the device would read
-    past the last one. `names` are the kernels' names in the code, keyed by names in the spec."""
+    """Raise `MeasurementFailure` if a launch passes fewer arguments than its kernel has. The device would read past the
+    last argument.
+
+    `names` are the kernels' names in the code, keyed by names in the spec.
+    """
     for launch in launches:
         if mismatch := argument_mismatch(code, names[launch.entry], launch):
             raise MeasurementFailure(Outcome.CONSTRAINT, mismatch)
 
 
 def fill_constants(module: Module, code: Ptx, kernel: Kernel, tensors: Mapping[str, Any], stream: Stream) -> None:
-    """Queue copies of tensors to the module's `__constant__` variables, if the code contains them. Raise
-    `MeasurementFailure` if a variable is too small for its tensor."""
+    """Queue copies of tensors to the module's `__constant__` variables. Raise `MeasurementFailure` if a variable is too
+    small."""
     for name, symbol in kernel.constants.items():
         if (variable := code.variables.get(symbol)) is None:
             continue
@@ -139,13 +141,12 @@ def record_event(stream: Stream) -> Event:
 
 
 def elapsed_s(start: Event, end: Event) -> float:
-    """Return the seconds between two events that have completed."""
     return float(get_elapsed_time(start, end)) / 1e3
 
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
-"""Seconds that the host may take to queue a launch. The value is generous, so that no gap between launches is timed."""
+"""Seconds that the host may take to queue a launch, a generous value that avoids gaps between launches."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +166,6 @@ class ConfigLaunches:
 
 
 class LoadedCudaConfig:
-    """A `LoadedConfig` on a CUDA device."""
-
     def __init__(self, tools: LaunchTools, launches: ConfigLaunches, buffers: ProblemBuffers | None = None) -> None:
         """Create a loaded config. `buffers` is None for the reference kernels, whose outputs are not checked."""
         self.footprint_bytes = launches.footprint_bytes
@@ -194,7 +193,7 @@ class LoadedCudaConfig:
         return self._buffers.errors()
 
     def run(self) -> None:
-        """Compute the problem once in the first copy of the buffers, from the initial contents, and wait."""
+        """Compute the problem once in the first copy of the buffers, and wait."""
         assert self._buffers is not None
         assert self._launches is not None
         self._buffers.reset(self._stream, self._launches.scratch)

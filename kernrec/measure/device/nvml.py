@@ -1,8 +1,8 @@
 """Read the GPUs of this machine, their sensors and their settings from the driver, and remember changed limits.
 
-Values that a GPU or driver does not report are None. For each GPU, a file has the limits that kernrec has set and the
-limits to restore. A process that sets limits keeps the file locked. If the file has an entry but is not locked, the
-process was killed, and its changes must be undone.
+Values that a GPU or driver does not report are None. Each GPU has a file with the limits that kernrec has set and the
+limits to restore. A process that sets limits keeps the file locked. If an unlocked file has an entry, the process was
+killed, and its changes must be undone.
 """
 
 import json
@@ -24,7 +24,7 @@ from kernrec.util.files import lock_path
 
 @dataclass(frozen=True)
 class LimitsEntry:
-    """Content of a GPU's limits file: the changes that must be undone to restore the GPU's limits."""
+    """Content of a GPU's limits file: the changes to undo."""
 
     power_limit_w: float | None
     """Power limit in watts to restore, or None if it was not changed."""
@@ -33,13 +33,13 @@ class LimitsEntry:
 
 
 def journal_path(uuid: str) -> Path:
-    """Return the path of the file with a GPU's limits, which may not exist."""
+    """Return the path of a GPU's limits file, which may not exist."""
     return paths.state() / "limits" / f"{sha256(uuid.encode()).hexdigest()[:16]}.json"
 
 
 def lock_limits(uuid: str) -> int | None:
-    """Lock the file with a GPU's limits. Return its descriptor, or None if another process holds the lock. Raise
-    `OSError` if the file cannot be opened."""
+    """Lock a GPU's limits file. Return its descriptor, or None if another process holds the lock. Raise `OSError` if
+    the file cannot be opened."""
     path = journal_path(uuid)
     path.parent.mkdir(parents=True, exist_ok=True)
     return lock_path(path)
@@ -55,22 +55,19 @@ def write_limits(locked: int, entry: LimitsEntry | None) -> None:
 
 
 def present_limits(uuid: str) -> LimitsEntry | None:
-    """Return the limits that kernrec has set on a GPU in any process, or None. Also return None if the entry is
-    incomplete, because then its process ended before it set a limit."""
+    """Return the limits that any process of kernrec has set on a GPU, or None."""
     try:
         return LimitsEntry(**json.loads(journal_path(uuid).read_bytes()))
     except (OSError, ValueError, TypeError):
-        return None
+        return None  # An incomplete entry means that its process ended before it set a limit.
 
 
 class NoGPUError(KernrecError):
-    """Raised if this machine has no NVIDIA GPU, or no driver or library to find one."""
+    """This machine has no NVIDIA GPU, or no driver or library to find one."""
 
 
 @dataclass(frozen=True)
 class LocalGpu:
-    """A GPU of this machine."""
-
     index: int
     uuid: str
     name: str
@@ -116,8 +113,8 @@ def visible_gpus() -> list[LocalGpu]:
 
 
 def choose_gpu(wanted: str) -> LocalGpu:
-    """Return the GPU with an index or a UUID. For `auto`, return the first unused visible GPU, or the first visible one
-    if all are in use. Raise `UsageError` if there is no such GPU."""
+    """Return the GPU with an index or a UUID. For `auto`, return the first visible GPU, preferably an unused one. Raise
+    `UsageError` if there is no such GPU."""
     if wanted == "auto":
         allowed = visible_gpus()
         return next((each for each in allowed if not each.others), allowed[0])
@@ -130,7 +127,7 @@ def choose_gpu(wanted: str) -> LocalGpu:
 
 
 def local_gpu(gpu: GPU) -> LocalGpu:
-    """Return a GPU of the given model in this machine, preferably an idle one. Raise `NoGPUError` if there is none."""
+    """Return a GPU of the given model, preferably an unused one. Raise `NoGPUError` if this machine has none."""
     try:
         present = visible_gpus()
     except NoGPUError as error:
@@ -146,7 +143,7 @@ def local_gpu(gpu: GPU) -> LocalGpu:
 
 
 def is_named(name: str, gpu: LocalGpu) -> bool:
-    """Return whether `name`, from `CUDA_VISIBLE_DEVICES`, is the index of a GPU or the beginning of its UUID."""
+    """Return whether `name` (from `CUDA_VISIBLE_DEVICES`) is the index of a GPU or the beginning of its UUID."""
     return name == str(gpu.index) or (name != "" and gpu.uuid.startswith(name))
 
 
@@ -192,7 +189,7 @@ class NvmlSensors:
         return self._thousandth("nvmlDeviceGetTotalEnergyConsumption")
 
     def power_w(self) -> float | None:
-        """Return the instantaneous power of the GPU in watts, or `mean_power_w` if the GPU does not report it."""
+        """Return the instantaneous power of the GPU in watts. If the GPU does not report it, return `mean_power_w`."""
         return self._field_power() if self._instant else self.mean_power_w()
 
     def mean_power_w(self) -> float | None:
@@ -208,7 +205,7 @@ class NvmlSensors:
 
     def read(self, time_s: float, mean_power: bool = False) -> SensorReading:
         """Read all sensors, and return the values with the time stamp `time_s`. If `mean_power` is true, read
-        `mean_power_w` instead of the instantaneous power."""
+        `mean_power_w` instead of `power_w`."""
         degrees = self._query("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         return SensorReading(
             time_s=time_s,
@@ -238,7 +235,6 @@ class NvmlSensors:
         )
 
     def versions(self) -> dict[str, str | None]:
-        """Return the versions of the GPU's firmware, the driver and NVML."""
         return {
             "vbios": _text(self._query("nvmlDeviceGetVbiosVersion")),
             "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
@@ -246,7 +242,7 @@ class NvmlSensors:
         }
 
     def why_no_energy(self) -> str | None:
-        """Return a one-line reason why the energy of this GPU cannot be measured, or None if it can."""
+        """Return why the energy of this GPU cannot be measured, or None if it can."""
         if self.mig:
             return "MIG is on, and power is measured only for the whole GPU"
         if self.energy_j() is None:
@@ -278,7 +274,7 @@ class NvmlSensors:
         return target * 1e6 if target and usual and target != usual else None
 
     def _query(self, function: str, *arguments: Any) -> Any:
-        """Call an NVML function for this GPU. Return None if the GPU, the driver or the library does not support it."""
+        """Call an NVML function for this GPU. Return None if the function is not supported."""
         call = getattr(self._nvml, function, None)
         with suppress(self._nvml.NVMLError):
             return call and call(self._handle, *arguments)

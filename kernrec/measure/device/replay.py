@@ -30,14 +30,13 @@ from kernrec.store.measurement import Outcome
 from kernrec.store.schema import with_derived
 
 PROTOCOL_VERSION = 0
-"""Protocol version in rows of a replay, which were not measured with kernrec's protocol."""
+"""Protocol version in rows of a replay."""
 
 ConfigKey = tuple[str, str]
 """Name of the kernel, and canonical text of the config."""
 
 _one_reader = threading.Lock()
-"""Lock that lets only one thread read at a time. If a reader closed its connection, DuckDB would also close the cursors
-of other readers."""
+"""Lock that lets only one thread read at a time, because DuckDB closes the cursors of all readers with a connection."""
 
 
 _REPLAYABLE = (
@@ -85,7 +84,7 @@ class Recording:
     outcomes: Mapping[ConfigKey, RecordedConfig]
     """Recorded measurements, keyed by kernel and config, in the order of the recording."""
     kernel_hashes: Mapping[str, str]
-    """Hash of the source with which each kernel was last measured, keyed by kernel name."""
+    """Hash of the latest measured source of each kernel, keyed by kernel name."""
 
     @staticmethod
     def key(kernel: str, config: Mapping[str, int]) -> ConfigKey:
@@ -96,7 +95,8 @@ class Recording:
 def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
     """Return the names of the recorded GPUs that `--gpu` selects: `auto` (the only GPU), `all`, or a name.
 
-    Raise `UsageError` if the database has nothing to replay, `auto` matches several GPUs, or the GPU was not recorded.
+    Raise `UsageError` if the database has nothing to replay, `auto` matches several GPUs, or the GPU was not
+    recorded.
     """
     query = f"SELECT DISTINCT gpu FROM unretracted_rows WHERE {_REPLAYABLE} ORDER BY 1"
     with _one_reader, Database.open(path) as database:
@@ -118,8 +118,8 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
 def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
     """Return the recordings of one GPU, one for each problem. The problem with the most recorded configs comes first.
 
-    If `gpu` is None, the database must have recordings of only one GPU. Raise `UsageError` if the database has nothing
-    to replay.
+    If `gpu` is None, the database must have recordings of only one GPU. Raise `UsageError` if there is nothing to
+    replay.
     """
     (chosen,) = chosen_gpus(path, gpu or "auto")
     with _one_reader, Database.open(path) as database:
@@ -144,7 +144,7 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
 
 
 def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> Problem | None:
-    """Return the problem with a key, or None if neither an op nor the spec of a stored kernel declares it."""
+    """Return the problem with a key. Return None if neither an op nor a stored kernel declares the problem."""
     ops = [
         kernel_from(json.loads(spec), name, code).definition
         for name, spec, code, _ in kernels
@@ -203,8 +203,8 @@ def shipped_file() -> Path:
 
 
 def shipped_recording() -> Path:
-    """Return the path of a database with the shipped recording, which is created in the cache folder on first use.
-    Raise `UsageError` if the database cannot be written to the cache folder."""
+    """Return the path of a database with the shipped recording. The first call creates the database in the cache
+    folder."""
     from kernrec.interop.import_results import import_results
     from kernrec.op import find_op
     from kernrec.store import Database

@@ -1,4 +1,4 @@
-"""Simulate a GPU with its own clock, to replay recorded run times and to test the protocol with known sensor values."""
+"""Simulate a GPU with its own clock, to replay recorded run times and to test the protocol."""
 
 import bisect
 from collections import deque
@@ -27,11 +27,11 @@ class SimulatedSensors:
     tick_s: float | None = 0.1
     """Seconds between two updates of the energy counter, or None if the GPU has no energy counter."""
     lag_s: float = 0.02
-    """Delay of the energy counter's value in seconds."""
+    """Delay of the energy counter in seconds."""
     missing: float = 0.0
     """Fraction of the energy counter's updates that are skipped."""
     counter_scale: float = 1.0
-    """Energy counter's increase divided by the true energy."""
+    """Energy according to the counter, divided by the true energy."""
     counter_start_j: float = 1000.0
     wrap_j: float | None = None
     """Energy in joules at which the counter restarts at zero, or None if it never restarts."""
@@ -45,8 +45,6 @@ class SimulatedSensors:
 
 @dataclass(frozen=True)
 class SimulatedKernel:
-    """Simulated time and power of a config's launches."""
-
     draw: Callable[[int], np.ndarray]
     """Function that takes a number n and returns the seconds of each of n launches."""
     power_w: float | None
@@ -56,7 +54,6 @@ class SimulatedKernel:
 
 
 def constant_time(seconds: float, power_w: float | None = 300.0, errors: OutputError | None = None) -> SimulatedKernel:
-    """Return a simulated kernel whose launches all take the same time."""
     return SimulatedKernel(lambda n: np.full(n, seconds), power_w, errors)
 
 
@@ -72,7 +69,6 @@ class _LoadHistory:
 
     @property
     def end_s(self) -> float:
-        """Time at which the last span ends."""
         return self._end[-1] if self._end else 0.0
 
     def add(self, start_s: float, seconds: float, power_w: float) -> None:
@@ -181,8 +177,6 @@ class SimulatedGpu:
 
 
 class LoadedSimulatedConfig:
-    """A `LoadedConfig` on a simulated GPU."""
-
     renewed = False
 
     def __init__(self, gpu: SimulatedGpu, kernel: SimulatedKernel) -> None:

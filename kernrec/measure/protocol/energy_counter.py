@@ -1,4 +1,4 @@
-"""Compute power from sensor readings, with the energy counter and with the power sensor.
+"""Compute power from the energy counter and from the power sensor.
 
 The energy counter is updated every few tens of milliseconds, and each update appears late. A line through the updates
 (value against time) has the correct slope, because a constant delay shifts all updates equally. Arrays have the shape
@@ -15,7 +15,7 @@ from kernrec.util.normal import DEVIATIONS
 
 LEAST_TICKS = 10
 TRUSTED_RATIO = 0.05
-"""Largest relative difference between the energy counter and the integral of power for which the counter is trusted."""
+"""Largest relative difference between the counter's energy and the power sensor's for which the counter is trusted."""
 
 WRAP_J = 2.0**32 / 1000.0
 """Energy in joules at which a 32-bit counter of millijoules restarts at zero."""
@@ -53,8 +53,8 @@ def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
 def power_from_ticks(
     time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> PowerSlope | None:
-    """Return the mean power in a time window: the slope of the least-squares line through the energy counter's updates.
-    Return None if the window has fewer than ten updates."""
+    """Return the mean power in a time window from the energy counter. Return None if the counter had fewer than ten
+    updates."""
     time, energy = np.asarray(time_s, dtype=np.float64), unwrapped(np.asarray(energy_j, dtype=np.float64))
     if energy is None:
         return None
@@ -76,8 +76,7 @@ def power_from_ticks(
 def mean_power(
     time_s: Sequence[float] | np.ndarray, power_w: Sequence[float] | np.ndarray, start_s: float, end_s: float
 ) -> float | None:
-    """Return the mean of the power readings in a time window by the trapezoidal rule. Return None if there are fewer
-    than two readings."""
+    """Return the mean of the power readings in a time window. Return None if there are fewer than two readings."""
     time, power = np.asarray(time_s, dtype=np.float64), np.asarray(power_w, dtype=np.float64)
     inside = (time >= start_s) & (time <= end_s) & np.isfinite(power)
     time, power = time[inside], power[inside]
@@ -99,7 +98,8 @@ def powers(readings: Sequence[SensorReading], start_s: float, end_s: float) -> t
 
 
 def is_trusted(ratio: float | None) -> bool:
-    """Return whether `ratio`, the counter's energy divided by the integral of power, is near 1 or unknown (None)."""
+    """Return whether the counter agrees with the power sensor. `ratio` is the counter's energy divided by the sensor's,
+    or None if unknown."""
     return ratio is None or abs(ratio - 1.0) <= TRUSTED_RATIO
 
 

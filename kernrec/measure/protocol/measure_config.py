@@ -28,7 +28,7 @@ from kernrec.store.measurement import (
 CONFIDENCE = 0.9
 """Confidence of all stored and predicted intervals."""
 OUTLIER_MADS = 5.0
-"""Distance from the median, in median absolute deviations, beyond which a sample is counted as an outlier."""
+"""Distance of outliers from the median, in median absolute deviations."""
 
 
 def summarize_latency(samples: Sequence[float]) -> LatencyReport:
@@ -55,8 +55,8 @@ def summarize_latency(samples: Sequence[float]) -> LatencyReport:
 
 
 def interval_rank(n: int) -> int | None:
-    """Return the number of samples, at each end of `n` sorted samples, that are outside the median's 90 % interval.
-    Return None if there are too few samples for an interval.
+    """Return how many of `n` sorted samples, at each end, are outside the median's 90 % interval. Return None if there
+    are too few samples for an interval.
 
     The number of samples below the median is binomial(n, 1/2) for any distribution (Conover, Practical Nonparametric
     Statistics, section 3.2).
@@ -71,8 +71,7 @@ def interval_rank(n: int) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Approximate the probability of k in the distribution binomial(n, 1/2). Use this for large n, because 2^-n
-    underflows."""
+    """Approximate the probability of k in the distribution binomial(n, 1/2) for large n, for which 2^-n underflows."""
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
@@ -89,7 +88,7 @@ def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
 
 
 def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:
-    """Return whether a config's median latency exceeds `factor` times `best_s`, the lowest latency so far."""
+    """Return whether a config's median latency exceeds `factor` times the lowest latency so far."""
     return best_s is not None and float(np.median(samples)) > factor * best_s
 
 
@@ -104,13 +103,13 @@ LEAST_SAMPLES = 10
 HALF_WIDTH = 0.01
 """Relative half-width of the median's 90 % interval below which sampling stops."""
 LATENCY_CAP_S = 0.5
-"""Seconds after which sampling stops, even if the median is not known precisely enough."""
+"""Seconds after which sampling stops in any case."""
 GROUP = 5
 """Number of samples between two checks of convergence."""
 SHORT_S = 50e-6
 """Latency in seconds below which launches are timed in batches, back to back."""
 SHORT_SAMPLE_S = 1e-3
-"""Duration of one batch of back-to-back launches, in seconds. Each batch is one sample."""
+"""Seconds per batch of back-to-back launches. Each batch is one sample."""
 
 # Constants of the energy measurement.
 QUEUE_AHEAD_S = 0.1
@@ -137,7 +136,7 @@ https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell has no published f
 """
 
 FINAL_ROUNDS = 4
-"""Number of times that each config is measured in the final tier. The configs take turns in a random order."""
+"""Number of times that each config is measured in the final tier."""
 FINALS = 8
 """Number of configs measured in the final tier."""
 REPEATS = 2
@@ -149,9 +148,9 @@ class Probe:
     """Properties of a GPU's sensors, measured by `probe_sensors`. None means that the GPU does not report the value."""
 
     tick_s: float | None = None
-    """Seconds between two updates of the energy counter. None if there were too few updates under load."""
+    """Seconds between two updates of the energy counter, or None if there were too few updates."""
     ratio: float | None = None
-    """Counter's energy divided by the integral of instantaneous power, under load."""
+    """Energy from the counter, divided by energy from the power sensor, under load."""
     idle_w: float | None = None
     """Idle power in watts, while a CUDA context exists."""
     load_w: float | None = None
@@ -160,11 +159,10 @@ class Probe:
 
     @property
     def measures_energy(self) -> bool:
-        """Whether the GPU has an energy counter that agrees with the power sensor."""
         return self.tick_s is not None and energy_counter.is_trusted(self.ratio)
 
     def why_no_energy(self) -> str | None:
-        """Return a one-line reason why the energy of this GPU cannot be measured, or None if it can."""
+        """Return why the energy of this GPU cannot be measured, or None if it can."""
         if self.tick_s is None:
             return "the GPU's energy counter does not change"
         if not self.measures_energy:
@@ -216,8 +214,7 @@ def measure_config(
 def _measure_once(
     device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, probe: Probe
 ) -> tuple[DeviceReport, str | None]:
-    """Return (report, reason). The reason names the event that lowered the clocks and made the report invalid, or is
-    None."""
+    """Return (report, reason). The reason names the event that lowered the clocks, or is None."""
     trace = [device.read_sensors()]
     latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     energy = EnergyReport()
@@ -254,7 +251,7 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
 def measure_latency(
     device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]
 ) -> tuple[LatencyReport, int]:
-    """Time launches until the median is known to 1 %, half a second has passed, or the first three launches are
+    """Time launches until the median is known to 1 %, but at most for half a second. Stop early if the config is
     hopelessly slow.
 
     Append sensor readings to `trace`. Return the statistics of the latency, and the number of launches.
@@ -288,8 +285,7 @@ def measure_latency(
 def measure_energy(
     device: Device, loaded: LoadedConfig, launch_s: float, seconds: float, trace: list[SensorReading]
 ) -> EnergyWindow:
-    """Measure the power of a config while launches run without gaps. The power is the slope of the energy counter over
-    time.
+    """Measure the power of a config while launches run without gaps.
 
     The launch time is measured in the same window, because it is longer under a power cap. Energy per launch is the
     power times this launch time.
@@ -349,7 +345,7 @@ def _energy_report(window: EnergyWindow, probe: Probe) -> EnergyReport:
 
 
 def _gpu_state(trace: list[SensorReading], clock_hz: float | None) -> GpuState:
-    """Return the GPU's state while it measured. `clock_hz` is the mean SM clock, or None if no kernel measured it."""
+    """Return the GPU's state during a measurement. `clock_hz` is the mean SM clock, or None."""
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])

@@ -27,7 +27,7 @@ IDLE_S = 3.0
 _LOAD_S = 3.0
 _REFERENCE_WINDOW_S = 1.5
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""File in which Linux identifies the current boot. Other systems have no such file, so probes are not cached there."""
+"""File in which Linux identifies the current boot. On other systems, probes are not cached."""
 
 
 def probe_sensors(device: Device) -> Probe:
@@ -58,14 +58,13 @@ def read_idle_sensors(device: Device, seconds: float) -> list[SensorReading]:
 
 
 def idle_power(readings: list[SensorReading]) -> float | None:
-    """Return the mean power in watts of an idle GPU, from the energy counter if it had enough updates."""
+    """Return the mean power in watts of an idle GPU."""
     slope, mean_w = energy_counter.powers(readings, readings[0].time_s, readings[-1].time_s)
     return mean_w if slope is None else slope.power_w
 
 
 def measure_references(device: Device, probe: Probe, with_energy: bool) -> dict[str, dict[str, float]]:
-    """Return the costs of each reference kernel, keyed by name: `latency_s` and, if `with_energy` and energy can be
-    measured, `energy_j`."""
+    """Return the costs of each reference kernel, keyed by name: `latency_s` and, if measured, `energy_j`."""
     costs: dict[str, dict[str, float]] = {}
     for name, loaded in device.references().items():
         try:
@@ -93,7 +92,8 @@ def save_probe(info: DeviceInfo, probe: Probe) -> None:
 
 
 def load_probe(info: DeviceInfo) -> Probe | None:
-    """Return the cached probe of a GPU, or None if there is no probe since the last boot and driver update."""
+    """Return the cached probe of a GPU. Return None if the machine has rebooted or its driver has changed since the
+    probe."""
     if (path := _path(info)) is None:
         return None
     with suppress(OSError, ValueError, KeyError, TypeError):

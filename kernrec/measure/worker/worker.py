@@ -1,10 +1,10 @@
-"""Run the worker process, which owns the device. It may crash, hang or be killed, because it stores nothing of value.
+"""Run the worker process, which owns the device. It stores nothing of value, so it may crash, hang or be killed.
 
     python -m kernrec.measure.worker.worker
 
 Requests arrive on standard input and answers go to standard output, one JSON line each. An answer is `{"ok": ...}`, or
-`{"failure": outcome, "error": text, "lost": bool, "report": {...}}`. If `lost` is true, the process ends, because it
-can no longer use the device. It also ends when its standard input is closed.
+`{"failure": outcome, "error": text, "lost": bool, "report": {...}}`. The process ends if `lost` is true, because it can
+no longer use the device. It also ends when its standard input is closed.
 """
 
 import importlib

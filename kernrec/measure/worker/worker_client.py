@@ -28,14 +28,14 @@ _SLICE_S = 0.2
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the campaign was told to stop
-    """Raised if the caller stops the campaign while the worker is busy. The worker has been killed."""
+    """The caller stopped the campaign while the worker was busy. The worker has been killed."""
 
 
 class WorkerClient:
     """Client of a worker process, which starts at the first request."""
 
     def __init__(self, opening: Mapping[str, Any], stopping: Callable[[], bool] = lambda: False) -> None:
-        """Create a client without starting the process. Once `stopping` returns True, the worker is killed."""
+        """Create a client without starting the process. The worker is killed as soon as `stopping` returns True."""
         self._opening = dict(opening)
         self.stopping = stopping
         self._process: subprocess.Popen[bytes] | None = None

@@ -1,8 +1,8 @@
-"""Read and check untrusted rows in a child process (`read_file.py`) with limits, then add them.
+"""Check untrusted rows in a child process with limits, then add them to a database.
 
-While a process writes to a DuckDB file, no other process can read it. So kernrec opens the receiving database only
-after the check. It adds many rows to a copy, and queries use the old file until the copy replaces it. Two locks exclude
-other writers: the original stays open for reading, and the copy is locked.
+While a process writes to a DuckDB file, no other process can read it. So kernrec adds many rows to a copy, and queries
+use the old file until the copy replaces it. Two locks exclude other writers: the original stays open for reading, and
+the copy is locked.
 """
 
 import os
@@ -22,8 +22,7 @@ from kernrec.util.human import counted
 
 @contextmanager
 def rewritten(path: Path) -> Iterator[Database]:
-    """Open a copy of a database for writing. At the end, the copy replaces the database, unless there was an error.
-    Raise `UsageError` if another process writes to the file, or the file cannot be copied."""
+    """Open a copy of a database for writing. At the end, the copy replaces the database, unless there was an error."""
     path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.new")
     with file_errors(beside, "written"):
@@ -54,15 +53,14 @@ def rewritten(path: Path) -> Iterator[Database]:
 
 
 _MANY_BYTES = 2**24
-"""Minimum size, in bytes, of the files of checked rows for which kernrec adds the rows to a copy of the database."""
+"""Size of checked rows, in bytes, from which kernrec adds them to a copy of the database."""
 
 
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of the database file `other` to the database at `path`, except rows that it already contains. Create
-    the database if needed. Return the number of new rows.
+    """Add the rows of an untrusted database file to the database at `path`, and return the number of new rows.
 
-    The file is untrusted and does not change. Its withdrawals are ignored, and `note` receives a message about them. If
-    the file or a row is not valid, raise `UsageError` and add nothing.
+    The file's withdrawals are ignored, and `note` receives a message about them. If a row is not valid, raise
+    `UsageError` and add nothing.
     """
     with checked_rows(other, path, note) as checked, adding_to(path, checked) as database:
         return database.add_from(checked, signer="")
@@ -70,7 +68,7 @@ def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> 
 
 @contextmanager
 def checked_rows(other: Path, path: Path | str, note: Callable[[str], object]) -> Iterator[Path]:
-    """Check the rows of a database file, and yield a folder with files for `Database.add_from`."""
+    """Check the rows of a database file, and yield a folder with the checked rows for `Database.add_from`."""
     if os.path.realpath(other) == os.path.realpath(path):
         raise UsageError(f"{other} cannot be merged with itself")
     remove_abandoned()
@@ -82,11 +80,8 @@ def checked_rows(other: Path, path: Path | str, note: Callable[[str], object]) -
 
 @contextmanager
 def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
-    """Open a database to add rows. Create it if needed, and delete a created database if an error occurs.
-
-    If the files in the folder `checked` are large, kernrec adds their rows to a copy, so that queries can use the old
-    file meanwhile.
-    """
+    """Open a database to add the rows in the folder `checked`. Create the database if needed, and delete it again if an
+    error occurs."""
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0
     if existed and size > _MANY_BYTES and os.name != "nt":  # Windows cannot replace an open file.

@@ -1,7 +1,6 @@
-"""Compute a lower and an upper bound for plausible times of a problem on a GPU.
+"""Bound the plausible times of a problem on a GPU.
 
-A row with a wrong shape, unit or kernel would distort answers and models. Both bounds are far from the times of real
-kernels, so that no true recording is refused.
+The bounds are generous, so that no true recording is refused. They catch rows with a wrong shape, unit or kernel.
 """
 
 from kernrec.gpu import GPU
@@ -10,24 +9,22 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.human import human
 
 _MARGIN = 0.7
-"""Factor on the lower bound. Some boards exceed their data sheet: an RTX 3090 reaches 1.2 times the
+"""Factor on the lower bound, because some boards exceed their data sheet. An RTX 3090 reaches 1.2 times the
 bandwidth."""
 _LEAST_S = 0.3e-6
-"""Minimum time of a launch in seconds. A kernel that does nothing takes about a microsecond."""
+"""Minimum time of a launch in seconds. An empty kernel takes about a microsecond."""
 _WINOGRAD = 4.0
 """Largest speedup of a convolution by Winograd's algorithm: F(4x4, 3x3) saves 3 of 4 multiplications (Lavin and Gray,
 arXiv 1509.09308)."""
 _SERIAL_FLOP_S, _SERIAL_ACCESS_S, _SERIAL_START_S = 50e-9, 2e-6, 1e-3
-"""Time in seconds that a single thread needs for one operation (50 clock cycles), to access one memory element (twice
-the latency of DRAM), and to start."""
+"""Seconds that a single thread needs for one operation, for one memory access, and to start."""
 
 
 def floor_s(problem: Problem, gpu: GPU) -> float:
     """Return a lower bound, in seconds, for the time of any kernel for a problem on a GPU.
 
-    It is the larger of two times. The first is the time to transfer bytes at DRAM bandwidth: the problem's compulsory
-    bytes, less the size of the L2 cache. The second is the time of the problem's operations at the highest peak of the
-    GPU, among the data types that kernels may compute with.
+    The bound is the time to transfer the problem's bytes (less the L2 cache) at DRAM bandwidth. If the operations take
+    longer at the GPU's highest peak, it is the time of the operations.
     """
     dtypes = ("f16", "bf16", "tf32") if ELEMENT_BYTES[problem.dtype] > 1 else ("f16", "fp8", "i8")
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)
@@ -41,8 +38,8 @@ def floor_s(problem: Problem, gpu: GPU) -> float:
 
 
 def ceiling_s(problem: Problem) -> float | None:
-    """Return an upper bound, in seconds, for the time of any kernel: the time that a single thread would need. Return
-    None if the problem's op does not state its number of operations."""
+    """Return the seconds that a single thread would need, which no kernel exceeds. Return None if the op's number of
+    operations is unknown."""
     if not problem.flops:
         return None
     elements = sum(tensor.touched for tensor in problem.tensors.values())
@@ -50,7 +47,7 @@ def ceiling_s(problem: Problem) -> float | None:
 
 
 def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
-    """Return a one-line reason why recorded times (in seconds) are implausible, or None if they are plausible."""
+    """Return why recorded times (in seconds) are implausible, or None if they are plausible."""
     least, most = floor_s(problem, gpu), ceiling_s(problem)
     below = [time for time in times_s if time < least]
     if below:

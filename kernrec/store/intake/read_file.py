@@ -1,7 +1,7 @@
-"""Read one untrusted file in a child process, check every row, and write valid rows to a database and to Parquet.
+"""Read one untrusted file in a child process, check every row, and write the valid rows to files.
 
-The parent process (`kernrec.store.reader`) starts this module. The child reads a request from standard input and prints
-one JSON object, `{"found": ...}` or `{"refused": text}`. A request names one of these tasks:
+The child reads a request from standard input and prints one JSON object, `{"found": ...}` or `{"refused": text}`. A
+request names one of these tasks:
 
     database      check the rows of a database: measurements stay in a copy of it, other rows go to `<table>.parquet`
     segments      check groups of Parquet files of our tables, as in bundles; measurements go to a new database
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "BOOLEAN", "VARCHAR", "TIMESTAMP")
 _ROUNDS = 8
-"""Maximum number of passes over the user's own rows. Excluding rows makes the rows that refer to them invalid."""
+"""Maximum number of passes. A row that refers to an excluded row is excluded in the next pass."""
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""SQL clause for the order of a table's rows, keyed by table name. It lets queries about one problem read less."""
+"""SQL order of each table's rows, keyed by table name. It lets queries about one problem read less."""
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Run the requested task. Return `{"found": result}`, or `{"refused": reason}` if the task refuses the file."""
+    """Run the requested task. Return `{"found": result}`, or `{"refused": reason}`."""
     reader = FileReader(request.get("path", request["title"]), Path(request["folder"]), limits)
     arguments = {name: value for name, value in request.items() if name not in _COMMON}
     try:
@@ -53,26 +53,25 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 _COMMON = ("task", "title", "folder", "limits", "path")
-"""Parts of a request that are not arguments of its task."""
+"""Entries of a request that are not arguments of its task."""
 
 
 class FileReader:
-    """Reader of one untrusted file, or of the segments of several bundles. Its methods are the tasks."""
+    """Reader of one untrusted file, or of several bundles. Each public method is a task."""
 
     def __init__(self, path: Path | str, folder: Path, limits: Limits) -> None:
         """Prepare to read a file.
 
         Args:
-            path: Path of the file. For segments, only the name of all files together, for messages.
+            path: Path of the file, or a name for messages if the reader reads several bundles.
             folder: Private folder for checked rows and temporary files.
         """
         self.path, self.folder, self.limits = Path(path), folder, limits
         self.title = str(path)
 
     def read_database(self) -> dict[str, int]:
-        """Check all rows of a database, and write them to the folder as files that `exchange.add_rows` can read. Return
-        the number of rows in each table. Measurements stay in a copy of the file. Nobody can change this copy after the
-        check."""
+        """Check all rows of a database, and write them to the folder for `exchange.add_rows`. Return each table's
+        number of rows."""
         with self._opened(copied=True) as connection:
             counts = self._check_tables(connection, "nothing was added")
             self._write_tables(connection, [table for table, count in counts.items() if count])
@@ -82,8 +81,7 @@ class FileReader:
         """Raise `UsageError` if the parent process must not open a database.
 
         Args:
-            rows: Whether to check the values of the rows. If False, only read the rows. A damaged file then crashes
-                this process instead of the parent.
+            rows: Whether to check the values of the rows. If False, only read them, to find damage that crashes DuckDB.
             state: Result of `marks.file_state` that the file must still have.
         """
         with self._opened(state=state) as connection:
@@ -94,13 +92,10 @@ class FileReader:
                 connection.execute(f"SELECT count(hash(COLUMNS(*))) FROM db.{table}").fetchall()
 
     def find_faults(self, state: str) -> dict[str, dict[str, list[str]]]:
-        """Return the keys of impossible rows in the user's own database, keyed by table name and then by fault.
-
-        A row that refers to an impossible row is impossible, too. If the system clock is slow, all rows seem to come
-        from the future. So a row's time is possible if it is not later than the file's last change.
-        """
+        """Return the keys of impossible rows in the user's own database, keyed by table name and then by fault."""
         now = datetime.now(UTC)
         changed = datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
+        # A slow system clock makes rows seem to come from the future. So accept rows up to the file's last change.
         latest = max(now, changed) if is_possible(changed) else now
         wrong: dict[str, dict[str, list[str]]] = {}
         with self._opened(state=state, filtered=True) as connection:
@@ -116,7 +111,7 @@ class FileReader:
     def _opened(
         self, *, copied: bool = False, state: str = "", filtered: bool = False
     ) -> "Iterator[DuckDBPyConnection]":
-        """Yield a connection to a database that has the present schema, migrating a copy of an older file.
+        """Yield a connection to a database that has the present schema. An older file is copied and migrated.
 
         Args:
             copied: Whether to open a copy even if the file has the present schema.
@@ -150,18 +145,17 @@ class FileReader:
         return copy
 
     def read_segments(self, groups: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[dict[str, Any]]]:
-        """Check all rows of groups of Parquet files, and write them to the folder like `read_database`.
+        """Check groups of Parquet files, and write all rows to the folder like `read_database`.
 
-        A row that is in several groups is written once. Each group must contain all configs and problems of its
-        measurements. The file `SOURCES` in the folder lists the groups of each measurement.
+        Each group must contain all configs and problems of its measurements. The file `SOURCES` lists the groups of
+        each measurement.
 
         Args:
             groups: For each group, the paths of its files, keyed by table name.
 
         Returns:
-            `groups` is a list with a dictionary for each group: `rows` is the number of rows for each table (a row in
-                two files counts twice), `gpus` lists the GPUs of the measurements, and `replayed` states whether any
-                measurement was replayed.
+            `{"groups": [...]}` with a dictionary for each group: the number of rows of each table (`rows`), the GPUs of
+                the measurements (`gpus`), and whether any measurement was replayed (`replayed`).
         """
         counts: list[dict[str, int]] = [dict.fromkeys(TABLES, 0) for _ in groups]
         with self._segments_opened(groups) as connection:
@@ -199,7 +193,7 @@ class FileReader:
         """Yield a connection to the rows of all files.
 
         The relation `db.<table>` has the distinct rows of a table. The relation `<table>_rows` also has the `number` of
-        each group that contains the row. Each file is read only once, so nobody can change it after the check.
+        each group that contains the row.
         """
         files = list(dict.fromkeys(file for group in groups for names in group.values() for file in names))
         places = {file: place for place, file in enumerate(files)}
@@ -236,7 +230,7 @@ class FileReader:
             yield connection
 
     def _rows_of_files(self, connection: "DuckDBPyConnection", files: Sequence[str], table: str) -> str:
-        """Check the columns of Parquet files. Return an SQL query for their rows and the number of each row's file."""
+        """Return an SQL query for the rows of Parquet files and the number of each row's file."""
         kinds = layout_of().columns[table]
         if not files:
             return f"SELECT {all_columns(kinds, ())}, 0 AS file LIMIT 0"
@@ -250,7 +244,8 @@ class FileReader:
         return f"SELECT {columns}, file FROM {source} JOIN file USING (filename)"
 
     def _check_tables(self, connection: "DuckDBPyConnection", effect: str) -> dict[str, int]:
-        """Return the number of rows in each table. If a row is refused, raise `UsageError` that ends with `effect`."""
+        """Return the number of rows in each table. Raise `UsageError`, which ends with the text `effect`, if a row is
+        not valid."""
         try:
             counts = {table: self._count(connection, f"db.{table}", table) for table in TABLES}
             for table in (table for table, count in counts.items() if count):
@@ -268,8 +263,7 @@ class FileReader:
         return int(count)
 
     def _write_tables(self, connection: "DuckDBPyConnection", tables: Iterable[str]) -> None:
-        """Write the rows of tables to Parquet files, without columns that are NULL in all rows. Measurements stay in
-        the database."""
+        """Write the rows of tables to Parquet files, without empty columns."""
         for table in tables:
             if table != "measurement":
                 kinds = used_columns(connection, f"db.{table}", layout_of().columns[table])
@@ -281,8 +275,8 @@ class FileReader:
         connection.execute(f"COPY ({query}) TO {target} (FORMAT parquet, ROW_GROUP_SIZE 20000)")
 
     def read_table(self, most_rows: int) -> None:
-        """Copy a Parquet file to `table.parquet`, and convert its columns to plain types. Raise `UsageError` if,
-        according to its metadata, the file has more rows or bytes than any recording can have."""
+        """Copy a Parquet file to `table.parquet`, with its columns in plain types. Raise `UsageError` if the file is
+        too large."""
         path = self.path
         with closing(connect_files([path], self.folder, self.limits)) as connection, one_line(path):
             name = quoted(path.absolute())

@@ -1,6 +1,6 @@
-"""Check untrusted rows: they must be complete, in range and plain text, and their keys must be hashes of their content.
+"""Check untrusted rows beyond the checks of the schema (`db/schema`).
 
-This module adds checks that cannot be part of the schema (`db/schema`).
+Rows must be complete, in range and plain text. Their keys must be hashes of their content.
 """
 
 import json
@@ -52,7 +52,7 @@ _SCALAR = rf'({_NUMBER}|true|false|"([^"\\]|\\["\\])*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
 _FLAT = {"config": ("tunables",), "problem": ("dims",), "profile": ("code",), "measurement": ("event_reasons",)}
 _CANONICAL = {"config": ("tunables",), "problem": ("dims",)}
-"""Columns whose JSON must be canonical, keyed by table name. Otherwise, equal rows could have different keys."""
+"""Columns with canonical JSON, keyed by table name. Otherwise, equal rows could have different keys."""
 _REFERENCES = {"config_id": "config", "problem_id": "problem"}
 _PROBLEM_KEY = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^,\[\]]*),([^,\[\]]*)")
 _NAMES = {
@@ -63,10 +63,10 @@ _NAMES = {
     "measurement": ("kernel", "session"),
 }
 _LONGEST_DIM = 15
-"""Maximum number of digits of a dimension, so that the product of three dimensions cannot overflow."""
+"""Maximum number of digits of a dimension. The product of three dimensions then cannot overflow."""
 _LEAST_POWER_W, _LEAST_CLOCK_HZ = 0.5, 1e7
 _ABOVE_BOARD = 2.0
-"""Maximum power, as a multiple of the GPU's highest power limit. Some boards allow 1.3 times this limit."""
+"""Maximum power, as a multiple of the GPU's highest power limit."""
 _ABOVE_BOOST = 1.5
 _OPS = frozenset(op.name for op in all_ops())
 _MOST_NAMED = 3
@@ -74,8 +74,7 @@ _FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UT
 
 
 def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, title: str) -> None:
-    """Raise `UsageError` if a row of `db.<table>` is not valid. The message names the file `title`, the fault and some
-    of the rows."""
+    """Raise `UsageError` if a row of `db.<table>` is not valid. The message names the file `title`."""
     for problem, rows in faults(connection, table, layout):
         some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
         raise UsageError(f"{title}: rows of the table {table} {problem} ({some})")
@@ -89,14 +88,13 @@ def faults(
     most: int = _MOST_NAMED + 1,
     latest: datetime | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Find the faulty rows of a table. The first fault may cause the faults that follow it.
+    """Find the faulty rows of a table. The first fault may cause the others.
 
     Args:
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
         most: Maximum number of keys to list for each fault.
-        latest: A measurement is faulty if its time is more than one day after `latest`. By default, `latest` is the
-            present time.
+        latest: A measurement is faulty if its time is more than one day after `latest`, by default after now.
 
     Yields:
         (description of a fault, keys of the faulty rows)
@@ -139,8 +137,7 @@ def faults(
 
 
 def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (description of a fault, SQL condition that valid rows meet) for the powers, energies and clocks of a
-    GPU."""
+    """Yield (fault, SQL condition for valid rows) for the powers, energies and clocks of a GPU."""
     other = f"gpu <> '{gpu.name}'"
     most_w, most_hz = _ABOVE_BOARD * gpu.power_max_w, _ABOVE_BOOST * max(gpu.boost_clock_hz, gpu.tensor_clock_hz)
     bounds = {
@@ -166,7 +163,7 @@ def _conditions_of_gpu(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
-    """Find measurements of kernrec's own ops whose latency is too short for the GPU's peak performance."""
+    """Find measurements whose latency is too short for the GPU's peak performance."""
     rows = "db.measurement AS measurement JOIN db.problem AS problem USING (problem_id) WHERE outcome = 'ok'"
     least = f"SELECT gpu, problem.key, min(latency_s) FROM {rows} GROUP BY gpu, problem.key ORDER BY ALL"
     for gpu, key, least_s in connection.execute(least).fetchall():
@@ -210,8 +207,7 @@ def _listed(names: Iterable[str]) -> str:
 def _conditions(
     table: str, layout: Layout, kinds: Mapping[str, str], latest: datetime | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (description of a fault, SQL condition that valid rows meet) for a table. A row also meets a condition that
-    is NULL. Columns that are not in `kinds` are NULL in all rows, so they need no condition."""
+    """Yield (fault, SQL condition for valid rows) for a table. A row also passes if the condition is NULL."""
     for expression in layout.checks[table]:
         yield f"are not {expression}", expression
     for name in layout.required[table]:
@@ -265,7 +261,7 @@ def _conditions(
 
 
 def is_possible(moment: datetime) -> bool:
-    """Return whether a time of the system clock lies in the years in which people can use this version of kernrec."""
+    """Return whether a system time lies in the years in which this version of kernrec may be in use."""
     return _FIRST <= moment < _LAST
 
 
@@ -295,11 +291,7 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
 
 
 def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
-    """Return (op name, layout) for each problem that the spec of a stored kernel declares.
-
-    A declared problem may have the name of one of kernrec's ops. Queries about kernrec's op never find its rows,
-    because no op of kernrec has the layout of a declared problem.
-    """
+    """Return (op name, layout) for each problem that the spec of a stored kernel declares."""
     cursor = connection.cursor().execute("SELECT name, spec FROM db.kernel")
     declared = set()
     while rows := cursor.fetchmany(10):
@@ -307,6 +299,7 @@ def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
             # Ignore an invalid spec here, because `_kernel_faults` reports it.
             with suppress(ValueError, TypeError, AttributeError, RecursionError):
                 if isinstance(json.loads(spec).get("problem"), dict):
+                    # The name may be one of kernrec's ops, whose queries do not find this layout.
                     declared.add((name, ANY_LAYOUT))
     return declared
 

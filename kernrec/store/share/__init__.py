@@ -1,12 +1,12 @@
-"""Share rows of databases through places, which store signed bundles of rows.
+"""Share rows of databases with other people through folders, buckets or servers, which are called places.
 
-A bundle is a zip file or a folder:
+A place stores signed bundles. A bundle is a zip file or a folder:
 
     segments/<sha256>.parquet   rows of one table of `db/schema`
     manifest.json               the bundle's segments, number of rows, owner and license
     manifest.sig                Ed25519 signature of the bytes of manifest.json by its owner
 
-A place is a folder, an object store, a web location or a git folder:
+A place has these files:
 
     <gpu>/<day>-<8 digits of the key>-<12 digits of the manifest's hash>.zip    a signed bundle of one GPU
     withdrawn/<sha256>.json                                                     rows that their signer withdraws, signed

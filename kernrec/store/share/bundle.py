@@ -1,4 +1,4 @@
-"""Write bundles of rows to folders or zip files, read them, and import their rows."""
+"""Write, read and import bundles of rows."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,22 +16,20 @@ from kernrec.store.share.place import MANIFEST, Place, ZipFile
 from kernrec.util.files import scratch_folder
 
 _MOST_UNPACKED = 4
-"""Maximum ratio of unpacked bytes to bytes of a zip file. A low ratio suffices, because the zip file does not compress
-the Parquet files in it."""
+"""Maximum ratio of unpacked bytes to bytes of a zip file, whose Parquet files are not compressed again."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose manifest has been read, but not its rows."""
+    """A bundle whose manifest has been read. Its rows have not been read yet."""
 
     place: Place
     manifest: Manifest
     content: bytes
-    """Bytes of the manifest's file."""
 
 
 def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer) -> Manifest:
-    """Write a bundle: first the segments, then the signature, then the manifest. Return the manifest with its owner.
+    """Write a bundle, and return its manifest with the owner.
 
     Args:
         manifest: Manifest without an owner.
@@ -52,8 +50,7 @@ def write_content(place: Place, name: str, content: bytes) -> None:
 
 
 def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
-    """Check the manifest of a bundle and its signature, and return the bundle. Raise `UsageError` if the file is not a
-    manifest, or its signature does not match."""
+    """Read the manifest of a bundle. Raise `UsageError` if the manifest or its signature is not valid."""
     manifest, content = read_signed(place, name, parse_manifest)
     if isinstance(place, ZipFile) and manifest.size > _MOST_UNPACKED * place.path.stat().st_size:
         raise UsageError(f"{place.title} unpacks to {manifest.size} bytes, more than its rows need")
@@ -61,10 +58,10 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
 
 
 def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> tuple[Any, bytes]:
-    """Read a document that has a signature file beside it, and return (parsed document, bytes of the document).
+    """Read a document and check its signature. Return (parsed document, bytes of the document).
 
-    `parse` gets the bytes and a title for messages. Raise `UsageError` if `parse` refuses the bytes, or if they were
-    not signed by the document's owner.
+    `parse` gets the bytes and a title for messages. Raise `UsageError` if the document's owner did not sign the
+    bytes.
     """
     content = b"".join(place.read(name, LARGEST_DOCUMENT))
     document = parse(content, f"{name} of {place.title}")
@@ -77,11 +74,10 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
 
 
 def import_to(path: Path, bundle: Bundle) -> int:
-    """Add the rows of a bundle to the database at `path`, and return the number of new rows. If an error occurs, add no
-    row.
+    """Add the rows of a bundle to the database at `path`, and return the number of new rows. Add nothing if an error
+    occurs.
 
-    A row that differs from a stored row only in private columns is the same measurement, so it is not added.
-    Withdrawals in a bundle of kernrec 0.1 are ignored.
+    A row is not new if it differs from a stored row only in private columns.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.
@@ -93,7 +89,7 @@ def import_to(path: Path, bundle: Bundle) -> int:
 
 
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:
-    """Check the rows of bundles, and write them to a folder as files that `exchange.add_rows` can read.
+    """Check the rows of bundles, and write them to a folder for `exchange.add_rows`.
 
     Each bundle must contain the configs and problems of its measurements. The file `exchange.SOURCES` lists which
     bundles contain each measurement, as indices in `bundles`.
@@ -102,8 +98,8 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
         bundles: At least one bundle.
         folder: Private folder for the checked rows.
         title: Name for all bundles together, in messages.
-        placed: Whether the bundles come from a place. If so, raise an error for replayed rows, and for measurements of
-            another GPU than the one that the manifest names.
+        placed: Whether the bundles come from a place. Then replayed rows are an error, and all measurements must be of
+            the GPU in the manifest.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.
@@ -131,8 +127,7 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
 
 
 def fetch(place: Place, item: Segment, target: Path) -> None:
-    """Copy a segment of a bundle to the new file `target`. Raise `UsageError` if the size or hash of the segment
-    differs from the manifest."""
+    """Copy a segment of a bundle to the new file `target`. Raise `UsageError` if its size or hash is wrong."""
     digest = hashlib.sha256()
     with target.open("xb") as file:
         for piece in place.read(item.name, item.size):

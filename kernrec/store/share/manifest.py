@@ -1,4 +1,4 @@
-"""Parse and write untrusted, signed documents: manifests of bundles, and withdrawals of rows."""
+"""Parse and write signed documents: manifests of bundles, and withdrawals of rows."""
 
 import hashlib
 import json
@@ -13,19 +13,19 @@ from kernrec.errors import UsageError
 from kernrec.store.rows import KEY_DIGITS
 
 LICENCE = "CC0-1.0"
-"""License of shared rows by default."""
+"""Default license of shared rows."""
 TABLES = ("config", "problem", "profile", "measurement", "retraction")
 """Tables whose rows bundles may contain. Kernels are excluded, because their sources are code. Only bundles of kernrec
-0.1 have rows of the table `retraction`."""
+0.1 contain `retraction`."""
 
 LARGEST_DOCUMENT = 2**22
 """Maximum size of a manifest, a withdrawal or a list of names, in bytes."""
 LARGEST_SEGMENT = 2**30
 """Maximum size of a segment, in bytes."""
 MOST_WITHDRAWN = 50_000
-"""Maximum number of rows in one withdrawal, so that the document fits in `LARGEST_DOCUMENT`."""
+"""Maximum number of rows in one withdrawal."""
 MOST_TEXTS = 1000
-"""Maximum number of GPUs in a manifest, and also of ops and of kernels."""
+"""Maximum number of GPUs in a manifest. The same limit applies to ops and to kernels."""
 TEXT = re.compile(
     r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]{0,200}"
@@ -45,12 +45,11 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 @dataclass(frozen=True)
 class Segment:
-    """Entry of a manifest for one Parquet file with rows of one table."""
+    """A Parquet file with rows of one table, as listed in a manifest."""
 
     table: str
     sha256: str
     size: int
-    """Size of the file in bytes."""
     rows: int
 
     @property
@@ -61,15 +60,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Contents of a bundle, with facts about them and their owner."""
+    """List of a bundle's contents, with their owner and license."""
 
     segments: tuple[Segment, ...]
     models: tuple[str, ...] = ()
-    """Names of model files in bundles of kernrec 0.1. kernrec never reads these files."""
+    """Names of model files in bundles of kernrec 0.1, which kernrec never reads."""
     created_at: str = ""
-    """Creation time, in UTC."""
     made_by: str = ""
-    """Name and version of the program that made the manifest."""
     licence: str = LICENCE
     provenance: Mapping[str, list[str]] = field(default_factory=dict)
     """GPUs, ops and kernels of the measurements, and their first and last day."""
@@ -95,31 +92,28 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """Measurements that their signer withdraws. It applies only to rows that the same signer shared."""
+    """A signer's request to stop using some of the measurements that the same signer shared."""
 
     sessions: Mapping[str, list[str]]
-    """`outgoing.likeness_key` of each withdrawn measurement, keyed by session. Withdrawals of kernrec 0.1 contain the
-    keys of rows instead, under an empty session."""
+    """`outgoing.likeness_key` of each withdrawn measurement, keyed by session. In withdrawals of kernrec 0.1, the keys
+    of rows under an empty session."""
     created_at: str
-    """Creation time, in UTC."""
     made_by: str
-    """Name and version of the program that made the withdrawal."""
     reason: str
     owner: str
-    """Public key of the signer."""
     by_key: bool = False
-    """Whether the withdrawal names measurements by the keys of their rows, as in kernrec 0.1."""
+    """Whether the withdrawal contains keys of rows, as in kernrec 0.1."""
 
     def to_bytes(self) -> bytes:
-        """Return the bytes to sign: the content of the withdrawal's file without the signature."""
+        """Return the content of the withdrawal's file, without the signature. These bytes are signed."""
         document = asdict(self)
         del document["by_key"]
         return json.dumps({"version": _VERSION, "format": _WITHDRAWAL, **document}, sort_keys=True).encode()
 
 
 def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
-    """Return the name of a bundle in a place, from its manifest and the content of the manifest's file. Raise
-    `UsageError` if the manifest does not name exactly one GPU."""
+    """Return the name of a bundle's file at a place. Raise `UsageError` if the manifest does not name exactly one
+    GPU."""
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
         raise UsageError(
@@ -130,8 +124,7 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
 
 
 def parse_manifest(content: bytes, title: str) -> Manifest:
-    """Parse the content of an untrusted manifest. Use `title` as its name in messages. Raise `UsageError` if the
-    content is not a valid manifest."""
+    """Parse an untrusted manifest. Raise `UsageError`, which uses the name `title`, if the content is not valid."""
     with parsing(title, "the manifest of a bundle"):
         document = json.loads(content)
         if not isinstance(document, dict) or document.get("format") != _BUNDLE:
@@ -153,8 +146,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
 
 
 def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
-    """Parse the content of an untrusted withdrawal. Withdrawals of kernrec 0.1 are accepted, too. Use `title` as its
-    name in messages. Raise `UsageError` if the content is not a valid withdrawal."""
+    """Parse an untrusted withdrawal. Raise `UsageError`, which uses the name `title`, if the content is not valid."""
     with parsing(title, "a withdrawal"):
         document = json.loads(content)
         old = document["format"] == _OLD_WITHDRAWAL
@@ -178,8 +170,7 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Convert any error in a `with` block that parses a document to a one-line `UsageError`. The message contains the
-    document's `title` and its expected `kind`, such as "a withdrawal"."""
+    """Convert any error in a `with` block to a one-line `UsageError`: `title` is not `kind`, such as "a withdrawal"."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -189,8 +180,7 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """Return the list under the key `name` of a document. Raise `ValueError` if the value is not a list or has more
-    than `most` items."""
+    """Return a list in a document. Raise `ValueError` if it is not a list or has more than `most` items."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")
@@ -220,7 +210,7 @@ def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) 
 
 
 def _signed_texts(document: Mapping[str, Any], **patterns: re.Pattern[str]) -> dict[str, Any]:
-    """Return the texts of a document that match the patterns, with its creation time and its program."""
+    """Return the checked texts of a document, with its creation time and its program."""
     patterns |= {"created_at": _TIME, "made_by": TEXT}
     texts = {name: _matching(document, name, pattern) for name, pattern in patterns.items()}
     datetime.fromisoformat(texts["created_at"])

@@ -1,8 +1,8 @@
-"""Write the rows that leave a machine: segments of selected measurements, and the manifest that lists the segments.
+"""Write the rows that leave a machine, without private values.
 
-kernrec removes private values from errors and compiler options: folders, UUIDs of GPUs, and the names of user and host.
-It also replaces the hash of the GPU's UUID by a hash of this hash and a secret beside the database. So nobody else can
-link a row to the GPU, and the key of a row may change when the row leaves the machine.
+kernrec removes folders, UUIDs of GPUs, and the names of user and host from errors and compiler options. It also
+replaces the hash of the GPU's UUID by another hash, which depends on a secret beside the database. So nobody else can
+link a row to the GPU. A row's key may change when the row leaves the machine.
 """
 
 import getpass
@@ -24,7 +24,7 @@ from kernrec.store.share.manifest import LARGEST_SEGMENT, LICENCE, MOST_TEXTS, T
 from kernrec.version import __version__
 
 PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
-"""Columns of `measurement` that may contain private values and do not distinguish measurements."""
+"""Columns of `measurement` that may contain private values. They do not distinguish measurements."""
 
 _FOLDERS = r"(?:[A-Za-z]:)?(?:[\\/]+[^\\/\s:\"'']+)+[\\/]+"
 """Matches the folders of an absolute path, but not the last part."""
@@ -35,8 +35,8 @@ _CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
 
 
 def secret_of(database: Path) -> str:
-    """Return the secret that is stored beside a database. The first call creates it. Raise `UsageError` if there is no
-    database at this path."""
+    """Return the secret beside a database. Create the secret if there is none. Raise `UsageError` if there is no
+    database."""
     if not database.exists():
         raise UsageError(f"there is no database at {database}")
     path = database.with_name(f"{database.name}.secret")
@@ -49,7 +49,6 @@ def secret_of(database: Path) -> str:
 
 
 def private_names() -> list[str]:
-    """Return the names of the user and of this machine."""
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], Path.home().name}
     with suppress(Exception):  # In some containers, the user has no name.
         names.add(getpass.getuser())
@@ -59,8 +58,8 @@ def private_names() -> list[str]:
 
 
 def public_column(name: str, secret: str) -> str:
-    """Return an SQL expression for a column of `measurement` that removes the private parts of its values. `secret` is
-    the result of `secret_of`."""
+    """Return an SQL expression for a column of `measurement` without private values. `secret` comes from
+    `secret_of`."""
     column = f'"{name}"'
     if name == "device_uuid_hash":
         return f"substr(sha256({quoted(secret)} || {column}), 1, 16)"
@@ -89,7 +88,7 @@ class Selection:
     op: str | None = None
     kernel: str | None = None
     fresh: bool = False
-    """Whether to select only the measurements that `keep_fresh` stored before."""
+    """Whether to select only measurements from `keep_fresh`."""
 
     def condition(self) -> str:
         """Return the selection as an SQL condition on `measurement JOIN problem`."""
@@ -105,8 +104,7 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """Return the `FROM` and `WHERE` clauses of an SQL query. Its `SELECT` clause may use the columns of
-        `measurement`, and `op`."""
+        """Return the `FROM` and `WHERE` clauses of an SQL query for `op` and the columns of `measurement`."""
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"
@@ -115,7 +113,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows that leave the machine if the user agrees: their manifest, and the files of their segments."""
+    """Rows that leave the machine if the user agrees."""
 
     manifest: Manifest
     files: Mapping[str, Path]
@@ -133,7 +131,7 @@ def outgoing(
     folder: Path,
     licence: str | None = None,
 ) -> Outgoing:
-    """Write the selected rows to segments in a folder, without private values. `secret` is the result of `secret_of`.
+    """Write the selected rows to segments in a folder, without private values. `secret` comes from `secret_of`.
 
     Raise `UsageError` if the license is not one line of text, or other people's kernrec would refuse the manifest.
     """
@@ -161,8 +159,8 @@ def now() -> str:
 
 
 def write_segments(database: Database, selection: Selection, secret: str, folder: Path) -> list[Segment]:
-    """Write the selected measurements without private values, with their configs, problems and profiles, and return the
-    segments. Each file is named by the hash of its content. Raise `UsageError` if a file is too large for a bundle."""
+    """Write the selected measurements with their configs, problems and profiles, and return the segments. Each file is
+    named by the hash of its content. Raise `UsageError` if a file is too large."""
     segments = []
     for table, query in _queries(database, selection, secret).items():
         path, rows = database.export(query, folder)
@@ -180,7 +178,7 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
 
 
 def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
-    """Return the SQL queries for the rows that leave the machine, keyed by table name. Results are sorted by key."""
+    """Return the SQL queries for the rows that leave the machine, keyed by table name."""
     kinds = database.columns("measurement")
     key, *names = kinds
     public = ", ".join(f'{public_column(name, secret)} AS "{name}"' for name in names)
@@ -199,7 +197,7 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
 
 
 def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
-    """Return the GPUs, ops, kernels, and first and last day of the selected measurements, for `Manifest.provenance`."""
+    """Return the GPUs, ops, kernels, and first and last day of the selected measurements."""
     values: dict[str, list[str]] = {}
     for name, column in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
         texts = database.query(f"SELECT DISTINCT {column} {selection.source()} ORDER BY 1 LIMIT {MOST_TEXTS}")
@@ -213,9 +211,7 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
 def keep_fresh(database: Database, selection: Selection, stale: Path) -> None:
     """Find the selected measurements that a place lacks, and store them for a later `Selection(fresh=True)`.
 
-    `stale` is a Parquet file with the `likeness_key` of measurements to exclude. This key ignores private columns such
-    as the hash of the GPU's UUID. If it did not, a measurement that came in another person's bundle would be pushed
-    again with another hash, and the two versions would contradict each other.
+    `stale` is a Parquet file with the `likeness_key` of measurements to exclude.
     """
     chosen = f"SELECT measurement.* {selection.source()}"
     query = f"SELECT measurement_id FROM ({chosen}) WHERE {likeness_key(database)} NOT IN (FROM {{rows}})"
@@ -223,7 +219,10 @@ def keep_fresh(database: Database, selection: Selection, stale: Path) -> None:
 
 
 def likeness_key(database: Database) -> str:
-    """Return an SQL expression for a key of the database's measurements that ignores private columns. The key is the
-    same in all versions of DuckDB and of the schema."""
+    """Return an SQL expression for a key of a measurement that ignores private columns.
+
+    The key identifies a measurement even if another person shared it with another hash of the GPU's UUID. It is the
+    same in all versions of DuckDB and of the schema.
+    """
     kinds = database.columns("measurement").items()
     return key_expression("measurement", {name: kind for name, kind in kinds if name not in PRIVATE})

@@ -1,4 +1,4 @@
-"""Read and write places (stores of bundles) that are folders, and bundles that are folders or zip files."""
+"""Read and write places and bundles that are folders or zip files."""
 
 import io
 import re
@@ -23,26 +23,26 @@ MOST_NAMES = 20_000
 """Maximum number of files in a place."""
 _CHUNK = 2**20
 _LARGEST_DIRECTORY = 2**22
-"""Maximum size in bytes of the list of files in a zip file. This is enough for the 40,000 files of a bundle."""
+"""Maximum size in bytes of the list of files in a zip file, enough for 40,000 files."""
 
 
 class MissingFileError(UsageError):
-    """The store has no file with this name."""
+    """The place has no file with this name."""
 
 
 class Place(Protocol):
-    """Named files in a folder, zip file, bucket or web server: many bundles, or the files of a single bundle."""
+    """A set of named files in a folder, zip file, bucket or web server."""
 
     @property
     def title(self) -> str:
-        """Name of the store, for messages."""
+        """Name of the place, for messages."""
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
-        """Yield the content of a file in pieces. Raise `MissingFileError` if there is no file, and `UsageError` if it
-        has more than `most` bytes."""
+        """Yield the content of a file in pieces. Raise `MissingFileError` if there is no such file, and `UsageError` if
+        the file is larger than `most` bytes."""
 
     def write(self, name: str, source: Path) -> None:
-        """Write the local file `source` atomically. Replace an existing file only if `stays(name)` is False."""
+        """Write the local file `source` atomically. Keep an existing file if `stays(name)` is True."""
 
     def names(self) -> list[str]:
         """Return the sorted names of all files, except names that `checked_name` refuses."""
@@ -56,8 +56,7 @@ def checked_name(name: str) -> str:
 
 
 def bundle_names(names: Iterable[str]) -> list[str]:
-    """Return the sorted names, except names that `checked_name` refuses. Raise `UsageError` if there are more names
-    than a place may have."""
+    """Sort names, and skip names that `checked_name` refuses. Raise `UsageError` if there are too many names."""
     chosen = sorted(name for name in names if _NAME.fullmatch(name))
     if len(chosen) > MOST_NAMES:
         raise UsageError(f"more than {MOST_NAMES} files are listed, more than any place has")
@@ -78,8 +77,6 @@ def stays(name: str) -> bool:
 
 
 class Folder:
-    """A bundle or a place in a folder."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.title = str(path)
@@ -109,8 +106,7 @@ class Folder:
 
 
 class ZipFile:
-    """A bundle in a zip file. Its files are stored uncompressed, because Parquet files are compressed already. Messages
-    use `title` as the name of the zip file."""
+    """A bundle in a zip file. `title` is the name of the zip file in messages."""
 
     def __init__(self, path: Path, title: str = "") -> None:
         self.path = path
@@ -130,7 +126,7 @@ class ZipFile:
             raise UsageError(f"{name} of {self.title} cannot be read: {error}") from None
 
     def write(self, name: str, source: Path) -> None:
-        """Write a file to the archive. Write the manifest last, because then the zip file is complete."""
+        """Add a file to the archive. The manifest comes last and completes the zip file."""
         # Use a fixed time instead of the clock, so that equal bundles have equal bytes.
         entry = zipfile.ZipInfo(checked_name(name), (1980, 1, 1, 0, 0, 0))
         self._archive = None
@@ -153,7 +149,7 @@ class ZipFile:
 
 
 class _Bounded(io.BufferedReader):
-    """An open file that limits the number of bytes per read, because an untrusted zip file can state any length."""
+    """Open file that limits the bytes per read, because an untrusted zip file can state any length."""
 
     def read(self, size: int | None = -1) -> bytes:
         piece = b""
@@ -165,7 +161,7 @@ class _Bounded(io.BufferedReader):
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and in its direct subfolders, without following links to folders."""
+    """Yield the files in a folder and in its direct subfolders. Links to folders are not followed."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_dir():
             yield path
@@ -174,17 +170,21 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def place_at(path: Path) -> Folder | ZipFile:
-    """Return the folder or zip file at a path. If nothing exists at the path, return a zip file if the path ends in
-    `.zip`, or else a folder."""
+    """Return the folder or zip file at a path. If nothing exists there, `.zip` at the end of the path means a zip
+    file."""
     if path.is_dir() or (not path.exists() and path.suffix != ".zip"):
         return Folder(path)
     return ZipFile(path)
 
 
 def bounded(read: Callable[[int], bytes], most: int, title: str, stated: int | None = None) -> Iterator[bytes]:
-    """Yield the pieces of a file that `read` returns, until it returns none. `stated` is the file's size according to a
-    server, if known. Raise `UsageError` if the file is larger than `most` or `stated` bytes, and `KernrecError` if it
-    is smaller than `stated`. Messages use `title` as the name of the file."""
+    """Yield the pieces of a file that `read` returns.
+
+    Args:
+        most: Maximum size in bytes. Raise `UsageError` if the file is larger.
+        title: Name of the file, for messages.
+        stated: Size in bytes according to a server, or None. Raise an error if the size of the file is different.
+    """
     limit, received = most if stated is None else stated, 0
     if limit > most:
         raise UsageError(f"{title} is larger than {most} bytes")

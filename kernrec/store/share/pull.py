@@ -1,4 +1,4 @@
-"""Pull bundles of rows from a place if a trusted key signed them, and check their rows like all untrusted rows.
+"""Pull bundles of rows from a place if a trusted key signed them.
 
 A pull only adds rows. Rows stay even if the place no longer lists their bundle. Only their signer can withdraw them.
 """
@@ -23,18 +23,16 @@ from kernrec.util.human import counted
 _Read = TypeVar("_Read")
 
 LARGEST_BUNDLE = 2**28
-"""Maximum size of a bundle at a place in bytes. This is enough for a million rows."""
+"""Maximum bytes of a bundle at a place, enough for a million rows."""
 BATCH_BYTES = 2**28
-"""Maximum total size of the bundles that one child process checks, in bytes. Starting the process takes longer than
-checking a few bundles. If a pull is interrupted, complete batches stay in the database."""
+"""Maximum total size of the bundles that one child process checks, in bytes. Complete batches stay in the database if a
+pull is interrupted."""
 _SHOWN = 5
 """Maximum number of unknown keys to list one by one."""
 
 
 @dataclass
 class PullReport:
-    """Numbers of rows and messages that a pull returns."""
-
     measurements: int = 0
     """Number of measurements that were added."""
     withdrawn: int = 0
@@ -42,14 +40,14 @@ class PullReport:
     refused: dict[str, str] = field(default_factory=dict)
     """Reasons for refusing bundles and withdrawals, keyed by file name."""
     missing: list[str] = field(default_factory=list)
-    """Messages, one for each file that the place lists but does not have."""
+    """One message for each file that the place lists but does not have."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Number of skipped bundles, keyed by the untrusted public key that signed them."""
+    """Number of skipped bundles, keyed by the untrusted key that signed them."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def left(self) -> list[str]:
-        """Messages about everything that the pull skipped, with one message for all missing files."""
+        """Messages about everything that the pull skipped."""
         lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
         for signer, count in self.unknown.most_common(_SHOWN):
             lines.append(f"skipped: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
@@ -72,19 +70,17 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
 
 
 def take_new(place: Place, path: Path, keys: Collection[str] | None = None, names: Sequence[str] = ()) -> PullReport:
-    """Pull new bundles and withdrawals that one of `keys` signed. The caller must hold the lock `working_on`.
+    """Pull a place's new bundles and withdrawals. The caller must hold the lock `working_on`.
 
     Args:
         path: Path of the database of pulled rows.
-        keys: Public keys of the signers, or None for any signer.
-        names: Names of the files in the place, if the caller has already listed them.
+        keys: Public keys of accepted signers, or None for any signer.
+        names: Names of the place's files, if the caller has already listed them.
     """
     return _Pull(place, path, keys).run(names or place.names())
 
 
 class _Pull:
-    """A pull in progress, whose steps add to one report."""
-
     def __init__(self, place: Place, path: Path, keys: Collection[str] | None) -> None:
         self._place, self._path, self._keys = place, path, keys
         self._report = PullReport()
@@ -115,7 +111,7 @@ class _Pull:
         return self._report
 
     def _valid(self, names: Sequence[str], read: Callable[[str], _Read | None]) -> Iterator[tuple[str, _Read]]:
-        """Yield (name, document) for each file that `read` returns, and report files that are missing or refused."""
+        """Yield (name, document) for each file that `read` returns. Report files that are missing or refused."""
         for name in names:
             try:
                 if (document := read(name)) is not None:
@@ -126,7 +122,7 @@ class _Pull:
                 self._report.refused[name] = str(error)
 
     def _bundle(self, name: str, folder: Path) -> Bundle | None:
-        """Return the bundle of this name if an accepted key signed it, else None."""
+        """Fetch a bundle. Return None if no accepted key signed it."""
         match = BUNDLE.fullmatch(name)
         if match and match[1] in self._unknown:
             self._report.unknown[self._unknown[match[1]]] += 1

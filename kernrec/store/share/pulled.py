@@ -1,8 +1,7 @@
 """Manage the database of pulled rows, which all came in bundles.
 
 The table `merged` records the bundle and the signer of each row. A row stays while at least one signer shares it
-without withdrawing it. The rows of a bundle and its entry in `bundle` are added in one transaction, so a bundle is
-complete even if the process is killed.
+without withdrawing it. All rows of a bundle are added in one transaction.
 """
 
 import os
@@ -26,14 +25,14 @@ from kernrec.store.share.outgoing import likeness_key
 from kernrec.util.files import lock_path
 
 _UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
-"""SQL statement that marks the scales of GPUs as outdated, until `settle` estimates them from all rows."""
+"""SQL statement that marks the scales of GPUs as outdated, until `settle` updates them."""
 _IS_SETTLED = "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'db' AND table_name = 'settled'"
 _WAIT_S = 10.0
-"""Maximum time to wait for another process that pulls or pushes, in seconds."""
+"""Maximum seconds to wait for another process that pulls or pushes."""
 
 
 def taken(path: Path) -> set[str]:
-    """Return the names of the bundles and withdrawals that were already pulled into a database."""
+    """Return the names of the bundles and withdrawals that a database already contains."""
     if not path.exists():
         return set()
     with Database.open(path) as database:
@@ -41,7 +40,7 @@ def taken(path: Path) -> set[str]:
 
 
 def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int:
-    """Add the rows of bundles, and return the number of new measurements. If an error occurs, no row is added.
+    """Add the rows of bundles, and return the number of new measurements. Add nothing if an error occurs.
 
     Args:
         path: Path of the database, which is created if needed.
@@ -72,8 +71,8 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
 
 
 def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
-    """Apply a withdrawal to the rows that its owner shared, and return the number of removed measurements. `name` is
-    the withdrawal's name at its place."""
+    """Remove the measurements that a withdrawal lists, and return their number. `name` is the withdrawal's file
+    name."""
     with Database.open(path, read_only=False, create=True) as database:
         before = database.counts()["measurement"]
         rows = [(row, session) for session, rows in withdrawal.sessions.items() for row in rows]
@@ -132,7 +131,7 @@ def drop_signer(path: Path, signer: str) -> int:
 
 
 def settle(path: Path) -> None:
-    """Estimate the scales of GPUs again if pulled rows were added or removed, and update the database's query file."""
+    """Update the scales of GPUs and the query file if pulled rows were added or removed."""
     if path.exists():
         with Database.open(path) as database:
             settled = database.query(_IS_SETTLED)[0][0] and database.query("FROM db.settled") == [(_rule(),)]
@@ -165,8 +164,7 @@ def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
 
 @contextmanager
 def working_on(path: Path) -> Iterator[None]:
-    """Hold a lock that lets only one process at a time pull or push on this machine. Raise `UsageError` if another
-    process held the lock for `_WAIT_S` seconds."""
+    """Hold a lock that lets only one process at a time pull or push. Raise `UsageError` after `_WAIT_S` seconds."""
     lock = path.with_name(f"{path.name}.lock")
     with file_errors(lock, "written"):
         lock.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Push rows that a shared folder, bucket or server (a `Place`) lacks, as one signed bundle per GPU.
+"""Push rows that a place lacks, as one signed bundle per GPU.
 
-Each bundle is written atomically and never changes, so several people may push at the same time. After a killed push,
-the next push adds the missing bundles.
+Bundles are written atomically and never change, so several people may push at the same time. After a killed push, the
+next push adds the missing bundles.
 """
 
 import json
@@ -81,7 +81,7 @@ def push(
 
 
 def _stale(path: Path, names: Sequence[str], folder: Path) -> Path:
-    """Write a Parquet file with the `likeness_key` of each measurement that the place has or that was withdrawn."""
+    """Write a Parquet file with the `likeness_key` of each measurement that need not be pushed."""
     listed = ", ".join(quoted(name) for name in names if BUNDLE.fullmatch(name)) or "NULL"
     there = f"SELECT measurement_id FROM db.merged WHERE bundle IN ({listed})"
     with Database.open(path) as pulled:
@@ -114,10 +114,9 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """Write a file with the names of a place's bundles and withdrawals, because a web server cannot list its files.
+    """List a place's bundles and withdrawals in a file, for web servers, and return the number of names.
 
-    Return the number of names. Names in `without` are omitted. If the place changes meanwhile, write the file again.
-    So the last version is complete even if two processes write it at the same time.
+    Names in `without` are omitted. If the place changes meanwhile, write the file again.
     """
     while True:
         names = _listed(place, without or {})
@@ -132,10 +131,7 @@ def _listed(place: Place, without: Mapping[str, str]) -> list[str]:
 
 @dataclass
 class PlaceReport:
-    """Numbers of valid bundles and rows at a place, and its refused files."""
-
     bundles: int = 0
-    """Number of valid bundles."""
     bad: dict[str, str] = field(default_factory=dict)
     """Reasons for refusing files, keyed by file name."""
     rows: list[dict[str, object]] = field(default_factory=list)
@@ -143,8 +139,7 @@ class PlaceReport:
 
 
 def check_place(place: Place) -> PlaceReport:
-    """Check every bundle and every withdrawal at a place, and summarize their rows. Raise `KernrecError` if the place
-    cannot be read."""
+    """Check every bundle and withdrawal at a place. Raise `KernrecError` if the place cannot be read."""
     names = place.names()
     with scratch_folder() as scratch:
         path = scratch / "pulled.duckdb"

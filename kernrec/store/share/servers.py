@@ -1,8 +1,7 @@
 """Open places by URL: object stores (`s3://`, `gs://`) through obstore, web servers, and folders.
 
 URLs and kernrec's settings never contain credentials. Object stores read credentials from the same sources as their own
-tools: environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, or
-the machine's role.
+tools, such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, or the machine's role.
 
 On a web server, the file `index.json` lists the files of the place. kernrec follows redirects only on the same host,
 because a redirect could reach servers that are private to this machine's network.
@@ -44,7 +43,7 @@ _TRANSIENT = (429, 500, 502, 503, 504)
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        """See `HTTPRedirectHandler`. Raise `UsageError` if the redirect leads to another host, port or scheme."""
+        """Raise `UsageError` if a redirect leads to another host, port or scheme."""
         here, there = urlsplit(req.full_url), urlsplit(newurl)
         if (here.scheme, here.netloc) != (there.scheme, there.netloc):
             raise UsageError(
@@ -55,8 +54,6 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 class WebServer:
-    """A read-only place at a URL of `http://` or `https://`."""
-
     def __init__(self, url: str) -> None:
         self.title = url
         self._host = f"{urlsplit(url).scheme}://{urlsplit(url).netloc}"
@@ -76,7 +73,7 @@ class WebServer:
             ) from None
 
     def _opened(self, name: str) -> HTTPResponse:
-        """Request a file, and return the response. Repeat the request after an error that may be temporary."""
+        """Request a file, and return the response. Retry after temporary errors."""
         for tried in range(1, _TRIES + 1):
             try:
                 response: HTTPResponse = self._opener.open(f"{self.title}/{name}", timeout=SILENCE_S)
@@ -114,8 +111,10 @@ _RETRY = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
 def checked_url(text: str) -> str:
-    """Check the URL of a place, and return it in a uniform form. The path of a folder becomes absolute. Raise
-    `UsageError` if the text is not a URL, has an unknown scheme, or contains a user or password."""
+    """Return the URL of a place in a uniform form. The path of a folder becomes absolute.
+
+    Raise `UsageError` if the text is not a URL, has an unknown scheme, or contains a user or password.
+    """
     scheme, separator, _ = text.partition("://")
     if not text.strip():
         raise UsageError("no place was given; pass a folder or a URL such as s3://team/kernrec")
@@ -161,8 +160,6 @@ def place_of(url: str) -> Place:
 
 
 class ObjectStore:
-    """A place in a bucket of an object store, or in a folder of the bucket."""
-
     def __init__(self, url: str) -> None:
         self._obstore = import_optional("obstore", f"a place of {url.partition('://')[0]}://", "remote")
         stores = import_optional("obstore.store", "a place", "remote")

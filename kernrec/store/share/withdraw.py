@@ -1,8 +1,8 @@
 """Withdraw measurements in the user's database, at a place, and in copies of the rows.
 
 A withdrawn measurement stays in the log, but answers no longer use it. Withdrawals in a database (table `retraction`)
-apply only to this database. A withdrawal at a place names measurements by a hash of their public columns
-(`outgoing.likeness_key`). So it applies to every copy of a measurement, even if the copy has another key.
+apply only to this database. A withdrawal at a place applies to every copy of a measurement, because it contains a hash
+of the public columns (`outgoing.likeness_key`).
 """
 
 import hashlib
@@ -28,8 +28,7 @@ from kernrec.util.files import scratch_folder
 
 
 def retraction_rows(keys: Iterable[str], reason: str) -> list[Row]:
-    """Return rows of the table `retraction` that withdraw the measurements with the given keys. The time of the
-    withdrawal is the present time."""
+    """Return rows of the table `retraction` that withdraw the measurements with the given keys now."""
     row = {"reason": reason, "signer": "", "signature": ""}
     row["retracted_at"] = datetime.now(UTC).replace(microsecond=0, tzinfo=None).isoformat()
     return [{"measurement_id": key, **row} for key in keys]
@@ -110,8 +109,7 @@ def withdraw_there(
 
 
 def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason: str) -> None:
-    """Write withdrawals to a place, and apply them to the database of pulled rows. The caller must hold the lock
-    `working_on`."""
+    """Write withdrawals to a place, and apply them to the pulled rows. The caller must hold the lock `working_on`."""
     pairs = [(session, row) for session, rows in sessions.items() for row in rows]
     for start in range(0, len(pairs), MOST_WITHDRAWN):
         part = _by_session(pairs[start : start + MOST_WITHDRAWN])
@@ -123,8 +121,8 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return the measurements that are in bundles with the given names and that the user has withdrawn in `database`,
-    keyed by the reason. `path` is the path of the database of pulled rows."""
+    """Return the measurements in named bundles that the user has withdrawn in `database`, keyed by the reason. `path`
+    is the database of pulled rows."""
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
@@ -142,12 +140,10 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
 
 def withdraw_copies(path: Path) -> dict[str, int]:
     """Apply pulled withdrawals to copies of the measurements in the database at `path`. Return the number of
-    measurements that are no longer used, keyed by the name of the signer who withdrew them.
+    measurements that are no longer used, keyed by the name of the signer.
 
-    Copies come from bundles, files of colleagues and the file of pulled rows. If a trusted signer withdraws a
-    measurement, its copies stay in the log, but answers no longer use them. Answers still use a copy if the user or
-    another pulled signer shares the measurement. `kernrec db trust KEY --remove` ends the effect of a signer's
-    withdrawals.
+    Copies come from bundles and from files of colleagues. A copy stays in use if the user or another pulled signer
+    shares the measurement. `kernrec db trust KEY --remove` ends the effect of a signer's withdrawals.
     """
     gone: Counter[str] = Counter()
     keys = [key for key in (*trusted(), own_key()) if key]
