@@ -9,6 +9,7 @@ from kernrec.interop.draft import Draft, kernel_names
 from kernrec.interop.host_expressions import literal
 from kernrec.interop.host_launches import filled_variables, host_launches
 from kernrec.interop.host_program import make_arguments
+from kernrec.interop.host_values import HostValues
 from kernrec.interop.spec_arguments import SpecTensor
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords, quoted
@@ -54,6 +55,18 @@ def test_exponentially_growing_definitions_terminate_at_once(first, step):
     program = f"{KERNEL}int main(int m, char **v) {{ int a0 = {first};\n{chain} f<<<a60, 64>>>(0, m); }}"
     (launch,) = host_launches(program, "f", [("x", "f32"), ("n", None)])
     assert launch.grid is None
+
+
+def test_all_expressions_of_a_launch_share_one_budget(monkeypatch):
+    visits, visit = [], HostValues.value
+    monkeypatch.setattr(HostValues, "value", lambda *arguments: visits.append(1) or visit(*arguments))
+    chain = "".join(f"int a{i + 1} = a{i} + a{i};\n" for i in range(30))
+    numbers = [f"n{number}" for number in range(40)]
+    kernel = f"__global__ void f({', '.join(f'int {name}' for name in numbers)}) {{}}\n"
+    program = f"{kernel}int main(int a0, char **v) {{\n{chain} f<<<1, 64>>>({', '.join(['a30'] * 40)}); }}"
+    (launch,) = host_launches(program, "f", [(name, None) for name in numbers])
+    assert launch.arguments == ()
+    assert len(visits) < 20_000
 
 
 @pytest.mark.parametrize(

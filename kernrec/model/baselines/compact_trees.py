@@ -24,7 +24,7 @@ Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
 MOST_CUTS = 256
 _MOST_LEVELS = 32
 _MOST_NODES = 1 << 23
-"""Maximum number of nodes. With this limit, 256 times the index of a node fits in 32 bits."""
+"""Maximum number of nodes."""
 _MOST_BYTES = 16 << 20
 
 

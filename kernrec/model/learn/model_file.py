@@ -212,9 +212,7 @@ class _Forests(Mapping[str, Forest]):
         if head not in self._read:
             entry = self._heads[head]
             named = str(entry.get("file", ""))
-            if not named or Path(named).name != named:
-                raise UsageError(f"{self._card} names trees outside of its folder: {named!r:.60}")
-            file = str(Path(named).with_suffix(TREES))
+            file = named.removesuffix(Path(named).suffix) + TREES
             content = read_trees(self._card, file, str(entry.get("arrays", entry.get("sha256"))))
             try:
                 forest = Forest.unpacked(content)
