@@ -138,7 +138,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
     if opcode == "cp":
         more = {"multicast": "r:u16", "cache_hint": "r:b64"}
         operands = [*operands, *(operand for name, operand in more.items() if name in modifiers)]
-    wide = f"{kind[:1]}{2 * BITS[kind]}" if "wide" in modifiers else kind
+    wide = f"{kind[:1]}{2 * BITS[kind]}" if is_typed and "wide" in modifiers else kind
     elements = next((int(name[1:]) for name in modifiers if name in ("v2", "v4", "v8")), 1)
     return tuple(
         _slot(operand, {"F": types[0] if types else "", "T": kind, "W": wide}, elements) for operand in operands
