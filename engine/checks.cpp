@@ -147,6 +147,8 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
     const size_t base = size_t(block) * stride_;
     const bool write = kind == AccessKind::kWrite, compare = can_compare(ins, bytes, kind);
     const uint32_t epoch = block_epoch_[block], warp_epoch = warp_epoch_[at.warp];
+    // wmma.load reads whole tiles, whose padding nothing needs to write.
+    const bool whole_matrix = batch.program.sources[ins.source].opcode == "wmma";
     const SharedArray* array = nullptr;
     for (const uint32_t bit : LanesOf(at.mask)) {
         const uint32_t lane = at.warp * kWarp + bit;
@@ -177,7 +179,7 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
                            address + k - (array ? array->start : 0), bytes);
                 reported = true;
             };
-            if (!write && !written_[place]) find("uninitialized-shared", -1, kNoLane);
+            if (!write && !written_[place] && !whole_matrix) find("uninitialized-shared", -1, kNoLane);
             if (kind != AccessKind::kRead) written_[place] = true;
             if (cell.in_flight && !write) find("async-copy", cell.write_source, kNoLane);
             if (!plain && kind != AccessKind::kAtomic) continue;

@@ -100,10 +100,11 @@ MatrixMultiply mma_form(const Modifiers& modifiers) {
         marks[4] != "col")
         refuse();
     const std::string &shape = marks[2], &a = marks[first + 1], &b = marks[first + 2];
+    const std::string refused = "shape " + shape + " of ." + a + " and ." + b;
+    if (!has_shape(kMmaShapes, a, shape)) refuse(refused);
     const MatrixMultiply form = product_of(shape, &marks[first], modifiers);
     if (!sums_in(form.a, form.c) || !sums_in(form.a, form.d)) refuse();
-    if (!has_shape(kMmaShapes, a, shape) || !may_multiply(form.a, form.b))
-        refuse("shape " + shape + " of ." + a + " and ." + b);
+    if (!may_multiply(form.a, form.b)) refuse(refused);
     const bool counts_bits = contains(modifiers, "popc");
     if ((form.a == Type::kB1) != counts_bits || (counts_bits && form.counts_xor == contains(modifiers, "and")))
         refuse();
@@ -410,7 +411,7 @@ const Registration kWmma({"wmma"}, [](Decoder& decoder, const Source& ins) {
     made.c = addresses;
     made.immediate = offset;
     made.space = space_of(ins);
-    made.unit = 4;
+    made.unit = uint32_t(register_bits(form.type)) / 8;
 });
 
 }  // namespace

@@ -45,8 +45,10 @@ def collect(
     if request.strategy is Strategy.PLAN and request.budget == CampaignBudget():
         request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
     request.check()
-    scratch = TemporaryDirectory(prefix="kernrec-")
-    with open_journal(request.database, report) as (journal, leftover), scratch as folder:
+    with (
+        open_journal(request.database, report) as (journal, leftover),
+        TemporaryDirectory(prefix="kernrec-") as folder,
+    ):
         device, stored = device_of(request, Path(folder)), 0
         chooser = chooser_of(RequestOnGpu(request, device.gpu))
 

@@ -1,4 +1,7 @@
-"""Provide `cached_property` without the slow lock of Python 3.11."""
+"""Provide `cached_property` without the lock of the standard library's version in Python 3.11.
+
+Classes of which a query creates many instances use it. For others, the lock does not matter.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -98,6 +98,8 @@ def _init(
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
         if next(instances, None) is None and cls.__dict__["__init__"] is __init__:
             type.__setattr__(cls, "__init__", _own_init(getattr(cls, _FIELDS), finish, kw_only))
+        if args and kw_only:
+            _own_init(getattr(cls, _FIELDS), finish, kw_only)(self, *args, **named)  # Raise the usual error.
         values = self.__dict__
         if len(args) == count and not named:
             values.update(zip(names, args))  # noqa: B905 - `strict` takes longer than the check above

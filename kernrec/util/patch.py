@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 _MISSING = object()
@@ -11,17 +11,15 @@ _MISSING = object()
 @contextmanager
 def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
     """Replace attributes of `owner` within a `with` block."""
-    before = {name: owner.__dict__.get(name, _MISSING) for name in attributes}
-    try:
+    with ExitStack() as restoring:
         for name, value in attributes.items():
+            before = owner.__dict__.get(name, _MISSING)
             setattr(owner, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            if value is _MISSING:
-                delattr(owner, name)
+            if before is _MISSING:
+                restoring.callback(delattr, owner, name)
             else:
-                setattr(owner, name, value)
+                restoring.callback(setattr, owner, name, before)
+        yield
 
 
 @contextmanager

@@ -22,7 +22,15 @@ from types import FrameType
 from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.device.nvml import LimitsEntry, LocalGpu, library, lock_limits, present_limits, write_limits
+from kernrec.measure.device.nvml import (
+    LimitsEntry,
+    LocalGpu,
+    library,
+    lock_limits,
+    present_limits,
+    read_limits,
+    write_limits,
+)
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.util.process import module_command, module_environment, own_group
 
@@ -99,7 +107,7 @@ def _set(wanted: dict[str, Any], locked: int) -> str | None:
 
 def restore(uuid: str, locked: int) -> bool:
     """Restore the limits in a GPU's file, which is locked, and clear the file. Return False if the driver refuses."""
-    entry = present_limits(uuid)
+    entry = read_limits(locked)
     if entry is None:
         return True
     nvml = library()

@@ -54,11 +54,24 @@ def write_limits(locked: int, entry: LimitsEntry | None) -> None:
     os.fsync(locked)
 
 
+def read_limits(locked: int) -> LimitsEntry | None:
+    """Read the file that `lock_limits` has locked, even if it was deleted meanwhile. Return None for no limits."""
+    os.lseek(locked, 0, os.SEEK_SET)
+    return _entry(os.read(locked, 4096))
+
+
 def present_limits(uuid: str) -> LimitsEntry | None:
     """Return the limits that any process of kernrec has set on a GPU, or None."""
     try:
-        return LimitsEntry(**json.loads(journal_path(uuid).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        return _entry(journal_path(uuid).read_bytes())
+    except OSError:
+        return None
+
+
+def _entry(content: bytes) -> LimitsEntry | None:
+    try:
+        return LimitsEntry(**json.loads(content)) if content else None
+    except (ValueError, TypeError):
         return None  # An incomplete entry means that its process ended before it set a limit.
 
 

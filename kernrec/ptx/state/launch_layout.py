@@ -300,7 +300,7 @@ class Clusters:
         return [extent // along for extent, along in zip(self.grid, self.extents, strict=True)]
 
     def complete(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return all blocks of the clusters to which the given blocks belong."""
+        """Return all blocks of the clusters to which the given blocks of the grid belong."""
         if self.size == 1 or not len(block_numbers):
             return block_numbers
         clusters = np.unique(self._cluster_and_rank(np.asarray(block_numbers))[0])

@@ -97,12 +97,12 @@ class _Pull:
                 " moves your rows there"
             )
         with scratch_folder() as folder:
-            batch: dict[str, Bundle] = {}
+            batch, size = dict[str, Bundle](), 0
             for name, bundle in self._valid(new, lambda name: self._bundle(name, folder)):
-                if batch and sum(each.manifest.size for each in (*batch.values(), bundle)) > BATCH_BYTES:
+                if batch and size + bundle.manifest.size > BATCH_BYTES:
                     self._add(batch, folder)
-                    batch = {}
-                batch[name] = bundle
+                    batch, size = {}, 0
+                batch[name], size = bundle, size + bundle.manifest.size
             self._add(batch, folder)
         for name, withdrawal in self._valid(new, self._withdrawal):
             if self._keys is None or withdrawal.owner in self._keys:
