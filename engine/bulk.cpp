@@ -199,8 +199,7 @@ void wait_bulk(Batch& batch, const Instruction& ins) {
 }
 
 // Decode the barrier and the mask of blocks, which follow the other operands.
-void decode_ends(Decoder& decoder, const Source& ins, const Operands& operands, size_t next,
-                 BulkForm& form) {
+void decode_ends(Decoder& decoder, const Source& ins, const Operands& operands, size_t next, BulkForm& form) {
     if (operands.size() < next + form.has_barrier + ins.has("multicast")) refuse();
     if (form.has_barrier) form.barrier = decoder.access(operands[next++], Space::kShared);
     if (ins.has("multicast")) form.mask = decoder.value(operands[next], "u16");

@@ -107,9 +107,9 @@ class _FunctionCheck:
             element = slot.type
         else:
             bits = BITS[slot.type]
-            if count not in (1, 2, 4) or bits % count:
-                raise ValueError(f".{slot.type} cannot be a vector of {count} elements")
             element = slot.type if count == 1 else f"b{bits // count}"
+            if count not in (1, 2, 4) or bits % count or element not in BITS:
+                raise ValueError(f".{slot.type} cannot be a vector of {count} elements")
         for item in vector.items:
             if isinstance(item, Vector | Pair | Negated | Address):
                 raise ValueError("expected only registers and literals in a vector")
