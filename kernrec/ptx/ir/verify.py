@@ -107,7 +107,7 @@ class _FunctionCheck:
             element = slot.type
         else:
             bits = BITS[slot.type]
-            element = slot.type if count == 1 else f"b{bits // count}"
+            element = slot.type if count < 2 else f"b{bits // count}"
             if count not in (1, 2, 4) or bits % count or element not in BITS:
                 raise ValueError(f".{slot.type} cannot be a vector of {count} elements")
         for item in vector.items:
