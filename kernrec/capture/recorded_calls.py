@@ -269,8 +269,8 @@ class _Description:
             for name, memory in self._module.placed.items()
             if name in self._function.symbols and memory.nbytes <= _LARGEST_VARIABLE
         }
-        # Omit unchanged tables of addresses, because the PTX defines them. Recorded addresses of functions would be
-        # wrong, because functions have other addresses when the call file is analyzed.
+        # Omit variables that hold addresses of functions: the PTX defines them, and the functions will have other
+        # addresses when the file is analyzed.
         values = {name: data for name, data in values.items() if data != self._module.tables.get(name)}
         ptx = _with_structures(_with_values(self._module.ptx, values), launch.entry, structures)
         if memory_of:

@@ -213,7 +213,7 @@ class Options:
 
     @cached_property
     def network(self) -> "NetworkRequest":
-        """Return the request for the layers of --workload, of the user's shapes, or of the op's default workload."""
+        """Layers to recommend configs for, from --workload, from --shape, or by default from the op's usual network."""
         from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 
         shapes = self.shape or []

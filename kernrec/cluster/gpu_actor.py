@@ -162,7 +162,7 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Replace the kernels in a received problem by this process's own objects, which cache results."""
+    """Replace the kernels in a problem from another process by this process's objects, which cache results."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]

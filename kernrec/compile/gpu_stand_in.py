@@ -152,7 +152,7 @@ class _Idle:
 
 
 class Event(_Idle):
-    """Event that has always happened."""
+    """Stand-in for a CUDA event: all work is done at once, so the event has always happened."""
 
 
 class Stream(_Idle):

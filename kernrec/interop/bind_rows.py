@@ -199,17 +199,17 @@ def measured_problem(stated: StatedProblem, wanted: StatedProblem, kernel: Kerne
         definition, usual = find_op(name), ("", "")
     else:
         raise UsageError("it does not say what was measured: give --kernel SOURCE --spec SPEC, or --op and --shape")
-    given = definition.canonical_dims(dict(wanted.dims))
+    dims = definition.canonical_dims(dict(wanted.dims))
     first, second = (canonical_dtype(each) if each else None for each in (wanted.dtype, stated.dtype))
     if (
         (kernel is None and stated.op is not None and find_op(stated.op) != definition)
-        or any(given.get(name, value) != value for name, value in stated.dims)
+        or any(dims.get(name, value) != value for name, value in stated.dims)
         or (first and second and first != second)
     ):
         sizes = ",".join(f"{name}={value}" for name, value in stated.dims)
         shown = " ".join(part for part in (stated.op, sizes, stated.dtype) if part)
         raise UsageError(f"none of its results is for the given problem; they are for {shown:.300}")
-    dims = given | dict(stated.dims)
+    dims |= dict(stated.dims)
     return definition.problem(first or second or usual[0] or None, wanted.layout or usual[1] or None, **dims)
 
 

@@ -102,7 +102,7 @@ class LaunchReader:
         ctype, _, value = text.strip().partition(" ")
         if not value or value.startswith("+"):
             table.check(key, "tensor", [ctype], sorted(self.pointers))
-            # A kernel supports a dimension with `Dim.late` if it uses the tensor of the same name.
+            # A kernel whose arguments name a tensor supports the optional dimension of the same name, such as `bias`.
             table.named.add(ctype)
             return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self.names) if value else None)
         if ctype == "bytes":

@@ -110,7 +110,7 @@ class _Reader:
             lets=lets,
             constraints=constraints,
             implied=(
-                # A spec may be older than a dimension with `Dim.late`, and not use it. Allow only the default then.
+                # A spec may be older than an optional dimension of its op. Then the kernel supports only the default.
                 *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in top.named),
                 *(constraint for launch in launches for constraint in launch_limits(launch)),
             ),

@@ -152,7 +152,7 @@ class GpuPlan(Chooser):
             self._survey = Survey(subject, sampled_kernels(on_gpu), request.seed)
             self._planner = RefinePlanner(on_gpu, subject)
         self._refining = False  # whether the refinement planner chose the visit in progress
-        # configs that the planner measured minus those of the survey, after the survey's first round
+        # After the survey's first round: how many more configs the refinement has measured than the survey.
         self._ahead = 0
         self._visits = 0
 

@@ -149,7 +149,7 @@ class RefinePlanner(Chooser):
         costs = self.refinement.costs
         expected_s = costs.visit_s + measured * costs.each_s
         if measured and seconds > 0.0:
-            # Correct both costs only by the square root of actual / expected seconds, because one visit may be unusual.
+            # Move only halfway (on a log scale) towards the measured duration, because one visit may be unusual.
             factor = math.sqrt(seconds / expected_s)
             costs.visit_s, costs.each_s = factor * costs.visit_s, factor * costs.each_s
         self.refinement.look(problem)

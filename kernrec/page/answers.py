@@ -122,13 +122,13 @@ class Answers:
         if (name := parameters.get("kernel", "")) not in names:
             raise unknown("kernel", name, names)
         wanted = _number(parameters, "power_limit_w") or gpu.tdp_w, _number(parameters, "clock_hz")
-        points = [each.limit_w(gpu) for each in candidates.points], [each.clock_hz for each in candidates.points]
-        if wanted not in (at := [*zip(*points, strict=True)]):
+        points = [(each.limit_w(gpu), each.clock_hz) for each in candidates.points]
+        if wanted not in points:
             raise UsageError(
                 "no operating point has this power limit and clock; give those of a point on a Pareto front"
             )
         # Keep the candidates of the front: alone, the kernel would lack the reference times of the others.
-        of_kernel, point = candidates.only(names.index(name)), at.index(wanted)
+        of_kernel, point = candidates.only(names.index(name)), points.index(wanted)
         position = pick_config(of_kernel, tunables_of("config", parameters.get("config")), Objective.ENERGY, point)
         explanation = explain(of_kernel, position, point)
         changes = what_if(of_kernel, position, point, Objective.ENERGY, 3)

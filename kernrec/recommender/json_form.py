@@ -107,7 +107,7 @@ _Interval = tuple[float, float]
 
 
 class IntervalNames:
-    """Mixin with attributes for the intervals and sources of latency and energy in the JSON form."""
+    """Mixin that names attributes as the JSON form does, such as `latency_interval_s`."""
 
     latency_interval_s = Alias[_Interval]("Ends of the 90 % interval of latency.", "latency_s.low", "latency_s.high")
     energy_interval_j = Alias[_Interval]("Ends of the 90 % interval of energy.", "energy_j.low", "energy_j.high")

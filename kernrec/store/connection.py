@@ -249,7 +249,7 @@ _MEANINGS = (
         "is damaged or cut short",
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
-    # Views may replace the tables of a read-only file. This is the error of a write to a view.
+    # In a read-only file, views may stand in for tables. A write to such a view fails with this error.
     (r"is not an? table", "is open read-only"),
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
     (

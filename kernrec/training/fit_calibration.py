@@ -300,7 +300,7 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
 
 
 def _solve(shares: Array, weights: Array, free: Array) -> Array:
-    """Return the multipliers of all parts, (P,). Multipliers that are not `free` are 1."""
+    """Solve for the multiplier of each part of the time, (P,). A part that is not `free` keeps the multiplier 1."""
     multipliers = np.ones(shares.shape[1])
     if not free.any():
         return multipliers

@@ -125,7 +125,7 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
         for method, quantities in of_members[0].items()
         if all(method in costs for costs in of_members)
     }
-    # Skip equal latencies, which cannot rank: without source code, every config gets the roofline.
+    # Without source code, every config gets the same latency (the roofline), which ranks nothing.
     if np.ptp(predicted["predicted"]["latency"]) == 0:
         del predicted["predicted"]
     if not any(group.inputs.gpu.arch in calibrations for group, (_, calibrations) in pairs):

@@ -93,8 +93,8 @@ def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[
 def expected_random(measured: Array, k: int) -> tuple[float, float]:
     """Return the expected values of `efficiency_at` and `reduction` for a random order."""
     ascending = np.sort(measured)
-    # Config i (from 0) is the best of k drawn ones with probability C(n - 1 - i, k - 1) / C(n, k). The first of g good
-    # configs comes at position (n + 1) / (g + 1) on average.
+    # Of k configs drawn from n, config i (0 is the fastest) is the best with probability C(n - 1 - i, k - 1) / C(n, k).
+    # If g configs are nearly as fast as the best, the first of them comes at position (n + 1) / (g + 1) on average.
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)
     # survives[i] is the probability that a random draw misses the i best configs: the product of (n - k - j) / (n - j)

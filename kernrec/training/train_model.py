@@ -238,7 +238,7 @@ def _transfer_scores(name: str, unit: Array, error: Array, analytical: Array) ->
 
 
 def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return median errors on held-out GPUs, without each problem's mean error."""
+    """Return median errors on held-out GPUs, after subtracting the mean error of each problem."""
     problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
     rows = np.isfinite(predicted) & np.isfinite(residual)
     _, problem = np.unique(problems[rows], return_inverse=True)

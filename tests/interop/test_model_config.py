@@ -80,7 +80,7 @@ def test_quantization_is_read_from_the_config(tmp_path, quantized, expected):
 def test_impossible_config_error_names_the_field(tmp_path, refuses):
     def refused(changed: dict[str, Any]) -> None:
         fields = {name: value for name, value in {**MIXTRAL, **changed}.items() if value is not None}
-        read_model(str(written(tmp_path, fields)))
+        read_model(str(written(tmp_path, fields))).check()
 
     refuses(refused, [
         {"num_experts_per_tok": None}, {"hidden_size": None}, {"hidden_size": "wide"}, {"num_experts_per_tok": 9},
@@ -103,7 +103,7 @@ MODEL = {"hidden_size": 4096, "moe_intermediate_size": 1024, "num_local_experts"
 def test_implausible_model_size_is_refused(tmp_path, refuses):
     def refused(changed: dict[str, int]) -> None:
         (path := tmp_path / "config.json").write_text(json.dumps(MODEL | changed))
-        read_model(str(path))
+        read_model(str(path)).check()
 
     refuses(refused, [
         {"num_local_experts": 1_000_000, "num_experts_per_tok": 1_000_000},

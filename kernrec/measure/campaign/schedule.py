@@ -89,7 +89,7 @@ class Schedule:
         ]
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """Return the configs whose energy to measure next. `ran` has the seconds per launch of each screened config."""
+        """Return the configs to measure energy for next. `ran` has the seconds per launch of each screened config."""
         assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():

@@ -242,7 +242,7 @@ def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Float
     total = {pipe: np.maximum(sum(use[pipe] for use in uses), _LEAST) for pipe in uses[0]}
     clk = counts.zeros
     for use in uses:
-        # Divide the clocks of a pipe in proportion to the instructions that use it.
+        # Each stretch gets the share of a pipe's clocks that its instructions have among all that use the pipe.
         own = {pipe: clocks[pipe] * (used / total[pipe]) for pipe, used in use.items()}
         port = sum((own.pop(part) for part in ("L1", *_SHARED_KINDS)), counts.zeros)
         clk = clk + smooth_max(np.stack([*own.values(), port]))
@@ -341,9 +341,9 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
     if gpu.sm < _MERGES_SINCE:
         wavefronts = wavefronts + counts.total("shared.atomic_repeats")
-    # Store wavefronts in profiles include copies by threads. Tensor cores read operands through the same port. On a
-    # B200, it limits matmuls of fewer than 128 columns to 128 bytes per clock if both operands are in shared memory
-    # ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
+    # The count of store wavefronts includes asynchronous copies by threads. Tensor cores read their operands through the
+    # same port, which moves 128 bytes per clock. On a B200, this limits matmuls of fewer than 128 columns whose operands
+    # are both in shared memory ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
     multiplicands = counts.total("wgmma.shared_bytes", "tcgen05.shared_bytes")
     shared = (wavefronts + multiplicands / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
     l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + counts.total("l1.wavefronts"), returned)

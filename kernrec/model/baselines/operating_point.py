@@ -155,8 +155,8 @@ def _core_energy(
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # The arithmetic takes no longer than the latency, so the clock is at least `least_hz`. At this clock, the power
-        # limit permits the most energy.
+        # The arithmetic took no longer than the call, so the clock was at least `least_hz`. At this lowest clock, the
+        # power limit permits the most energy.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _core_energy_in_call(each, gpu.tdp_w, least_hz, gpu))

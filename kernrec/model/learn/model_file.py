@@ -211,9 +211,9 @@ class _Forests(Mapping[str, Forest]):
     def __getitem__(self, head: str) -> Forest:
         if head not in self._read:
             entry = self._heads[head]
-            named = str(entry.get("file", ""))
+            named = str(entry["file"])
             file = named.removesuffix(Path(named).suffix) + TREES
-            content = read_trees(self._card, file, str(entry.get("arrays", entry.get("sha256"))))
+            content = read_trees(self._card, file, str(entry.get("arrays", entry["sha256"])))
             try:
                 forest = Forest.unpacked(content)
             except ValueError as error:

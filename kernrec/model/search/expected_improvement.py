@@ -174,7 +174,7 @@ class ObjectiveSearch(ABC):
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return the configs whose energy to measure next, most important first."""
+        """Return the configs to measure energy for next, most important first."""
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
         """Record the measured latency of a config in seconds, or None if the config failed."""

@@ -183,7 +183,7 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
     key, *names = kinds
     public = ", ".join(f'{public_column(name, secret)} AS "{name}"' for name in names)
     chosen = f"SELECT measurement.* {selection.source()}"
-    # A row keeps its key if removing private values does not change it. Other rows get a new key.
+    # Rows without private values keep their keys. Other rows get new keys, because their content changes.
     same = " AND ".join(f'"{name}" IS NOT DISTINCT FROM {public_column(name, secret)}' for name in PRIVATE)
     rows = f"SELECT {key} AS here, {same} AS same, {public} FROM ({chosen})"
     shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"

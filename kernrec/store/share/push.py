@@ -56,7 +56,7 @@ def push(
     """
     names = writable_names(place)
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
-        # A push with this key may have been killed before it noted its bundles here, so pull them first.
+        # An earlier push may have been killed before it recorded its bundles in the database of pulled rows.
         take_new(place, path, {signer.key}, names)
         with Database.open(path, read_only=False, create=True):
             pass

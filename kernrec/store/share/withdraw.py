@@ -203,8 +203,12 @@ def _add(database: Database, keys: Iterable[str], reason: str) -> None:
 
 
 def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> Path:
-    """Write a Parquet file with the session, the `likeness_key` and the columns `more` of measurements. `rest` is the
-    SQL text after `FROM db.measurement`."""
+    """Write a Parquet file with a row for each measurement: its session, its `likeness_key`, and further columns.
+
+    Args:
+        rest: SQL after `FROM db.measurement`.
+        more: SQL of the further columns, with a leading comma.
+    """
     query = f"SELECT session, {likeness_key(database)} AS likeness{more} FROM db.measurement {rest}"
     return database.export(query, folder)[0]
 

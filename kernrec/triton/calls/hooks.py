@@ -41,7 +41,7 @@ class Captured:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Return the number of launches of each function that exceeded the limit."""
+        """Number of launches that were not recorded, because the function had too many; keyed by function."""
         return dict(self._writer.left_out)
 
     def __len__(self) -> int:
