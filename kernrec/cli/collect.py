@@ -124,7 +124,7 @@ class CollectOptions(options.Options):
         if len(bounds) > 1 or len(amounts) > 1:
             raise UsageError(f"--budget {self.budget!r:.60}: expected one amount and one regret, such as 30m,2%")
         if bounds and strategy != "refine":
-            raise UsageError(f"--budget {bounds[0]} is a mean regret; use it with --strategy refine")
+            raise UsageError(f"--budget {bounds[0]} limits the mean regret; only --strategy refine accepts it")
         seconds, configs = quantity.budget("--budget", amounts[0]) if any(amounts) else (None, None)
         return CampaignBudget(seconds, configs), quantity.fraction("--budget", bounds[0]) if bounds else None
 

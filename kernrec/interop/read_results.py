@@ -89,8 +89,8 @@ def format_of(file: TextFile) -> Format:
             return KERNEL_TUNER
         raise UsageError(f"{file.path} is cut short before its first result") from None
     except ValueError as error:
-        others = ", ".join(each.title for each in FORMATS if each.member is None and each.results)
-        raise UsageError(f"{file.path} is neither JSON ({error}) nor {others}") from None
+        others = "".join(f", nor {each.title}" for each in FORMATS if each.member is None and each.results)
+        raise UsageError(f"{file.path} is neither JSON ({error}){others}") from None
     for each in FORMATS:
         if isinstance(document, dict) and each.member in document:
             return each

@@ -125,7 +125,7 @@ class Answers:
         points = [(each.limit_w(gpu), each.clock_hz) for each in candidates.points]
         if wanted not in points:
             raise UsageError(
-                "no operating point has this power limit and clock; give those of a point on a Pareto front"
+                "no operating point has this power limit and clock; give the values of a point on a Pareto front"
             )
         # Keep the candidates of the front: alone, the kernel would lack the reference times of the others.
         of_kernel, point = candidates.only(names.index(name)), points.index(wanted)

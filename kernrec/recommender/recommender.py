@@ -340,7 +340,7 @@ class GpuRecommender:
                 yield together if together else self.candidates(problem, points)
 
     def candidate_sets(self, problems: Sequence[Problem], points: tuple[OperatingPoint, ...]) -> Iterator[CandidateSet]:
-        """Yield the candidates of each problem, estimated in batches. Skip problems that were measured or published."""
+        """Yield the candidates of each problem, estimated in batches. Skip problems for which a database has rows."""
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
             if (prepared := self._sets.get((self.context, problem, points))) is not None:
