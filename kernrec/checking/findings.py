@@ -79,16 +79,23 @@ class Finding:
     """Name of the accessed buffer or array."""
     byte: int | None = None
     """Byte offset of the access in the buffer or array."""
+    is_update: bool = False
+    """Whether one source line makes both accesses of a race, such as `count[i] += 1`."""
+
+    @property
+    def fix(self) -> str:
+        """Return the usual fix."""
+        return "use an atomic operation, such as atomicAdd()" if self.is_update else FIXES[self.kind]
 
     @property
     def text(self) -> str:
         """Return the error in one line, in the format that compilers use."""
         place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
-        return f"{place}error: {self.message}; {FIXES[self.kind]} [{self.kind}, kernel {self.kernel}]"
+        return f"{place}error: {self.message}; {self.fix} [{self.kind}, kernel {self.kernel}]"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as plain values for JSON."""
-        return {**vars(self), "fix": FIXES[self.kind]}
+        return {**{name: value for name, value in vars(self).items() if name != "is_update"}, "fix": self.fix}
 
 
 def distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -172,7 +179,10 @@ class Describer:
                 text = f"threads of a warp of block {raw.block} wait here, and others of the warp{other}"
         kind = "divergent-barrier" if raw.kind == "barrier" else raw.kind
         byte = raw.offset if raw.bytes else None
-        return Finding(kind, self.kernel, text, *place, raw.block, raw.thread, memory, byte)
+        lines = [self.place(self._function.instructions[each].line) for each in (raw.source, raw.other) if each >= 0]
+        same_line = len(lines) > 1 and lines[0] == lines[1] and place.line > 0
+        is_update = same_line and kind in ("race-shared", "race-warp", "race-block", "race-global")
+        return Finding(kind, self.kernel, text, *place, raw.block, raw.thread, memory, byte, is_update)
 
     def of_error(self, error: str, buffers: Sequence[str] = ()) -> Finding | None:
         """Return the finding for an error that ended the launch, or None if the kernel did not cause it.

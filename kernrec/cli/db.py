@@ -94,7 +94,9 @@ def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, 
     problem = StatedProblem(wanted.op, tuple(dims.items()), wanted.dtype, wanted.layout)
     if wanted.spec is None:
         if wanted.map:
-            raise UsageError("--map needs --spec, which binds the rows to a kernel")
+            raise UsageError(
+                "--map needs --spec, which binds the rows to a kernel; `kernrec analyze FILE.cu --init` writes a draft"
+            )
         with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
             return import_results(database, wanted.file, problem, wanted.gpu, wanted.kernel), []
     if wanted.op is not None:

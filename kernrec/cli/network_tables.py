@@ -68,6 +68,8 @@ def _subject(answer: "NetworkAnswer") -> str:
 
 
 def _print_totals(answer: "NetworkAnswer") -> None:
+    from kernrec.recommender.networks.compare import ComparedGpu
+
     point, count = answer.query.point, sum(layer.count for layer in answer.layers)
     clock = "" if point.clock_hz is None else f", locked to {human(point.clock_hz, 'Hz')}"
     limit = f"power limit {human(point.limit_w(answer.gpu), 'W')}{clock}"
@@ -83,6 +85,11 @@ def _print_totals(answer: "NetworkAnswer") -> None:
         Column("energy vs the first", "right", ["-", *(percent(-each.energy_saved) for each in versus)], SELDOM),
     ]
     print_columns(f"{_subject(answer)}, objective {answer.query.objective}, {limit}: {which}", columns)
+    if answer.unit == "token":
+        headline = ComparedGpu(answer)
+        several = f", all {answer.tp} GPUs together" if answer.tp > 1 else ""
+        energy = human(headline.energy.value, "J")
+        print_line(f"{headline.total.name}: {digits(headline.rate)} tokens/s, {energy} per token{several}")
     if answer.advice:
         print_line(answer.advice)
 

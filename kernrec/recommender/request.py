@@ -196,7 +196,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if (self.op is None) == (self.kernel is None):
-            raise UsageError("a request needs either an op or a kernel")
+            raise UsageError("a request needs either an op or a kernel; for a network, call recommend_network")
 
     @property
     def dims(self) -> Mapping[str, int]:
