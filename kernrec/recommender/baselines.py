@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 NEARLY = 0.02
 """Relative difference up to which two latencies count as equal."""
+_CACHED_SHARE = 0.1
+"""Minimum fraction of a problem's data that L2 must hold for a note on cached data."""
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED, PUBLISHED = str(Source.PREDICTED), "published"
 _NAMED = 4
@@ -314,6 +316,8 @@ def _baseline(
         energy_source = source if power.source == Source.LEARNED else power.source
         ends = latency.low * power.low, latency.high * power.high
         energy = Estimate(latency.value * power.value, *ends, energy_source)
+    # A cache that holds only a small part of the data does not explain a short time.
+    cached = latency.value < cold_seconds(problem, gpu) and gpu.l2_bytes > _CACHED_SHARE * problem.bytes
     return Baseline(
         backend=predicted.backend,
         version=predicted.version,
@@ -328,7 +332,7 @@ def _baseline(
         recorded_as=predicted.recorded_as,
         power_transferred=power is not None and power.source != Source.LEARNED,
         power_predicted=power is not None and power.source == PREDICTED,
-        warm=("weights" if problem.op in _WEIGHTED else "data") * (latency.value < cold_seconds(problem, gpu)),
+        warm=("weights" if problem.op in _WEIGHTED else "data") * cached,
         provenance=None if recorded is None else recorded.provenance,
         released=released(predicted.backend, predicted.version),
     )
