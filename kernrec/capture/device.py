@@ -81,7 +81,7 @@ def properties(gpu: GPU, version: int) -> bytes:
     a = attributes(gpu)
     memory_clock, name = a[36], device_name(gpu).encode()[:255]
     values: dict[str, object] = {
-        "name": name, "uuid": b"kernrec-emulated", "luid": b"", "memory": gpu.memory_bytes, "shared": a[8],
+        "name": name, "uuid": b"kernrec-emulated", "luid": b"", "memory": gpu.usable_bytes, "shared": a[8],
         "registers": a[12], "warp": 32, "pitch": a[11], "threads": a[1], "block": (a[2], a[3], a[4]),
         "grid": (a[5], a[6], a[7]), "clock": a[13], "constant": a[9], "major": a[75], "minor": a[76],
         "texture_align": 512, "pitch_align": 32, "overlap": 1, "sms": a[16], "maps_host": 1, "t1": a[21], "t1m": 32_768,

@@ -194,7 +194,7 @@ class Session:
 
     def _device(self) -> Sequence[object]:
         numbers = " ".join(f"{key} {value}" for key, value in attributes(self._gpu).items())
-        texts = (device_name(self._gpu), self._gpu.memory_bytes, numbers)
+        texts = (device_name(self._gpu), self._gpu.usable_bytes, numbers)
         return [*texts, properties(self._gpu, 12), properties(self._gpu, 13)]
 
     def _map(self, text: bytes) -> Sequence[object]:

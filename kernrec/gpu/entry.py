@@ -66,6 +66,9 @@ class GPU:
     tensor_clock_hz: float
     """Clock in Hz at which the data sheet states tensor-core peaks. On a few GPUs, it is below the boost clock."""
     memory_bytes: int
+    usable_bytes: int
+    """Memory in bytes that programs can use. On data-center boards with GDDR6, ECC, which is on by default, takes a
+    sixteenth: nvidia-smi reports 46,068 MiB for 48 GiB of an L40S, and 15,360 MiB for 16 GiB of a T4."""
     memory_bandwidth: float
     """Memory bandwidth in bytes per second."""
     memory_bus_bits: int

@@ -19,7 +19,7 @@ _FIGURES = {
     "chip": ("chip", "sm"),
     "sms": ("sms",),
     "clock_mhz": ("base_clock_hz", "boost_clock_hz", "tensor_clock_hz"),
-    "memory": ("memory_bytes", "memory_bandwidth", "memory_bus_bits", "memory_rate_hz"),
+    "memory": ("memory_bytes", "usable_bytes", "memory_bandwidth", "memory_bus_bits", "memory_rate_hz"),
     "l2_mib": ("l2_bytes",),
     "power_w": ("tdp_w",),
     "power_range": ("power_min_w", "power_max_w"),
@@ -189,7 +189,8 @@ def gpu_from(entry: Mapping[str, Any], **fields: Any) -> GPU:
     return GPU(
         title=entry["title"], chip=entry["chip"], sm=sm, sms=int(entry["sms"]), base_clock_hz=clock["base"] * 1e6,
         boost_clock_hz=clock["boost"] * 1e6, tensor_clock_hz=clock.get("tensor", clock["boost"]) * 1e6,
-        memory_bytes=int(memory["gib"] * 2**30), memory_bandwidth=memory["bandwidth_gbs"] * 1e9,
+        memory_bytes=int(memory["gib"] * 2**30), usable_bytes=int(memory.get("usable_gib", memory["gib"]) * 2**30),
+        memory_bandwidth=memory["bandwidth_gbs"] * 1e9,
         memory_bus_bits=int(memory["bus_bits"]), memory_rate_hz=memory["pin_gbps"] * 1e9,
         l2_bytes=int(entry["l2_mib"] * 2**20), tdp_w=float(power["tdp"]), power_min_w=float(power["min"]),
         power_max_w=float(power["max"]), idle_w=float(power["idle"]) if "idle" in power else None,

@@ -33,7 +33,7 @@ _TABLES: dict[str, dict[str, _Range]] = {
     "clock_mhz": dict.fromkeys(("base", "boost", "tensor"), ("MHz", 100, 5000)),
     "memory": {
         "gib": ("GiB", 0.5, 4096), "bus_bits": ("bits", 32, 65_536), "pin_gbps": ("Gbit/s", 0.1, 100),
-        "bandwidth_gbs": ("GB/s", 1, 100_000),
+        "bandwidth_gbs": ("GB/s", 1, 100_000), "usable_gib": ("GiB", 0.5, 4096),
     },
     "power_w": dict.fromkeys(("tdp", "min", "max", "idle"), ("W", 1, 5000)),
     "tensor_tflops": dict.fromkeys(TENSOR_RATES, ("TFLOP/s", 0.01, 1_000_000)),
@@ -41,8 +41,9 @@ _TABLES: dict[str, dict[str, _Range]] = {
     "tensor_fma_per_clk_sm": dict.fromkeys(TENSOR_RATES, (_RATE, 1, 262_144)),
 }  # fmt: skip
 _OPTIONAL = {
-    "clock_mhz": ("tensor",), "power_w": ("idle",), "tensor_tflops": TENSOR_RATES, "fma_per_clk_sm": RATES,
-    "tensor_fma_per_clk_sm": TENSOR_RATES, "": ("tensor_tflops", "fma_per_clk_sm", "tensor_fma_per_clk_sm"),
+    "clock_mhz": ("tensor",), "memory": ("usable_gib",), "power_w": ("idle",), "tensor_tflops": TENSOR_RATES,
+    "fma_per_clk_sm": RATES, "tensor_fma_per_clk_sm": TENSOR_RATES,
+    "": ("tensor_tflops", "fma_per_clk_sm", "tensor_fma_per_clk_sm"),
 }  # fmt: skip
 _WHOLE = ("", "bits", _RATE)
 _TEXTS = ("name", "title", "chip")
@@ -100,6 +101,8 @@ def gpu_of(data: Mapping[str, Any], source: str) -> GPU:
     clock, power = tables["clock_mhz"], tables["power_w"]
     ascending = {"base": clock["base"], "tensor": clock.get("tensor", clock["boost"]), "boost": clock["boost"]}
     _ascending("clock_mhz", ascending, "MHz")
+    memory = tables["memory"]
+    _ascending("memory", {name: memory[name] for name in ("usable_gib", "gib") if name in memory}, "GiB")
     _ascending("power_w", {name: power[name] for name in ("idle", "min", "tdp", "max") if name in power}, "W")
     figures_of = set(GPU.__annotations__) - {"name", "title", "aliases", "generation", "sources"}
     gpu = gpu_from(
@@ -206,6 +209,7 @@ def gpu_text(gpu: GPU, name: str) -> str:
     memory = {
         "gib": gpu.memory_bytes / 2**30, "bus_bits": gpu.memory_bus_bits, "pin_gbps": gpu.memory_rate_hz / 1e9,
         "bandwidth_gbs": gpu.memory_bandwidth / 1e9,
+        "usable_gib": None if gpu.usable_bytes == gpu.memory_bytes else gpu.usable_bytes / 2**30,
     }  # fmt: skip
     lines = [
         f"# A GPU for `--gpu FILE.toml`, started from {gpu.title}: data sheet figures, dense tensor peaks.",

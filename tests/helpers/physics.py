@@ -33,8 +33,8 @@ SAVED = ("conv2d",)
 def broken_laws(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield a message for each law that an answer for one problem (`as_dict()` of a recommendation or layer) breaks."""
     gpu, problem = find_gpu(answer["gpu"]), problem_of(answer)
-    if problem is not None and (needed := sum(problem.tensor_bytes.values())) > gpu.memory_bytes:
-        yield f"memory: {needed:.3g} bytes on a GPU with {gpu.memory_bytes:.3g}"
+    if problem is not None and (needed := sum(problem.tensor_bytes.values())) > gpu.usable_bytes:
+        yield f"memory: {needed:.3g} bytes on a GPU with {gpu.usable_bytes:.3g}"
     for row in (*answer["recommendations"], *answer["beside"]):
         yield from _of_row(row, problem, gpu, row["clock_hz"])
         if problem is None or not _names_the_clock(answer, row, problem, gpu):

@@ -154,7 +154,8 @@ def test_draft_accepts_scalars_vectors_files_and_shared_memory(rows, tmp_path):
 
 def test_wrong_options_are_refused_in_one_line(rows, refuses):
     refuses(lambda words: draft_spec(rows, words), [
-        LaunchWords("rwos"), LaunchWords(arguments=("M=3",)), LaunchWords(arguments=("m",)), LaunchWords(arguments=("m=-1",)),
+        LaunchWords("rwos"), LaunchWords(arguments=("M=3",)), LaunchWords(arguments=("m",)),
+        LaunchWords(arguments=("m=-1",)),
         LaunchWords(arguments=("m=1", "m=2")), LaunchWords(arguments=("m=2.5",)),
         LaunchWords(arguments=("m=3000000000",)), LaunchWords(arguments=("scale=big",)),
         LaunchWords(arguments=("out=f33[4]",)), LaunchWords(arguments=("out=4",)),

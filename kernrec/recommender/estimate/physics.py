@@ -39,13 +39,13 @@ def memory_needed(problem: Problem) -> float:
 
 
 def fits(problem: Problem, gpu: GPU) -> bool:
-    return memory_needed(problem) <= gpu.memory_bytes
+    return memory_needed(problem) <= gpu.usable_bytes
 
 
 def refuse_too_large(problem: Problem, gpu: GPU) -> None:
     """Raise `KernrecError` if the tensors of a problem do not fit into a GPU's memory."""
     if not fits(problem, gpu):
-        needed, there = memory_text(memory_needed(problem)), memory_text(gpu.memory_bytes)
+        needed, there = memory_text(memory_needed(problem)), memory_text(gpu.usable_bytes)
         raise KernrecError(f"{problem.title} needs {needed} of memory for its tensors; the {gpu.title} has {there}")
 
 

@@ -36,7 +36,7 @@ class Memory(JsonForm):
         return self.weights_bytes + self.cache_bytes + self.activations_bytes + self.workspaces_bytes
 
     def fits(self, gpu: GPU) -> bool:
-        return self.needed_bytes <= gpu.memory_bytes
+        return self.needed_bytes <= gpu.usable_bytes
 
     def __str__(self) -> str:
         names = ("weights", "keys and values", "activations")
@@ -107,9 +107,9 @@ def shortage(
     remedy = f"; it fits with {' or '.join(remedies)}" if remedies else ""
     each = " on each GPU" if workload.tp > 1 else ""
     parts = f" ({memory})" if workload.one_network else ""
-    near = memory.needed_bytes < 1.01 * gpu.memory_bytes
-    available, needed = (gigabytes(size, 5 if near else 3) for size in (gpu.memory_bytes, memory.needed_bytes))
-    has = f"{gpu.title} has {gpu.memory_bytes / 2**30:.0f} GiB ({available})"
+    near = memory.needed_bytes < 1.01 * gpu.usable_bytes
+    available, needed = (gigabytes(size, 5 if near else 3) for size in (gpu.usable_bytes, memory.needed_bytes))
+    has = f"{gpu.title} has {gpu.usable_bytes / 2**30:g} GiB ({available})"
     message = f"{workload.title} does not fit: it needs {needed}{each}{parts}, {has}{remedy}"
     return DoesNotFitError(message, memory, f"needs {needed}, has {available}{remedy.replace('it fits', 'fits')}")
 
@@ -120,4 +120,4 @@ def gigabytes(size: float, digits: int = 3) -> str:
 
 def memory_json(memory: Memory, gpu: GPU) -> dict[str, Any]:
     """Return plain values for JSON: whether the network fits, the required memory and the available memory."""
-    return {"fits": memory.fits(gpu), "memory": memory.as_dict() | {"available_bytes": gpu.memory_bytes}}
+    return {"fits": memory.fits(gpu), "memory": memory.as_dict() | {"available_bytes": gpu.usable_bytes}}
