@@ -161,7 +161,7 @@ class Recorder:
 
 
 class _Description:
-    """Description of a launch for a call file."""
+    """Description of a captured launch, in the form that a call file (TOML) stores."""
 
     def __init__(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int]) -> None:
         self._module, self._launch, self._allocations = module, launch, allocations

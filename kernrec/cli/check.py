@@ -136,7 +136,7 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether the host code launches kernels and the user's arguments only set device variables."""
+    """Return whether the host code launches kernels, and the user gave only values of device variables."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 

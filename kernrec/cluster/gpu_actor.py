@@ -126,7 +126,7 @@ class GpuActor:
         )  # fmt: skip
 
     def measure(self, visit: PlannedProblem) -> Iterator[Mapping[str, Any] | Answer]:
-        """Make the measurements of a visit. Yield each record at once, and the `Answer` at the end."""
+        """Measure the configs of a visit. Yield each record as soon as it exists, and the `Answer` at the end."""
         campaign = self._campaign
         assert campaign is not None
 

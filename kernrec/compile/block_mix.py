@@ -184,7 +184,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return the number of copies of each basic block in machine code, and the blocks for which it is known."""
+        """Return the copies of each basic block in machine code, and the blocks whose number of copies is known."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):

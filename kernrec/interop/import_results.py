@@ -82,8 +82,8 @@ def import_results(
 
     Raises:
         UsageError: The file is invalid, contradicts the arguments, does not determine the measured problem, or names a
-            kernel of kernrec's library. If there is a spec, the results may also differ from it or from the compiled
-            source.
+            kernel of kernrec's library. This error also means that results contradict the spec or the
+            compiled source.
     """
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
     own = kernel if isinstance(kernel, Kernel) else None

@@ -235,7 +235,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     all_runs = runs_of_inner * (within / len(inner))
     clk_of_pieces = [chain_clk(as_one(piece)) for piece in emulation.pieces]
     rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner, clk_of_pieces))
-    # To save time, run blocks together that represent equally many blocks.
+    # To save time, run those sampled blocks together that each stand for the same number of blocks of the grid.
     for weight in dict.fromkeys(ends.values()):
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
@@ -271,7 +271,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     if uneven:
         mean = totals["issue"] / busy
         extra |= {"longest": max(level.work for level in uneven) / mean, "idle": 1.0 - busy / sample.total}
-        # Scale the accesses of the middle block to the average block.
+        # Only the accesses of the middle block are known. Scale them to the work of the average block.
         share = mean / max(middle["issue"], 1.0)
         touched = [m for m in extra if m.startswith("touch.") and m.endswith((".read", ".write"))]
         extra |= {metric: extra[metric] * share for metric in touched}

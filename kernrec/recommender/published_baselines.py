@@ -37,7 +37,7 @@ class Recordings:
 
     @classmethod
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
-        """Return the recordings of a problem without its bias and activation.
+        """Return the recordings of a problem. Its bias and activation are ignored.
 
         `superseded` lists versions to leave out, in the form `backend@version`.
         """

@@ -70,7 +70,7 @@ KERNREC, MIXED = "kernrec", "mixed"
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Return the backends in a sequence or comma-separated text. Return `KERNREC` or `MIXED` separately, if present.
+    """Return the backends that a sequence or comma-separated text names, and `KERNREC` or `MIXED` if it names that.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.

@@ -91,7 +91,7 @@ def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, 
 
 
 def recorded_baseline(problem: Problem, row: int, gpu: GPU) -> RecordedBaseline:
-    """Return a recording for a problem, given its row number from `rows_beside`."""
+    """Return the recording for a problem in the given row of the published table (see `rows_beside`)."""
     table = _table(problem.op, gpu.name, problem.dtype)
     named = table.origins[int(table.origin[row])]
     seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])

@@ -257,7 +257,7 @@ class BlockControl:
         before = session.opened_info.settings
         if settings != before:
             error = f"another program changed the GPU: {describe_changes(before, settings)}"
-            # Later rows state the new settings, and later settings are compared with them.
+            # Rows measured from now on state the new settings, and the next check compares the GPU with them.
             session.info = replace(session.opened_info, settings=settings)
             self.drift.rebase(costs)
         session.refresh_idle_power()

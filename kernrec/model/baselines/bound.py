@@ -218,8 +218,8 @@ def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return the features that only trees for power use: log2 of the fraction of the latency for which each resource is
-    busy."""
+    """Return the features that trees use to predict power, but not time: log2 of the fraction of the latency for which
+    each resource is busy."""
     return {
         f"share.used.{name}": np.log2(np.maximum(seconds / latency_s, query.LEAST_SHARE))
         for name, seconds in bound.parts.items()

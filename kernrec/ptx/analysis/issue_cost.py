@@ -272,7 +272,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the machine instructions of an instruction for which `classify` is imprecise. Return None for others."""
+    """Return the machine instructions of a PTX instruction whose result from `classify` would be wrong, or None."""
     kind = modifiers[-1] if modifiers else ""
     cost = _first(_PRECISE, opcode, kind, modifiers)
     if cost is None and kind == "pred":

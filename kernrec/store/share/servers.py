@@ -143,7 +143,7 @@ def checked_url(text: str) -> str:
 
 
 def place_of(url: str) -> Place:
-    """Return the place at a URL or at the path of a folder.
+    """Return the place (store of bundles) at a URL or at the path of a folder.
 
     Raises:
         KernrecError: The client library for the scheme is not installed.
