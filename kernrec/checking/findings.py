@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 from kernrec.kernel.expression import as_in_source
 from kernrec.ptx.execution.engine import RawFinding
+from kernrec.ptx.ir.operand import Address
 from kernrec.ptx.ir.program import Function, Place, SourceLines
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 from kernrec.ptx.state.results import OUTSIDE
@@ -80,7 +81,7 @@ class Finding:
     byte: int | None = None
     """Byte offset of the access in the buffer or array."""
     is_update: bool = False
-    """Whether one source line makes both accesses of a race, such as `count[i] += 1`."""
+    """Whether a race is between the load and the store of one statement, such as `count[i] += 1`."""
 
     @property
     def fix(self) -> str:
@@ -179,10 +180,17 @@ class Describer:
                 text = f"threads of a warp of block {raw.block} wait here, and others of the warp{other}"
         kind = "divergent-barrier" if raw.kind == "barrier" else raw.kind
         byte = raw.offset if raw.bytes else None
-        lines = [self.place(self._function.instructions[each].line) for each in (raw.source, raw.other) if each >= 0]
-        same_line = len(lines) > 1 and lines[0] == lines[1] and place.line > 0
-        is_update = same_line and kind in ("race-shared", "race-warp", "race-block", "race-global")
+        is_update = kind in ("race-shared", "race-warp", "race-block", "race-global") and self._is_update(raw)
         return Finding(kind, self.kernel, text, *place, raw.block, raw.thread, memory, byte, is_update)
+
+    def _is_update(self, raw: RawFinding) -> bool:
+        """Return whether a race is between the load and the store of one statement, such as `count[i] += 1`."""
+        if raw.other < 0:
+            return False
+        pair = [self._function.instructions[each] for each in (raw.source, raw.other)]
+        places = {self.place(ins.line) for ins in pair}
+        addresses = {operand for ins in pair for operand in ins.operands if isinstance(operand, Address)}
+        return {ins.opcode for ins in pair} == {"ld", "st"} and len(places) == len(addresses) == 1
 
     def of_error(self, error: str, buffers: Sequence[str] = ()) -> Finding | None:
         """Return the finding for an error that ended the launch, or None if the kernel did not cause it.

@@ -135,7 +135,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         f"--emit {wanted.emit} writes code for one GPU: name one with --gpu": emitted and len(wanted.named_gpus) > 1,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
-        "--kernel contradicts --op and --workload; give only one": kernel and (wanted.op or wanted.workload),
+        "--kernel was given with --op or --workload; give only one of them": kernel and (wanted.op or wanted.workload),
         "--kernel works only with --shape, --dtype, --layout, --objective, --power-limit, --clock any, --top": kernel
         and (wanted.max_slowdown or wanted.max_power or locked),
         "'--clock any' needs a --shape; for a network, --clock sweep tries several clocks": wanted.clock == ANY

@@ -42,7 +42,7 @@ def torch_properties(gpu: GPU) -> Any:
         major=gpu.sm // 10,
         minor=gpu.sm % 10,
         multi_processor_count=gpu.sms,
-        total_memory=int(gpu.memory_bytes),
+        total_memory=int(gpu.usable_bytes),
         L2_cache_size=int(gpu.l2_bytes),
         shared_memory_per_block=48 << 10,
         shared_memory_per_block_optin=limits.smem_per_block,
@@ -186,7 +186,7 @@ def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
 
 def _cuda_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
     """Return replacements for further functions of `torch.cuda`."""
-    total, properties = int(simulated.memory_bytes), torch_properties(simulated)
+    total, properties = int(simulated.usable_bytes), torch_properties(simulated)
     results = {
         "_lazy_init": None, "_exchange_device": 0, "_maybe_exchange_device": 0, "_get_device_properties": properties,
         "get_device_properties": properties, "mem_get_info": (total, total), "memory_usage": 0, "utilization": 0,

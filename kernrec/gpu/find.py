@@ -162,6 +162,8 @@ def _load(generation: str, name: str) -> GPU:
     sources["tensor_fma_per_clk_sm"] = file["sources"][tensor["source"]]
     if "fma_per_clk_sm" not in entry:
         sources["fma_per_clk_sm"] = limits_file["sources"][arch["fma_source"]]
+    if "usable_gib" in entry["memory"]:
+        sources["usable_bytes"] = "nvidia-smi with ECC on, the default: a sixteenth less than the data sheet's memory"
     sources["limits"] = limits_file["sources"][arch["source"]]
     if "idle" not in entry["power_w"]:
         del sources["idle_w"]

@@ -36,7 +36,7 @@ _SCALARS = {
 }  # fmt: skip
 """kernrec's data type for each PTX type, for parameters whose type in the source is user-defined."""
 _SIZE = re.compile(
-    r"[nmk]|[nm][xyz]|n_\w+|num_?\w*|\w*(?:rows?|cols?|columns?|width|height|depth|size|len|length|count|elements|batch)",
+    r"[nm]|n[xyz]|n_\w+|num_\w+|(?:\w*_)?(?:n?rows?|n?cols?|columns?|width|height|depth|size|len|length|count|elements)",
     re.IGNORECASE,
 )
 """Names of parameters that cannot be negative. Others, such as `shift`, can."""
@@ -187,7 +187,7 @@ class SpecArguments:
             return _special(f"struct(f16:{value})") if dtype == "f16" else f"{dtype} {value}"
         whole = None if text is None else _whole(parameter.name, text, dtype)
         if whole is not None and whole < 0 and _SIZE.fullmatch(parameter.name):
-            raise UsageError(f"{parameter.name} is {whole}; expected a size, at least 0")
+            raise UsageError(f"argument {parameter.name}={whole}: expected a size, at least 0")
         if whole is not None and not 0 <= whole <= _LARGEST:  # Such a value cannot be a dimension's size.
             return f"{dtype} {whole}"
         if whole is None:

@@ -58,6 +58,23 @@ def test_race_of_one_statement_with_itself_advises_an_atomic(tmp_path, capsys):
     assert "use an atomic operation, such as atomicAdd() [race-" in capsys.readouterr().out
 
 
+def test_race_between_elements_of_one_statement_advises_a_barrier(tmp_path, capsys):
+    source = """__global__ void f(int *y) {
+    __shared__ int s[64];
+    s[threadIdx.x] = y[threadIdx.x];
+    __syncthreads();
+    for (int d = 32; d > 0; d /= 2)
+        if (threadIdx.x < d) s[threadIdx.x] += s[threadIdx.x + d];
+    y[threadIdx.x] = s[0];
+}
+"""
+    (path := tmp_path / "case.cu").write_text(source)
+    assert app.run(["check", str(path), "y=i32[64]", "--grid", "1", "--block", "64"]) == 1
+    printed = capsys.readouterr().out
+    assert "put __sync" in printed
+    assert "atomicAdd" not in printed
+
+
 def test_check_refuses_only_kernels_that_launch_other_kernels(tmp_path, capsys):
     source = "__global__ void f(int *x) { x[threadIdx.x] = 1; }\n__global__ void g(int *x) { f<<<1, 64>>>(x); }\n"
     options = ("x=i32[64]", "--grid", "1", "--block", "64")

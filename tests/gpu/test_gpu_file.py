@@ -43,7 +43,8 @@ def test_gpu_file_with_an_impossible_figure_is_refused_in_one_line(refuses):
         {"l2_mib": -1}, {"name": "rtx4090"}, {"name": "a b; c"}, {"title": "x\x1b[2J"}, {"memroy": {}},
         {"clock_mhz": {"base": 2520, "boost": 2235}}, {"clock_mhz": {"base": 2235}}, {"clock_mhz": 2520},
         {"power_w": {"tdp": 450, "min": 500, "max": 600}}, {"memory": MEMORY | {"bandwidth_gbs": 504}},
-        {"memory": MEMORY | {"gib": True}}, {"tensor_tflops": {"f16": 330}}, {"tensor_tflops": {"fp4": 330}},
+        {"memory": MEMORY | {"gib": True}},
+        {"memory": MEMORY | {"usable_gib": 25}}, {"tensor_tflops": {"f16": 330}}, {"tensor_tflops": {"fp4": 330}},
         {"sms": 10**4000},
     ])  # fmt: skip
 
@@ -154,6 +155,7 @@ def test_clocks_power_limits_and_memory_sizes_are_plausible(gpu):
     assert gpu.idle_w is None or 0 < gpu.idle_w < gpu.power_min_w
     assert 10 <= gpu.sms <= 192
     assert 4 <= gpu.memory_bytes / 2**30 <= 288
+    assert gpu.usable_bytes in (gpu.memory_bytes, gpu.memory_bytes * 15 // 16)
     assert 1 <= gpu.l2_bytes / 2**20 <= 128
     assert gpu.arch == f"sm_{gpu.sm}"
     assert gpu.limits.sm == gpu.sm

@@ -30,7 +30,7 @@ def simulated_gpu(gpu: str = GPU) -> SimulatedGpu:
     entry = find_gpu(gpu)
     info = DeviceInfo(
         gpu=entry.name, name=entry.title, sm=entry.sm, l2_bytes=entry.l2_bytes,
-        memory_bytes=int(entry.memory_bytes), generation=entry.generation, virtual=True, uuid_hash=UUID_HASH,
+        memory_bytes=int(entry.usable_bytes), generation=entry.generation, virtual=True, uuid_hash=UUID_HASH,
     )  # fmt: skip
 
     def kernel_of(subject: ConfigUnderTest) -> SimulatedKernel:

@@ -151,7 +151,7 @@ def plan_library(
 
 def check_memory(problem: Problem, gpu: GPU) -> None:
     """Raise `UsageError` if a problem's tensors need too much of the GPU's memory."""
-    needed, most = sum(tensor.bytes for tensor in problem.tensors.values()), _MEMORY_SHARE * gpu.memory_bytes
+    needed, most = sum(tensor.bytes for tensor in problem.tensors.values()), _MEMORY_SHARE * gpu.usable_bytes
     if needed > most:
         raise UsageError(
             f"{problem.key} needs {needed / 2**30:.1f} GiB; at most {most / 2**30:.1f} GiB of a {gpu.title} are used"

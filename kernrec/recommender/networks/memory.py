@@ -109,7 +109,8 @@ def shortage(
     parts = f" ({memory})" if workload.one_network else ""
     near = memory.needed_bytes < 1.01 * gpu.usable_bytes
     available, needed = (gigabytes(size, 5 if near else 3) for size in (gpu.usable_bytes, memory.needed_bytes))
-    has = f"{gpu.title} has {gpu.usable_bytes / 2**30:g} GiB ({available})"
+    whole = f" of its {gpu.memory_bytes / 2**30:g} GiB usable" if gpu.usable_bytes < gpu.memory_bytes else ""
+    has = f"{gpu.title} has {gpu.usable_bytes / 2**30:g} GiB{whole} ({available})"
     message = f"{workload.title} does not fit: it needs {needed}{each}{parts}, {has}{remedy}"
     return DoesNotFitError(message, memory, f"needs {needed}, has {available}{remedy.replace('it fits', 'fits')}")
 

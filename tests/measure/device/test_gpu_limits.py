@@ -17,7 +17,15 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.measure import collect
 from kernrec.measure.device import gpu_limits, nvml
 from kernrec.measure.device.gpu_limits import check_limits, restore_abandoned
-from kernrec.measure.device.nvml import LimitsEntry, LocalGpu, journal_path, lock_limits, present_limits, write_limits
+from kernrec.measure.device.nvml import (
+    LimitsEntry,
+    LocalGpu,
+    journal_path,
+    lock_limits,
+    present_limits,
+    read_limits,
+    write_limits,
+)
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from tests.helpers.command import run_here
@@ -169,6 +177,15 @@ def test_gpu_limits_set_by_a_running_process_are_not_changed(card):
     os.close(locked)
     restore_abandoned(CARD)
     assert card.state["limit"] == AS_IT_WAS["limit"]
+
+
+def test_gpu_limits_are_restored_if_their_file_was_deleted(card):
+    locked = lock_limits(CARD.uuid)
+    assert locked is not None
+    write_limits(locked, LimitsEntry(650.0, 1.2e9))
+    journal_path(CARD.uuid).unlink()
+    assert read_limits(locked) == LimitsEntry(650.0, 1.2e9)
+    os.close(locked)
 
 
 def test_missing_permission_is_reported_in_one_line_and_changes_nothing(card):

@@ -107,3 +107,9 @@ def test_totals_include_all_reduces_and_a_note_explains_the_model():
     seconds = sum(layer.latency_s for layer in answer.layers) + answer.exchange.latency_s.value
     shares = dict(answer.dominant(len(answer.layers) + 1))
     assert shares["all-reduces"] == pytest.approx(answer.exchange.latency_s.value / seconds)
+
+
+def test_memory_that_ecc_takes_is_not_available():
+    needed = Memory(51_000_000_000, 0, 0, 0)
+    assert not needed.fits(find_gpu("l40s"))
+    assert needed.fits(find_gpu("rtx-6000-ada"))
