@@ -130,9 +130,7 @@ def run(
             sides["a GPU"] = "gpu", [rows, *loads]
         for title, (column, some) in sides.items():
             table.row({"held out": title, "of": what} | _coverage(quantity, column, some, shipped[what]))
-    if not loads:
-        return
-    recorded = rows.take(np.isfinite(rows["recorded_j"]))
+    recorded = rows.take(np.isfinite(rows["recorded_j"]) if loads else np.zeros(len(rows), dtype=bool))
     for (kernel,), mask in recorded.rows("kernel").items():
         own = recorded.take(mask)
         direct = _with_error(own, np.log(own["recorded_j"] / own["free_j" if free else "predicted_j"]))
