@@ -23,27 +23,16 @@ Costs are natural logarithms, so a regret of 0.02 means 2 % above the best cost.
 
 import math
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
 
 from kernrec.model.learn.adaptation import matern
+from kernrec.model.search.random_draws import student_draws
 from kernrec.model.search.regret_record import RegretRecord
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
-
-
-@lru_cache(maxsize=8)
-def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float, own: float) -> tuple[Array, Array]:
-    """Return read-only draws from two Student's t distributions, (rows, columns) each, with `shared` and `own` degrees
-    of freedom. Numbers in a row of the first array share one random scale."""
-    generator = np.random.default_rng(list(seed))
-    first = generator.standard_normal((rows, columns))
-    first *= np.sqrt(shared / generator.chisquare(shared, (rows, 1)))
-    second = generator.standard_t(own, first.shape)
-    first.flags.writeable = second.flags.writeable = False
-    return first, second
 
 
 DEGREES = 4.0
