@@ -66,14 +66,14 @@ class RecordedProblem:
         return table, inputs, [config for config, _ in chosen], np.array([seconds for _, seconds in chosen])
 
 
-def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, list[RowGroup]]:
-    """Return the number of recorded problems of a GPU, and the rows of each problem with at least `fewest` profiled
+def recorded_groups(data: Path, gpu: str) -> tuple[int, list[RowGroup]]:
+    """Return the number of recorded problems of a GPU, and the rows of each problem with at least `FEWEST` profiled
     configs."""
     problems, groups = read_problems(data, gpu), []
     for recorded in problems:
         if (profiled := recorded.profiled()) is not None:
             problem, (table, inputs, configs, seconds) = recorded.problem, profiled
-            if len(configs) >= max(1, min(fewest, len(table.runnable(table.space.at(problem))) // 2)):
+            if len(configs) >= max(1, min(FEWEST, len(table.runnable(table.space.at(problem))) // 2)):
                 unknown = np.full(len(configs), np.nan)
                 kernel = KERNEL.op, KERNEL.name, KERNEL.hash
                 groups.append(RowGroup(gpu, problem.key, *kernel, inputs, seconds, unknown))
@@ -89,15 +89,15 @@ def rows_of(problem: Problem) -> str:
 
 
 def sampled_problems(
-    data: Path, gpu: str, count: int, fewest: int = FEWEST
+    data: Path, gpu: str, count: int
 ) -> Iterator[tuple[Problem, StaticTable, list[dict[str, int]], np.ndarray]]:
-    """Yield `count` problems of a GPU per data type, each with profiles, profiled configs (at least `fewest`), and
+    """Yield `count` problems of a GPU per data type, each with profiles, profiled configs (at least `FEWEST`), and
     times in seconds. The sample depends only on the problems."""
     taken: Counter[str] = Counter()
     problems = read_problems(data, gpu)
     for recorded in (problems[i] for i in ordered([each.problem.key for each in problems])):
         dtype = recorded.problem.dtype
-        if taken[dtype] < count and (profiled := recorded.profiled()) and len(profiled[2]) >= fewest:
+        if taken[dtype] < count and (profiled := recorded.profiled()) and len(profiled[2]) >= FEWEST:
             taken[dtype] += 1
             table, _, configs, seconds = profiled
             yield recorded.problem, table, configs, seconds

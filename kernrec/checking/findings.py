@@ -59,7 +59,7 @@ _KINDS = (
     (re.compile(r"trapped"), "trap"),
     (re.compile(r"race: "), "race-shared"),
 )
-"""Kind of error for each message that ends a launch. The first part of a pair is a regular expression."""
+"""Pairs (regular expression, kind of error). The expression matches the message of an error that ends a launch."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Describer:
         Args:
             function: The kernel that ran, with its calls inlined.
             lines: Source lines of the kernel's PTX.
-            origins: Original file and line of each line of the compiled source. Empty if it is the original file.
+            origins: Original file and line of each line of the compiled source. Empty if both files are the same.
             file: Name of the source file, for kernels without line information.
         """
         self.kernel, self._function, self._file, self._origins = kernel, function, file, origins

@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +71,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
             analyze_program(wanted, entries, gpus, run)
     elif wanted.measure:
-        _measure(wanted)
+        _measure(wanted, lambda analysis: _print(wanted, analysis, wanted.as_json))
     else:
         _print(wanted, _analyze(wanted), wanted.as_json)
 
@@ -88,6 +90,11 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
     if odd := next((path for path in calls if path.suffix != ".toml"), None):
         raise UsageError(f"{odd}: a call of a captured program can only be combined with other .toml files")
     answers: list[dict[str, Any]] = []
+
+    def show(path: Path, single: AnalyzeOptions, analysis: "Analysis") -> None:
+        answers.append({"call": str(path), **analysis.as_dict()})
+        _print(single, analysis, as_json=None if wanted.as_json else False)
+
     failed = 0
     for gpu in gpus:
         on_gpu = find_gpu(gpu)
@@ -102,9 +109,10 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
                     call = read_cuda_call(path)
                     seconds = call.seconds(on_gpu, wanted.database, wanted.budget)
                     times.setdefault(call.entry, []).append((call.launches, seconds))
-                analysis = _analyze(single)
-                answers.append({"call": str(path), **analysis.as_dict()})
-                _print(single, analysis, as_json=None if wanted.as_json else False)
+                if wanted.measure:
+                    _measure(single, partial(show, path, single))
+                else:
+                    show(path, single, _analyze(single))
             except KernrecError as error:
                 failed += 1
                 answers.append({"call": str(path), "gpu": gpu, "error": str(error)})
@@ -171,14 +179,14 @@ def _effort(wanted: AnalyzeOptions) -> str:
     if effort not in (*EFFORTS, _RECORDED):
         raise unknown("effort", effort, (*EFFORTS, _RECORDED))
     if effort == _RECORDED and wanted.measure:
-        raise UsageError("--effort recorded profiles the configs of recorded rows; omit --measure")
+        raise UsageError("--effort recorded analyzes only configs that already have measurements; omit --measure")
     if wanted.effort and wanted.effort not in ("exhaustive", _RECORDED) and not wanted.measure:
         raise UsageError(f"--effort {effort} sets how much is measured; add --measure")
     return effort
 
 
-def _measure(wanted: AnalyzeOptions) -> None:
-    """Analyze a kernel, measure it on this machine's GPU, and print the results.
+def _measure(wanted: AnalyzeOptions, show: "Callable[[Analysis], None]") -> None:
+    """Analyze a kernel, measure it on this machine's GPU, and show the results with `show`.
 
     If the kernel's costs cannot be predicted, print only the measurements.
     """
@@ -203,7 +211,7 @@ def _measure(wanted: AnalyzeOptions) -> None:
         failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
         print_notes([f"{result.measured} measured, {result.earlier} already known", *failed])
     if analysis is not None:
-        _print(wanted, replace(analysis, answer=measurement.answer(wanted.query)), wanted.as_json)
+        show(replace(analysis, answer=measurement.answer(wanted.query)))
     elif wanted.as_json:
         for best in measurement.best(collected):
             print(json.dumps(best))

@@ -222,7 +222,7 @@ def gpu_text(gpu: GPU, name: str) -> str:
         f"f32_tflops = {gpu.datasheet_f32_flops / 1e12:.10g}  # checked against SMs, lanes and boost clock",
         "# tensor: the clock of the tensor peaks, where it is below the boost clock",
         f"clock_mhz = {table(clocks)}",
-        "# bandwidth is checked against bus and rate of a pin; usable_gib is what ECC leaves, if that is less than gib",
+        "# the bandwidth must equal bus width x rate per pin; usable_gib: memory left with ECC on (optional)",
         f"memory = {table(memory)}",
         "# the default limit, and the range that can be set; idle is optional",
         f"power_w = {table({'tdp': gpu.tdp_w, 'min': gpu.power_min_w, 'max': gpu.power_max_w, 'idle': gpu.idle_w})}",

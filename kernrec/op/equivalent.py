@@ -22,7 +22,7 @@ _COLUMN = {"a": "a", "x": "b", "y": "c"}
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
     """Convert a matvec to the matmul (layout `nt`) of a linear layer. Return any other problem unchanged.
 
-    The vectors become the rows of the first matrix. `rows` replaces their number, and may exceed `MOST_VECTORS`.
+    Each vector becomes a row of the first matrix. `rows` sets another number of rows, which may exceed `MOST_VECTORS`.
     """
     if problem.op != MATVEC.name or problem.layout == ANY_LAYOUT:
         return problem
@@ -47,7 +47,7 @@ def as_op(problem: Problem, op: str) -> Problem | None:
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Map the tensor names of `op` to the tensor names of an equivalent problem."""
+    """Return the name of the tensor in `problem` for each tensor of the equivalent op `op`."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:

@@ -137,9 +137,11 @@ MOE = Op(
         Dim("tokens", "tokens of all sequences", aliases=("m", "seq")),
         Dim("hidden", "elements of a token", aliases=("hidden_size",)),
         Dim(
-            "intermediate", "columns of an expert, of all GPUs", aliases=("intermediate_size", "moe_intermediate_size")
+            "intermediate",
+            "columns of an expert, before splitting across GPUs",
+            aliases=("intermediate_size", "moe_intermediate_size"),
         ),
-        Dim("experts", "experts, of all GPUs", aliases=("num_experts", "e")),
+        Dim("experts", "experts, before splitting across GPUs", aliases=("num_experts", "e")),
         Dim("topk", "experts that a token goes through", aliases=("top_k", "num_experts_per_tok")),
         Dim("tp", "GPUs that share the columns of an expert", 1),
         Dim("ep", "GPUs that share the experts", 1),

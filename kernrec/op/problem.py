@@ -196,7 +196,9 @@ class Op:
             if name.isdigit() and name not in names:
                 stated = [dim for dim in self.dims if dim.default is None] or self.dims
                 example = ",".join([f"{dim.name}=..." for dim in stated])
-                raise UsageError(f"{self.name} needs a shape with the names of its dimensions, such as {example}")
+                raise UsageError(
+                    f"{self.name} cannot match these sizes to its dimensions; name them, such as {example}"
+                )
             if (first := written.setdefault(names.get(name, name), name)) != name:
                 raise UsageError(f"{self.name} dimension {names[name]} is given twice, as {first} and as {name}")
         return {dimension: dims[name] for dimension, name in written.items()}

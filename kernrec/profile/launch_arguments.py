@@ -269,7 +269,7 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
 
 def _tensor_map(text: str, name: str, modes: MapModes, shape: tuple[int, ...], dtype: str) -> TensorMap:
     kind = dtype.replace("i", "s") if dtype in ("i32", "i64") else dtype.replace("i", "u")
-    if {len(shape), len(modes.steps or modes.box)} != {len(modes.box)}:
+    if not len(shape) == len(modes.box) == len(modes.steps or modes.box):
         raise UsageError(f"argument {text!r}: the tensor has {len(shape)} extents, but the box has {len(modes.box)}")
     if kind not in ELEMENT_TYPES:
         raise UsageError(f"argument {text!r}: {unknown('element type of a tensor map', dtype, ELEMENT_TYPES)}")

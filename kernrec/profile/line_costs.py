@@ -13,7 +13,7 @@ from kernrec.ptx.ir.program import Instruction, Place
 SAMPLED_BLOCKS = 8
 """Number of emulated blocks, from the middle of the grid."""
 _BUDGET = 2_000_000
-_SPACES = ("global", "shared", "local")
+SPACES = ("global", "shared", "local")
 
 
 @dataclass
@@ -105,4 +105,4 @@ def line_costs(module: Module, launch: KernelLaunch, place_of: Callable[[int], P
 def _space(ins: Instruction) -> str:
     if {"param", "argument", "const"} & set(ins.modifiers):
         return ""
-    return next((space for space in _SPACES if space in ins.modifiers), "global")
+    return next((space for space in SPACES if space in ins.modifiers), "global")

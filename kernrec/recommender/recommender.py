@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -93,6 +93,11 @@ class Recommender:
     ) -> None:
         self.context = context or Context(databases, calibrated, models, triton=triton)
         self._caches, self._version = _Caches(), self.context.stack.version()
+
+    @cached_property
+    def without_triton(self) -> "Recommender":
+        """Return a recommender that ignores the library's Triton kernels in requests about an op."""
+        return Recommender(context=self.context.without_triton())
 
     def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuRecommender":
         """Return a recommender for one GPU, and for certain input data and L2 state.

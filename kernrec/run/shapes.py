@@ -206,7 +206,7 @@ class Target:
     """Shapes, GPU and query that a kernel is built for."""
 
     def __init__(self, recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) -> None:
-        self._recommender = recommender if has_triton() else Recommender(context=recommender.context.without_triton())
+        self._recommender = recommender if has_triton() else recommender.without_triton
         self.shapes, self.gpu, self.query = shapes, gpu, query
         self._by_problem: dict[Problem, Variant] = {}
         self._by_config: dict[tuple[object, ...], Variant] = {}

@@ -95,11 +95,14 @@ def _init(
     finish = hasattr(cls, "__post_init__")
     instances = iter(range(_MANY))
 
+    def own() -> Callable[..., None]:
+        return _own_init(getattr(cls, _FIELDS), finish, kw_only)
+
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
         if next(instances, None) is None and cls.__dict__["__init__"] is __init__:
-            type.__setattr__(cls, "__init__", _own_init(getattr(cls, _FIELDS), finish, kw_only))
+            type.__setattr__(cls, "__init__", own())
         if args and kw_only:
-            _own_init(getattr(cls, _FIELDS), finish, kw_only)(self, *args, **named)  # Raise the usual error.
+            own()(self, *args, **named)  # Raise the usual error.
         values = self.__dict__
         if len(args) == count and not named:
             values.update(zip(names, args))  # noqa: B905 - `strict` takes longer than the check above
@@ -108,7 +111,7 @@ def _init(
             if len(values) != count or len(args) + len(named) != count or not every.issuperset(named):
                 values.update(defaults := _defaults(cls, names, described, values))
                 if not every.issuperset(named) or len(args) + len(named) + len(defaults) != count:
-                    _own_init(getattr(cls, _FIELDS), finish, kw_only)(self, *args, **named)  # Raise the usual error.
+                    own()(self, *args, **named)  # Raise the usual error.
         if finish:
             self.__post_init__()
 

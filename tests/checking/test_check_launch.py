@@ -51,14 +51,14 @@ def test_bug_is_reported_with_its_source_line(case, tmp_path, capsys):
     assert not case.memory or any(name in finding for name in named), finding
 
 
-def test_race_of_one_statement_with_itself_advises_an_atomic(tmp_path, capsys):
+def test_race_on_one_element_suggests_an_atomic(tmp_path, capsys):
     source = "__global__ void f(const int *x, int *y) {\n    y[x[threadIdx.x + blockIdx.x * 64] & 3] += 1;\n}\n"
     (path := tmp_path / "case.cu").write_text(source)
     assert app.run(["check", str(path), "x=i32[128]", "y=i32[4]", "--grid", "2", "--block", "64"]) == 1
     assert "use an atomic operation, such as atomicAdd() [race-" in capsys.readouterr().out
 
 
-def test_race_between_elements_of_one_statement_advises_a_barrier(tmp_path, capsys):
+def test_race_between_two_elements_suggests_a_barrier(tmp_path, capsys):
     source = """__global__ void f(int *y) {
     __shared__ int s[64];
     s[threadIdx.x] = y[threadIdx.x];

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from kernrec.cli import analyze, app
 from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT, beside
 from tests.helpers.ptx_text import elementwise
@@ -188,6 +189,16 @@ def test_failed_analysis_of_a_call_names_the_gpu(tmp_path, run):
     done = run("analyze", tmp_path / "calls", "--gpu", "a100,l40s", "--json")
     assert done.returncode == 1
     assert [answer["gpu"] for answer in json.loads(done.stdout)] == ["a100", "l40s"]
+
+
+def test_each_of_several_calls_is_measured(tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr(analyze, "_measure", lambda single, show: measured.append(single.source.name))
+    (tmp_path / "calls").mkdir()
+    for name in ("a.toml", "b.toml"):
+        (tmp_path / "calls" / name).write_text("x = 1\n")
+    assert app.run(["analyze", str(tmp_path / "calls"), "--gpu", "a100", "--measure"]) == 0
+    assert measured == ["a.toml", "b.toml"]
 
 
 def test_analyze_init_keeps_existing_spec_and_incomplete_spec_is_refused(folder, run):

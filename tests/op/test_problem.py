@@ -233,7 +233,7 @@ def test_dimensions_can_be_given_by_any_alias(op: Op) -> None:
             assert op.problem(**aliased) == op.problem(**dims | {dim.name: size})
 
 
-def test_aliases_and_positions_without_one_dimension_are_refused(refuses: Any) -> None:
+def test_ambiguous_aliases_and_unmatched_positions_are_refused(refuses: Any) -> None:
     refuses(lambda text: find_op("attention").problem(**parse_shape(text)), ["seq=4,heads=2,s=4,d=8", "2,4,64"])
     refuses(lambda text: MATMUL.problem(**parse_shape(text)), ["64,64", "64x64x64x64", "64,n=2"])
 

@@ -127,7 +127,7 @@ def read_space(path: Path, times: str = "latency_s") -> Space:
     """Read the configs that ran successfully from a Parquet file or a JSON file of Kernel Tuner (T4 or cache). For
     JSON, `log_deviation` is the standard deviation of the logarithm of the time of a launch."""
     if path.suffix == ".parquet":
-        table = parquet_columns(present(path))
+        table = parquet_columns(path)
         outcome = table.get("outcome", np.full(len(table[times]), "ok"))
         ran = np.array([str(each).lower() == "ok" for each in outcome]) & (table[times] > 0)
         table = {name: column[ran] for name, column in table.items()}

@@ -1,7 +1,6 @@
-"""Draw the random numbers of a posterior, and cache those of a command's first problem.
+"""Draw the random numbers of a posterior, and cache the numbers for a command's first problem.
 
-The import of `numpy.random` takes 3 MB and as long as the draws of several problems. A cached file spares it for a
-command that answers one problem.
+Importing `numpy.random` takes 3 MB of memory. With a cached file, a command that answers one problem skips the import.
 """
 
 from functools import lru_cache

@@ -165,8 +165,7 @@ def analyze(
 
         with processors_of(options.processes) as processors:
             lasting = replace(profiler, options=replace(options, processes=processors))
-            of_space = space, rows, variants.index[rows], profiled
-            failures, left_out = _profile_promising(lasting, gpu, query, *of_space)
+            failures, left_out = _profile_promising(lasting, gpu, query, space, rows, variants.index[rows], profiled)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
     # Storing new profiles would also store the kernel. There are none, so store it here.

@@ -116,8 +116,8 @@ class ConfigProfiler:
                 pending.clear()
 
         try:
-            of_kernel = self.kernel, configs, self.target, self.options.processes
-            for result in outcomes_of(*of_kernel) if configs else ():
+            outcomes = outcomes_of(self.kernel, configs, self.target, self.options.processes)
+            for result in outcomes if configs else ():
                 if isinstance(result, ProfileFailure):
                     failures.append(result)
                     done += 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kernrec.profile.line_costs import SAMPLED_BLOCKS, Access, LineCost
+from kernrec.profile.line_costs import SAMPLED_BLOCKS, SPACES, Access, LineCost
 from kernrec.recommender.explain.breakdown import Explanation, LaunchDetail
 from kernrec.recommender.json_form import JsonForm
 from kernrec.util.light_dataclass import dataclass
@@ -20,7 +20,6 @@ _CHEAP_DIVISION = 0.1
 """Instructions of a shift or multiplication, as a fraction of the instructions of a division."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 _ON_CHIP = ("LSU", "L1", "L2")
-_SPACES = ("global", "shared", "local")
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class _Totals:
         self.issued = sum(cost.issued for cost in lines) or 1.0
         self.integer = sum(cost.issue.get(name, 0.0) for cost in lines for name in ("alu", "imad", "wide64"))
         accesses = [access for cost in lines for access in cost.accesses.values()]
-        moved = {space: sum(each.moved for each in accesses if each.space == space) or 1 for space in _SPACES}
+        moved = {space: sum(each.moved for each in accesses if each.space == space) or 1 for space in SPACES}
         self.wavefronts, self.sectors = moved["shared"], moved["global"] + moved["local"]
         self.requests = sum(access.requests for access in accesses) or 1
 

@@ -179,7 +179,7 @@ def test_gpu_limits_set_by_a_running_process_are_not_changed(card):
     assert card.state["limit"] == AS_IT_WAS["limit"]
 
 
-def test_gpu_limits_are_restored_if_their_file_was_deleted(card):
+def test_gpu_limits_stay_readable_after_their_file_is_deleted(card):
     locked = lock_limits(CARD.uuid)
     assert locked is not None
     write_limits(locked, LimitsEntry(650.0, 1.2e9))

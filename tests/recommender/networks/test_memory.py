@@ -109,7 +109,7 @@ def test_totals_include_all_reduces_and_a_note_explains_the_model():
     assert shares["all-reduces"] == pytest.approx(answer.exchange.latency_s.value / seconds)
 
 
-def test_memory_that_ecc_takes_is_not_available():
+def test_memory_check_excludes_memory_reserved_for_ecc():
     needed = Memory(51_000_000_000, 0, 0, 0)
     assert not needed.fits(find_gpu("l40s"))
     assert needed.fits(find_gpu("rtx-6000-ada"))

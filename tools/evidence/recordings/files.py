@@ -11,6 +11,7 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.store.connection import parquet_rows, quoted
+from kernrec.store.rows import as_dicts
 
 NAMES: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("names.toml").read_text("utf-8"))
 """kernrec's names of data types, GPUs and backends, keyed by the recorders' names."""
@@ -31,9 +32,7 @@ def recorded_dicts(path: Path, condition: str = "true", columns: str = "*") -> l
     """Return the rows of a Parquet or CSV file as dictionaries. The SQL `condition` may end with ORDER BY."""
     with parquet_rows(present(path)) as (connection, source):
         source = source.replace("read_parquet", "read_csv", 1) if path.suffix == ".csv" else source
-        cursor = connection.execute(f"SELECT {columns} FROM {source} WHERE {condition}")
-        names = [column[0] for column in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return as_dicts(connection.execute(f"SELECT {columns} FROM {source} WHERE {condition}"))
 
 
 def parquet_columns(path: Path, condition: str = "true", columns: str = "*") -> dict[str, np.ndarray]:
