@@ -3,8 +3,9 @@
 Predicted recommendations rank by expected cost. A predicted rank is ambiguous if the 90 % intervals of two neighbors
 overlap. Measured recommendations share a rank if their intervals overlap the interval of the best of them.
 
-Errors that affect both configs alike do not count. Configs of one kernel have all of their shared error in common.
-Configs of different kernels have half of the variance in common.
+The intervals of predictions exclude errors that the compared configs share. A config has an individual error, an error
+of its kernel and an error of all kernels. The last two errors have equal variance. So only the individual error counts
+within a kernel, and half of the shared variance counts in addition between kernels.
 """
 
 from collections.abc import Sequence
@@ -51,10 +52,10 @@ def build_recommendations(
     """Build recommendations for candidates.
 
     Args:
-        picked: operating point and position of each candidate to rank, best first.
+        picked: candidates to rank, best first.
         objective: objective whose costs determine the ranks.
-        alike: number of similar configs that each candidate in `picked` represents; 0 by default.
-        beside: operating point and position of candidates to append without a rank.
+        alike: number of similar configs that each candidate in `picked` represents. The default is 0 for all.
+        beside: candidates to append without a rank.
     """
     *rows, fastest = described(candidates, picked, objective, alike, beside)
     recommendations = []
@@ -64,7 +65,7 @@ def build_recommendations(
         measured = None
         if candidates.any_measured:
             measured = candidates.kernel(number).measured(point).get(own)
-        # Arguments without names take half the time. They are in the order of the class's fields.
+        # Positional arguments halve the time to create a `Recommendation`. They follow the order of its fields.
         recommendations.append(
             Recommendation(
                 kernel.table.kernel, kernel.table.config(row), candidates.problem, candidates.gpu,
@@ -83,7 +84,7 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return the costs and facts of each candidate, then the costs of the fastest candidate."""
+    """Return costs, properties and rank of each candidate in `picked` and `beside`, then the costs of the fastest."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which, SOURCES)
@@ -115,7 +116,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         gpu, (number, *nominal) = candidates.gpu, candidates.ranked.ranking.nominal(candidates.part, position)
         power, (core_s, dram_s, *_) = candidates.ranked.kernels[number].table.power, nominal
         if core_s * power.boost_hz > dram_s * power.running_hz:
-            return None  # The core clock is the bottleneck, so a lower limit costs time.
+            return None  # A lower power limit slows the core clock, which is the bottleneck.
         points = _lower_limits(gpu)
         costs = LimitedCosts._make([*power.setting(points).costs(np.array(nominal)[:, np.newaxis])[..., 0], nominal[4]])
         slowdown, saved = (1.0 - values / values[0] for values in (costs.latency_s, costs.energy_j))
@@ -182,7 +183,7 @@ def answer(
         raise none_runs(candidates.considered[0])
     first = 0
     if of_one_kernel and query.power_limit_w is not None:
-        # The first operating point has the default power limit, for comparison. Select at the requested limit.
+        # Recommend only configs at the requested power limit. The default limit (index 0) serves for comparison.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
     others: Sequence[Picked] = ()

@@ -54,7 +54,7 @@ class JsonForm(FormerNames):
             quantity, _, unit = name.rpartition("_")
             if isinstance(value, Estimate):
                 values |= value.as_dict(quantity, unit)
-            elif name == "energy_j":  # An unknown energy is None, without `as_dict`.
+            elif name == "energy_j":  # The energy is not known.
                 values |= {name: None, f"{quantity}_interval_{unit}": None}
             else:
                 values[name] = plain(value)
@@ -91,7 +91,7 @@ class Alias(Generic[_Value]):
 
 
 class OfPart(Alias[_Value]):
-    """Descriptor like `Alias` that returns `otherwise` if the first attribute of the path is None."""
+    """`Alias` that returns `otherwise` if a part is None, such as `measurement` in `measurement.sessions`."""
 
     def __init__(self, doc: str, path: str, otherwise: _Value) -> None:
         super().__init__(doc, path)
@@ -122,7 +122,7 @@ class IntervalNames:
 
 
 class MeasuredNames:
-    """Mixin with attributes for facts about a config's measurements in the JSON form."""
+    """Mixin with attributes that describe the measurement of a config, for the JSON form."""
 
     if TYPE_CHECKING:
         measurement: MeasuredAnswer | None

@@ -86,7 +86,7 @@ def answer_many(
     Args:
         dims: sizes keyed by dimension: one number for all shapes, or a sequence with one number per shape.
         query: objective (`latency`, `energy` or `edp`), power limit and clock, without bounds.
-        kind: `dtype` and `layout` of all shapes, with the defaults of `Request`.
+        kind: keyword arguments `dtype` and `layout` for all shapes. The defaults are as in `Request`.
     """
     if query.objective is Objective.PARETO:
         raise UsageError("several shapes get one recommendation each: use the objective latency, energy or edp")

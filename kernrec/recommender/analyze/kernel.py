@@ -35,17 +35,15 @@ LARGE = 10_000
 def _profile_promising(
     profiler: ConfigProfiler, gpu: GPU, query: Query, space: Space, rows: Array, variants: Array, profiled: Array
 ) -> tuple[list[ProfileFailure], int]:
-    """Profile the most promising configs of a large space.
-
-    Return the failures and the number of configs that were not profiled.
+    """Profile the most promising configs of a large space. Return the failures and the number of skipped configs.
 
     Args:
         rows: indices in `space` of the C configs that can run the problem, ascending, (C,).
-        variants: compiled variant of each config, (C,).
+        variants: index of the compiled variant of each config, (C,).
         profiled: whether each config already has a profile, bool (C,).
 
     Raises:
-        KernrecError: scikit-learn is missing, or the first configs all failed.
+        KernrecError: scikit-learn is missing, or no config of the first batch could be profiled.
     """
     options = profiler.options
     search = PartialSearch(np.stack([column[rows] for column in space.columns.values()], axis=1))
@@ -168,11 +166,11 @@ def analyze(
             failures, left_out = _profile_promising(lasting, gpu, query, space, rows, variants.index[rows], profiled)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
-    # Storing new profiles would also store the kernel. There are none, so store it here.
+    # `ConfigProfiler` stores the kernel only together with new profiles.
     if before and not made:
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
-    # By default, a recommender also reads the rows that the user pulled.
+    # For the user's own database, pass None: the recommender then also uses measurements that other people shared.
     is_own = database.absolute() == paths.user_database().absolute()
     on_gpu = Recommender(None if is_own else [database]).on(gpu, query.conditions)
     if not on_gpu.context.find_profiles(kernel, problem):

@@ -38,7 +38,7 @@ class ProfilingOptions:
     folder: Path | None = None
     """Folder that contains the files named in the kernel's spec, or None if the spec names no files."""
     processes: "Processors | int" = 2
-    """Worker processes to use, or the number of processes to start for each call."""
+    """Number of worker processes to start for each call. A `Processors` object reuses running processes."""
     budget: int = BLOCK_BUDGET
     """Maximum number of instructions to emulate for each block."""
     only: Sequence[Config] | None = None
@@ -54,11 +54,11 @@ class ProfilingOptions:
             raise UsageError(f"processes={self.processes}, budget={self.budget}: expected at least 1 each")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Return a progress callback that also counts the configs that were finished before.
+        """Return a callback that receives the number of configs finished by one call, and reports overall progress.
 
         Args:
-            total: number of all configs.
-            before: number of configs that were finished before.
+            total: number of configs to profile in all calls.
+            before: number of configs finished by earlier calls.
         """
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 
