@@ -171,7 +171,8 @@ def baselines_of(
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in (model.predict(problem) if model else ()) if is_number(each)])
     recorded = list(recordings.published(predictions, backends))
-    # A recording of a variant (such as static scales) replaces only the prediction of that variant.
+    # A recording replaces the prediction for the same backend. A backend may have variants, such as static scales: the
+    # recording of a variant replaces only the prediction for the same variant.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
         each
@@ -206,7 +207,7 @@ def baselines_of(
 def _at_most_more_rows(
     context: "GpuContext", by_physics: "BaselinePrediction", problem: Problem
 ) -> "BaselinePrediction":
-    """Limit the predicted latency of a matmul with few rows to the learned latency of a larger matmul."""
+    """Reduce the predicted latency of a small matmul to at most the learned latency with `FEW_ROWS` rows."""
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
@@ -223,14 +224,13 @@ def _at_most_more_rows(
 
 
 def _of_versions(
-    model: "GpuVendorModel", problem: Problem, versions: Collection[str], others: Collection[str]
+    model: "GpuVendorModel", problem: Problem, versions: Collection[str], ignored: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return predictions and recordings for the requested versions of backends.
+    """Return predictions and recordings for some versions of backends.
 
-    A version has no prediction if it has a recording of the problem. Recordings of the versions in `others` are
-    ignored.
+    A version (`backend@version`) has recordings or a prediction. Recordings of the versions in `ignored` are skipped.
     """
-    recordings = Recordings.of(problem, model.gpu, others)
+    recordings = Recordings.of(problem, model.gpu, ignored)
     recorded = list(recordings.published((), tuple(versions)))
     there = {f"{row.backend}{AT}{row.version}" for row, _ in recorded}
     predictions = [model.predict_version(problem, name) for name in versions if name not in there]
@@ -316,7 +316,7 @@ def _baseline(
         energy_source = source if power.source == Source.LEARNED else power.source
         ends = latency.low * power.low, latency.high * power.high
         energy = Estimate(latency.value * power.value, *ends, energy_source)
-    # A cache that holds only a small part of the data does not explain a short time.
+    # Only data in L2 explains a latency below the DRAM time. L2 must then hold enough of the data.
     cached = latency.value < cold_seconds(problem, gpu) and gpu.l2_bytes > _CACHED_SHARE * problem.bytes
     return Baseline(
         backend=predicted.backend,

@@ -1,7 +1,8 @@
 """Find recorded baselines of a problem, which take precedence over predictions of a learned model.
 
 A backend can pad a problem to more items, such as rows of a matmul or images (`engine/query/more_items.cpp`). So the
-recorded time with more items is an upper bound for fewer items. A converted recording has the source `learned`.
+recorded time with more items is an upper bound for fewer items. A recording has the source `learned` instead of
+`published` if it is adapted to an epilogue or to another operating point.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -51,10 +52,10 @@ class Recordings:
     def published(
         self, predictions: Sequence["BaselinePrediction"], backends: Sequence[str] = ()
     ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
-        """Yield recorded rows of the problem, each with a prediction that has the recorded time and power.
+        """Yield recorded rows of the problem, each followed by its time and power as a `BaselinePrediction`.
 
         At most one row of each backend, version and variant is used: the fastest with at least the problem's number of
-        items. Predictions supply values that were not recorded.
+        items. `predictions` supply values that were not recorded.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.backend: each.latency_s.value for each in predictions}
