@@ -30,12 +30,12 @@ Array = np.ndarray
 POWER_LIMIT = "power limit"
 """Name of the bottleneck if the power limit lowers the core clock."""
 BOTTLENECKS = (*RESOURCES, POWER_LIMIT)
-"""Names of bottlenecks, in the order of the engine's indices."""
+"""Names of bottlenecks. The C++ engine returns an index in this tuple."""
 OBJECTIVES = tuple(Objective)
-"""Objectives, in the order of the engine's indices."""
+"""All objectives. The C++ engine receives an index in this tuple."""
 
 Picked = tuple[int, int]
-"""Index of an operating point, and index of a candidate in its set."""
+"""Selected candidate: index of the operating point, and index of the candidate in the `CandidateSet`."""
 
 
 class KernelCandidates:
@@ -46,7 +46,7 @@ class KernelCandidates:
         self._kernel = kernel = self._ranked.kernels[number]
         self._start, end = kernel.starts[self._problem : self._problem + 2]
         self._places = slice(kernel.column + self._start, kernel.column + end)
-        """Position of each candidate among the configs of all kernels and problems of the batch."""
+        """Slice of the candidates in the arrays of `RankedSpace`, which cover all kernels and problems."""
         self.table, self.rows, self.measured_rows = kernel.table, kernel.rows[self._start : end], kernel.measured[0]
         """`rows`: index of each candidate in the config space. `measured_rows`: database rows about the kernel."""
         self.ran = kernel.trained or kernel.is_measured
@@ -78,7 +78,7 @@ class KernelCandidates:
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
-        """Smallest and largest number of blocks emulated for a config's first launch. Both are 0 without emulation."""
+        """Fewest and most blocks that were emulated per config for the first launch. Both are 0 without emulation."""
         if not self.table.kernel.sampled:
             return 0, 0
         blocks = self.table.launches[0].profiles.column("blocks.sampled")
@@ -106,7 +106,7 @@ class KernelCandidates:
 
     @cached_property
     def shrinkage(self) -> Shrinkage:
-        """Predicted lead of the kernel over the reference time, and the fraction of the lead that is credible."""
+        """Correction of the kernel's predicted times towards the time of the fastest library (`estimate.reference`)."""
         return self._ranked.shrinkage(self.number, self._problem)
 
     @property
@@ -132,7 +132,7 @@ class KernelCandidates:
 
     @cached_property
     def risk(self) -> Array:
-        """Factor on the costs of each candidate in comparisons, (C,); see `CandidateSet.risk`."""
+        """Factor by which comparisons multiply the costs of each candidate, (C,). See `CandidateSet.risk`."""
         return np.asarray(self._ranked.ranking.risk[self._places])
 
     def running(self, point: int, position: int) -> tuple[float, str]:
@@ -169,7 +169,7 @@ class CandidateSet:
         self.point_range = slice(points.start, points.stop)
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Problem, range of kernels and range of operating points, as the engine's indices."""
+        """Argument for the engine: index of the problem, then first and end index of kernels and operating points."""
         self.starts = [0]
         """Index of the first candidate of each kernel that has candidates, then the number of all candidates."""
         self.every_kernel: Sequence[RankedKernel] = ranked.kernels[self._numbers.start : self._numbers.stop]
@@ -178,7 +178,7 @@ class CandidateSet:
         self.runnable = 0
         """Number of configs that can run the problem, including those without an estimate."""
         self.any_measured = self.any_ran = False
-        """Whether any candidate was measured, and whether `KernelCandidates.ran` is true for any kernel."""
+        """`any_measured`: whether any candidate was measured. `any_ran`: whether `ran` is true for any kernel."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
             self.runnable += kernel.counts[number]
@@ -256,17 +256,16 @@ class CandidateSet:
 
     @cached_property
     def risk(self) -> Array | None:
-        """Factor on the costs of each candidate in comparisons, (C,), or None if no kernel was ever measured.
+        """Factor by which comparisons multiply the costs of each candidate, (C,), or None without measured kernels.
 
-        The factor may exceed 1 for candidates of kernels that were never measured on this GPU. They must be faster by
-        more than their error to rank before a measured candidate.
+        If some kernels were measured on this GPU, the factor exceeds 1 for the uncertain predictions of other kernels.
         """
         if not self.any_ran:
             return None
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Return the index of a candidate's kernel in `kernels`, the kernel, and the candidate's index within it."""
+        """Return a candidate's kernel as index in `kernels` and as object, and the candidate's index in this object."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 

@@ -1,8 +1,8 @@
 """Find the configs that may be best for a problem (contenders), and the expected loss of the recommended config.
 
-The error of a config has three parts: its individual error (`costs.Estimates.own`), an error that all configs of the
-kernel share, and an error that all kernels share. The two shared parts have equal variance. The last part cancels out
-in comparisons.
+The prediction error of a config is the sum of three errors: an individual error (`costs.Estimates.own`), an error of
+the kernel and an error of all kernels. The last two errors have equal variance. Comparisons between configs ignore the
+error of all kernels.
 """
 
 import math
@@ -28,9 +28,9 @@ MOST = 48
 """Maximum number of contenders of a problem. They are the candidates of lowest expected cost."""
 LISTED = 8
 _FEATURES = 128
-"""Maximum number of features that relate problems to each other. Above it, a random projection reduces the features."""
+"""Maximum number of features in `side_by_side`. A random projection reduces a larger number."""
 _LEAST_NOISE = 0.005
-"""Minimum relative noise of a measurement. It is the difference between the medians of two sessions."""
+"""Minimum relative noise of a measurement. Repeated sessions with one config differ by this fraction."""
 
 Key = tuple[str, tuple[tuple[str, int], ...]]
 """Kernel name, and sorted (tunable, value) pairs of a config."""
@@ -51,14 +51,14 @@ class ProblemContenders:
     deviation: Array
     """Standard deviation of the total error of each contender's logarithmic cost, (C,)."""
     own_deviation: Array
-    """Standard deviation of the error that affects only this config, (C,)."""
+    """Standard deviation of the individual error of each contender's logarithmic cost, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
     """Model features of each contender, without tunables, (C, F), or None if no model needs them."""
 
     @cached_property
     def kernel_deviation(self) -> float:
-        """Standard deviation of the error that only configs of the same kernel share."""
+        """Standard deviation of the error of a kernel, without the error of all kernels."""
         common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
         return math.sqrt(0.5 * median(common))
 
@@ -77,8 +77,9 @@ def contenders_of(
     """Return the configs that may be best for a problem at the first operating point.
 
     Args:
-        candidates: non-empty set, predicted without measurements of the problem.
+        candidates: non-empty set. Its costs must not include measurements.
         objective: quantity to minimize; `pareto` raises `UsageError`.
+        weight: importance of the problem in a `JointPosterior`.
         among: configs that may become contenders, or None for all configs.
         always: configs that always become contenders, such as measured configs.
         with_inputs: whether to fill `ProblemContenders.inputs`.
@@ -119,9 +120,9 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
-    """Return contenders for a problem without predictions. All have the same expected cost.
+    """Return contenders with equal expected costs, for a problem without predictions.
 
-    `deviation` is the standard deviation of each config's individual error, in logarithms of the cost.
+    `deviation` is the standard deviation of the individual error of each config's logarithmic cost.
     """
     own = np.full(len(keys), deviation)
     return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), own / math.sqrt(OWN), own, weight)
@@ -132,7 +133,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
     Errors on two problems are correlated if the problems have similar sizes and the contenders are similar.
     """
-    # Index of each feature, keyed by the kernel or the value of a tunable, then by dimension.
+    # `columns[term][dimension]` is the index of a feature. A term is a kernel, or a value of a kernel's tunable.
     columns: dict[tuple[object, ...], dict[str, int]] = {}
     width = 0
     entries = []
@@ -157,7 +158,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
     if width > _FEATURES:
         projection = np.random.default_rng(0).standard_normal((width, _FEATURES)) / math.sqrt(_FEATURES)
     result = []
-    for contenders, rows, inputs in zip(problems, entries, _side_by_side_inputs(problems), strict=True):
+    for contenders, rows, inputs in zip(problems, entries, _tree_inputs(problems), strict=True):
         features = np.zeros((len(rows), width))
         for row, (numbers, values) in enumerate(rows):
             features[row, numbers] = values
@@ -177,8 +178,8 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
     return result
 
 
-def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of the decision trees for each problem, (C, columns). If one problem has none, all are None."""
+def _tree_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
+    """Return the inputs of decision trees for each problem, (C, columns), or only None if any problem lacks inputs."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)

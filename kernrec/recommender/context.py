@@ -28,7 +28,7 @@ from kernrec.store.measurement_log import NO_EVIDENCE
 from kernrec.util.light_dataclass import dataclass
 
 Kind = tuple[tuple[str, str, str], ...]
-"""Op, data type and layout of a problem, and of each equivalent problem of another op."""
+"""Op, data type and layout of each equivalent form of a problem. For example, a matvec is also a matmul."""
 
 
 def kind_of(problem: Problem) -> Kind:
@@ -87,9 +87,9 @@ class Context:
         return find_kernel(name)
 
     def calls(self, name: str) -> list[Kernel]:
-        """Return the newest version of a user's kernel, then all versions with the same source.
+        """Return the newest version of a user's kernel, then all other versions with the same source.
 
-        For example, each captured call of a Triton function is a version.
+        These versions differ only in their specs. For example, each captured call of a Triton function has a spec.
         """
         if name in kernel_names():
             return []
@@ -138,12 +138,12 @@ class GpuContext:
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
         self._of_op: dict[Kind, tuple[StaticTable, ...]] = {}
         self._spaces: dict[tuple[StaticTable, ...], Space] = {}
-        """Cached spaces without database rows, for problems of the same op, data type and layout."""
+        """Cached `Space` for each set of tables. It contains no measurements, so that many problems can share it."""
 
     def evidence(self, problem: Problem, kernels: Sequence[str]) -> Evidence:
-        """Return the database rows of the named kernels for a problem and for equivalent problems of other ops.
+        """Return measurements and failures of the named kernels on a problem and on equivalent problems.
 
-        If the context has other inputs or another L2 state than all measurements, return only failures.
+        Measurements are omitted unless the context has random inputs and a cold L2, as in all measurements.
         """
         if self.stack.empty:
             return NO_EVIDENCE

@@ -56,8 +56,9 @@ class RankedKernel:
 
     Args:
         forms: problems, converted to the kernel's op.
+        costs: the engine's `Costs` of all kernels.
         number: index of the kernel in `costs`.
-        counted: the kernel's entry in `costs.kernels`.
+        counted: element `number` of `costs.kernels`.
         column: index of the kernel's first config among the configs of all kernels.
         measured: measured rows at each operating point.
         learned: trained model or None, and whether it was trained on recordings of this kernel on this GPU.
@@ -158,7 +159,7 @@ class RankedSpace:
         return LimitedCosts._make([*self.ranking.limited, self.in_engine.nominal[4]])
 
     def shrinkage(self, kernel: int, problem: int) -> Shrinkage:
-        """Return a kernel's predicted lead over the reference time, and the fraction of the lead that is credible."""
+        """Return the correction of a kernel's predicted times towards the reference time of a problem."""
         origin, latency_s, deviation, transferred, *own = self.ranking.shrinkage(kernel, problem)
         if origin < _PHYSICS:
             return Shrinkage(None, *own)
@@ -175,9 +176,9 @@ class RankedSpace:
     def _references_of(
         self, problem: Problem, learned: bool
     ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-        """Return two reference times of a problem (each may be None), and both in the engine's form.
+        """Return the times of the fastest baseline and of a physical model (or None), and numbers for the engine.
 
-        The first time is that of the fastest baseline. Without a baseline, the second time comes from a physical model.
+        The physical model is used if there is no baseline and if `learned` is true.
         """
         baseline, derived = reference_of(self.space, problem), None
         recorded = by_physics = nan, nan, inf
@@ -214,7 +215,7 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 
 
 _PHYSICS = -2
-"""Engine's number for a reference time from a physical model. -1 is a baseline, and other numbers are kernels."""
+"""Origin of a reference time in the engine: -2 is a physical model, -1 a baseline, and from 0 a kernel's index."""
 
 
 def _with_measurements(
@@ -224,7 +225,7 @@ def _with_measurements(
 ) -> tuple[Costs, KernelMeasurements]:
     """Replace predictions by measurements. Return the costs, and the measurements with the scaled predictions.
 
-    If an operating point has no measurements, use those of the point with the most measurements.
+    If an operating point has no measurements, use the point with the most measurements.
     """
     by_point: list[Costs] = []
     scaled: list[Costs] = []

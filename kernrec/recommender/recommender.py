@@ -102,7 +102,7 @@ class Recommender:
     def on(self, gpu: GPU, conditions: Conditions = MEASURED_CONDITIONS) -> "GpuRecommender":
         """Return a recommender for one GPU, and for certain input data and L2 state.
 
-        The recommender uses earlier cached results until a database changes.
+        The recommender shares cached results with earlier calls. A change of a database empties the cache.
         """
         if (version := self.context.stack.version()) != self._version:
             self._caches, self._version = _Caches(), version
@@ -146,7 +146,7 @@ class Recommender:
         calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
         analyzed = [call for call in calls if on_gpu.context.find_profiles(*call)]
         if not analyzed:
-            return [self.answer(request)]  # No call was analyzed, so this raises an error.
+            return [self.answer(request)]  # `answer` raises an error about the missing analysis.
         return [on_gpu.answer_kernel(*call, request.query) for call in analyzed]
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
@@ -158,7 +158,7 @@ class Recommender:
 
 
 class GpuRecommender:
-    """Recommender for one GPU, one kind of input data and one state of L2. Other queries raise an error.
+    """Recommender for one GPU, one kind of input data and one state of L2. Queries must have the same conditions.
 
     Call `Recommender.on` again for each request, because this class does not notice changes of a database.
     """
@@ -202,7 +202,7 @@ class GpuRecommender:
             for problem in some:
                 others = layouts_that_matter(problem, self.gpu)
                 if not others and len(some) == 1 and self.candidates_if_any(problem, points) is not None:
-                    self._layouts[self.context, problem] = problem  # The usual case needs no search.
+                    self._layouts[self.context, problem] = problem  # There is no other layout.
                     continue
                 searches.append((problem, in_best_layout(self.context, problem, others), None))
                 alone = alone and not others
@@ -235,7 +235,7 @@ class GpuRecommender:
     def answer_many(
         self, problems: Sequence[Problem], query: Query, fixed: bool = False
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
-        """Yield each distinct problem with its candidates, or else with its answer or an error.
+        """Yield each distinct problem with its candidates if it was estimated in a batch, or with an answer or error.
 
         Args:
             problems: problems of one op, data type and layout.
@@ -254,7 +254,7 @@ class GpuRecommender:
                 try:
                     yield original, sets.get(problem) or self.answer_op(problem, query)
                 except KernrecError as error:
-                    error.__traceback__ = error.__context__ = None  # Frames would keep databases open.
+                    error.__traceback__ = error.__context__ = None  # A traceback keeps databases open.
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, query: Query) -> Answer:
@@ -299,7 +299,7 @@ class GpuRecommender:
     def candidates(self, problem: Problem, points: tuple[OperatingPoint, ...]) -> CandidateSet:
         """Return the candidates of an op's problem at the given operating points, from a cache if possible.
 
-        If there are several points, add the power limits that were measured.
+        If there are several points, the result also includes all power limits with measurements of the problem.
 
         Raises:
             KernrecError: no config of any kernel can run the problem.
